@@ -1,4 +1,4 @@
-# One image for each service: docker build --target scheduler|env|trainer|rollout|trainer-gpu|rollout-gpu .
+# One image for each service: docker build --target scheduler|gateway|env|trainer|rollout|trainer-gpu|rollout-gpu .
 #
 # Layers go from what changes least to what changes most: dependencies, base models, code. The classic builder works as
 # well as BuildKit does; it builds the stages in the order of this file, so the largest ones come last.
@@ -28,6 +28,7 @@ COPY scheduler_svc scheduler_svc
 COPY env_svc env_svc
 COPY rollout_svc rollout_svc
 COPY trainer_svc trainer_svc
+COPY gateway_svc gateway_svc
 COPY marlaas marlaas
 COPY migrations migrations
 RUN pip install -q --no-deps . && rm -r /opt/marlaas/share/marlaas
@@ -43,6 +44,21 @@ COPY pools.toml deploy/healthcheck.py ./
 COPY --from=code /opt/marlaas /opt/marlaas
 USER marlaas
 CMD ["python", "-m", "scheduler_svc"]
+
+# ---- gateway
+# Tests of libraries and stubs for type checkers are left out, but for one folder that numpy itself imports.
+FROM base AS gateway-needs
+COPY requirements/images/gateway.txt requirements/
+RUN pip install -q --no-deps --require-hashes -r requirements/gateway.txt \
+ && find /opt/marlaas -type d -name tests -not -path '*/numpy/_core/*' -prune -exec rm -r {} + \
+ && find /opt/marlaas/lib -name '*.py[ix]' -delete -o -name '*.pxd' -delete -o -name '*.[ach]' -delete
+
+FROM gateway-needs AS gateway
+COPY deploy/healthcheck.py ./
+COPY --from=code /opt/marlaas /opt/marlaas
+USER marlaas
+EXPOSE 8000
+CMD ["python", "-m", "gateway_svc"]
 
 # ---- env
 # A dependency of reasoning-gym (pycosat) has no wheel, so it is compiled in a stage that is left behind. Tests of libraries

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from reasoning_gym.factory import DATASETS
 
 from bench.harness import report
+from common.tool_calls import Schema, find_calls, without_calls
 from env_svc.adapters.openenv import action_in
 from env_svc.builtin.calculator import Calculator
 from env_svc.builtin.code import written
@@ -25,7 +26,6 @@ from env_svc.builtin.multi_hop import MultiHop
 from env_svc.builtin.reasoning_gym import ReasoningGym
 from env_svc.contract import Reply
 from env_svc.registry import AnyEnvironment
-from env_svc.tools.call_parser import Schema, find_calls, without_calls
 
 KIB = 1024
 SIZES = tuple(KIB * 2**power for power in range(9))

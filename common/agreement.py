@@ -28,6 +28,8 @@ from common.messages import (
     PruneTasks,
     ResendLetter,
     SampleTurns,
+    ServeRequest,
+    ServingEnded,
     SetAccess,
     SetBudget,
     SetPrice,
@@ -52,6 +54,7 @@ SUBJECTS = tuple(
         "prompts.package.<family>.<tenant>.<package>",
         "prompts.open.<family>.<task>.<group>",
         "prompts.sample.<pool>.<task>.<trajectory>",
+        "prompts.serve.<pool>.<shard>.<task>.<request>",
         "trajectories.turn.<family>.<task>.<trajectory>",
         "trajectories.checked.<task>",
         "trajectories.package.<tenant>.<package>",
@@ -60,6 +63,7 @@ SUBJECTS = tuple(
         "weight-updated.<pool>.<task>",
         "events.<tenant>.<task>",
         "failed.<stage>.<task>",
+        "served.<task>.<request>",
     )
 )
 """As in `common/streams.py`."""
@@ -73,6 +77,7 @@ SAYS: Mapping[type[BaseModel], tuple[str, ...]] = {
     PackageChecked: ("tenant", "package"),
     OpenGroup: ("family", "task", "group"),
     SampleTurns: ("pool", "task", "trajectory"),
+    ServeRequest: ("pool", "task", "request"),
     TurnsSampled: ("family", "task", "trajectory"),
     EnvironmentChecked: ("task",),
     TrajectoriesScored: ("task", "trajectory"),
@@ -81,6 +86,7 @@ SAYS: Mapping[type[BaseModel], tuple[str, ...]] = {
     WeightUpdated: ("pool", "task"),
     Event: ("tenant", "task"),
     DeadLetter: ("stage",),
+    ServingEnded: ("task", "request"),
 }
 """Kind of message → parts of its subject that it repeats. Answers to asks, and values of buckets, repeat none."""
 ABOUT_A_GROUP = (OpenGroup, SampleTurns, TurnsSampled, TrajectoriesScored)
@@ -91,8 +97,10 @@ READ_BY: Mapping[str, Mapping[str, int]] = {
     "settle-package": {"trajectories.package": -1},
     "open": {"prompts.open": 3},
     "sample": {"prompts.sample": 3},
+    "serve": {"prompts.serve": 4},
     "turn": {"trajectories.turn": 3},
     "train": {"trajectories.batch": 3},
+    "book": {"served": -1},
     "settle": {"trajectories.checked": 2, "trajectories.scored": 2, "weight-updated": 2, "failed": 2},
 }
 """Stage → beginnings of the subjects that its consumers read, each with the place of the task; -1 where there is none."""
@@ -160,6 +168,10 @@ def _said(message: Any, name: str) -> str:
     """What a message of SAYS says of a part of its subject. `Any`: one of those kinds."""
     if isinstance(message, SetPrice):
         return streams.EVERY_TENANT
+    if isinstance(message, ServingEnded):
+        return (message.task or streams.BASE_MODEL) if name == "task" else message.request
+    if name == "task" and type(message) is ServeRequest:
+        return message.adapter.task if message.adapter is not None else streams.BASE_MODEL
     if name == "trajectory":
         number = message.group if isinstance(message, Settlement) else message.group.group
         return f"{number}-{message.members[0].member}"
@@ -178,6 +190,8 @@ def _contradictions(message: Any) -> Iterator[str]:
             yield f"its checkpoint {blob.name} is not that of task {message.task} version {message.version}"
         case WeightUpdated():
             yield from _of_update(message)
+        case ServingEnded():
+            yield from _of_served(message)
         case CheckEnvironment(package=BlobRef() as wheel):
             yield from _of_wheel(wheel, message.tenant)
         case CheckPackage(wheel=wheel):
@@ -191,6 +205,13 @@ def _of_wheel(wheel: BlobRef, tenant: str, digest: str | None = None) -> Iterato
     digest = digest or wheel.sha256
     if (wheel.name, wheel.sha256) != (wheel_name(tenant, digest), digest):
         yield f"the blob {wheel.name} is not that package of tenant {tenant}"
+
+
+def _of_served(ended: ServingEnded) -> Iterator[str]:
+    if (ended.task is None) != (ended.version is None):
+        yield f"it names task {ended.task} and version {ended.version}; the base model has neither"
+    if ended.cached_tokens > ended.prompt_tokens:
+        yield f"{ended.cached_tokens} tokens of its prompt were cached, which has {ended.prompt_tokens}"
 
 
 def _of_group(group: GroupContext) -> Iterator[str]:

@@ -8,7 +8,8 @@
     │   └── Unavailable    a server or a disk is not there  → wait here until it is; no attempt is counted
     │       └── StreamFull   a stream has as many bytes as it may
     └── Fatal       this process is broken           → stop consuming, exit 1
-        └── Undeclared     JetStream refuses a declaration
+        ├── Undeclared     JetStream refuses a declaration
+        └── KeyRefused     NATS does not take the key
 
 Any other exception from a handler is a bug: traceback, back off, dead letter after the last attempt. Shutdown
 (`asyncio.CancelledError`) is none of these: unfinished messages are redelivered at once.
@@ -53,3 +54,7 @@ class Fatal(MarlaasError):
 
 class Undeclared(Fatal):
     """JetStream refuses to declare a stream or a consumer."""
+
+
+class KeyRefused(Fatal):
+    """NATS does not take this key, or asks for one."""

@@ -6,6 +6,7 @@
     prompts.package.<family>.<tenant>.<package>       scheduler → env             work queue
     prompts.open.<family>.<task>.<group>              scheduler → env             work queue
     prompts.sample.<pool>.<task>.<trajectory>         env → rollout               work queue
+    prompts.serve.<pool>.<shard>.<task>.<request>     gateway → rollout           work queue
     trajectories.turn.<family>.<task>.<trajectory>    rollout → env               work queue
     trajectories.checked.<task>                       env → scheduler             work queue
     trajectories.package.<tenant>.<package>           env → scheduler             work queue
@@ -13,8 +14,11 @@
     trajectories.batch.<pool>.<task>                  scheduler → trainer         work queue
     weight-updated.<pool>.<task>                      trainer → scheduler, every rollout replica     last few per task
     events.<tenant>.<task>                            scheduler → clients                            last 10 000 per task
+    served.<task>.<request>                           gateway → scheduler         work queue
     failed.<stage>.<task>                             bus → scheduler             limits, for people to read
     ask.<tenant>.<verb>                               clients → scheduler         none: request and reply
+    replies.<gateway>                                 rollout → gateway           none: lost where nobody listens
+    cancels.<replica>                                 gateway → rollout           none: lost where nobody listens
     filling.<stream>                                  scheduler → nobody          deleted at once, see `StreamReader.begin_block`
 
 Verbs of jobs: JOB_VERBS.
@@ -34,6 +38,7 @@ REPLICA_TTL_S = 10.0
 TASKS_BUCKET = "tasks"
 BLOBS_BUCKET = "blobs"
 HISTORY_BUCKET = "history"
+HTTP_KEYS_BUCKET = "http-keys"
 
 JOB_VERBS = (
     *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "delete-package"),
@@ -111,16 +116,18 @@ STORED_JOBS = "stored.jobs.>"
 JOBS = Stream("JOBS", ("jobs.>",), share=0.05, max_per_subject=MAX_WAITING_JOBS, refuses=True, announced=STORED_JOBS)
 PROMPTS = Stream("PROMPTS", ("prompts.>", "filling.PROMPTS"), share=0.2)
 TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "trajectories.package.>", "filling.TURNS"), share=0.2)
-SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits", share=0.25)
+SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits", share=0.23)
 BATCHES = Stream("BATCHES", ("trajectories.batch.>", "filling.BATCHES"), share=0.05)
 WEIGHTS = Stream("WEIGHTS", ("weight-updated.>",), retention="limits", max_per_subject=8, share=0.05)
 EVENTS = Stream("EVENTS", ("events.>",), retention="limits", max_per_subject=10_000, max_age_s=30 * DAY_S, share=0.1, drops_oldest=True)
-FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S, share=0.05, drops_oldest=True)
-STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED)
+FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S, share=0.04, drops_oldest=True)
+SERVED = Stream("SERVED", ("served.>",), max_age_s=3 * DAY_S, share=0.02)
+STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, SERVED)
 REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
 TASKS = Bucket(TASKS_BUCKET, share=0.04)
 HISTORY = Bucket(HISTORY_BUCKET, share=0.005)
-BUCKETS = (REPLICAS, TASKS, HISTORY)
+HTTP_KEYS = Bucket(HTTP_KEYS_BUCKET, share=0.01)
+BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS)
 
 MIN_STREAM_BYTES = 32 * 1024 * 1024
 """Lowest bound of a stream: four of the largest messages."""
@@ -219,6 +226,25 @@ def sample(pool: str, task: str, trajectory: str) -> str:
     return f"prompts.sample.{pool}.{task}.{trajectory}"
 
 
+SHARD = "0"
+"""The only part of a pool's replicas so far."""
+BASE_MODEL = "_base"
+"""In place of the task in a subject of serving: the pool's base model. No task can have this name."""
+
+
+def serve(pool: str, task: str | None, request: str) -> str:
+    """`task`: None for the base model."""
+    return f"prompts.serve.{pool}.{SHARD}.{task or BASE_MODEL}.{request}"
+
+
+def replies(gateway: str) -> str:
+    return f"replies.{gateway}"
+
+
+def cancels(replica: str) -> str:
+    return f"cancels.{replica}"
+
+
 def turn(family: str, task: str, trajectory: str) -> str:
     return f"trajectories.turn.{family}.{task}.{trajectory}"
 
@@ -237,6 +263,11 @@ def weight_updated(pool: str, task: str) -> str:
 
 def events(tenant: str, task: str) -> str:
     return f"events.{tenant}.{task}"
+
+
+def served(task: str | None, request: str) -> str:
+    """`task`: None for the base model."""
+    return f"served.{task or BASE_MODEL}.{request}"
 
 
 def failed(stage: str, task: str) -> str:
@@ -279,12 +310,17 @@ def in_flight(task: str) -> list[tuple[Stream, str]]:
 
 
 def stored_reports(task: str) -> list[tuple[Stream, str]]:
-    """Stored reports about a task: (stream, subject filter), for purging a deleted task."""
-    return [(WEIGHTS, f"weight-updated.*.{task}"), (FAILED, f"failed.*.{task}"), (EVENTS, f"events.*.{task}")]
+    """Stored reports about a task, and requests to its versions: (stream, subject filter), for purging a deleted task."""
+    return [
+        (WEIGHTS, f"weight-updated.*.{task}"),
+        (FAILED, f"failed.*.{task}"),
+        (EVENTS, f"events.*.{task}"),
+        (PROMPTS, serve("*", task, "*")),
+    ]
 
 
 IN_FLIGHT = (PROMPTS, TURNS, SCORED, BATCHES)
-"""Streams whose every message is about one task, and useless once that has ended."""
+"""Streams whose every message is about one task, and useless once that has ended; except requests to versions (`is_serving`)."""
 
 BETWEEN_SERVICES = (*IN_FLIGHT, WEIGHTS)
 """Streams whose senders wait where they are full."""
@@ -300,7 +336,14 @@ def task_of(subject: str) -> str:
     """The task that a message of a stream IN_FLIGHT is about; empty when the subject is none of ours, or about a package."""
     if token(subject, 1) == "package":
         return ""
+    if is_serving(subject):
+        return token(subject, 4) or ""
     return token(subject, 2 if token(subject, 1) in ("checked", "scored") else 3) or ""
+
+
+def is_serving(subject: str) -> bool:
+    """Whether it is a request of `serve`: versions of ended tasks are served too."""
+    return subject.startswith("prompts.serve.")
 
 
 def package_of(subject: str) -> tuple[str, str] | None:
@@ -318,6 +361,7 @@ SCHEDULER_CHECKED = Consumer("scheduler-checked", "TURNS", "trajectories.checked
 SCHEDULER_PACKAGES = Consumer("scheduler-packages", "TURNS", "trajectories.package.>", "settle-package", task_token=-1)
 SCHEDULER_SCORED = Consumer("scheduler-scored", "SCORED", "trajectories.scored.>", "settle", task_token=2, headers_only=True)
 SCHEDULER_WEIGHTS = Consumer("scheduler-weights", "WEIGHTS", "weight-updated.>", "settle", task_token=2)
+SCHEDULER_SERVED = Consumer("scheduler-served", "SERVED", "served.>", "book", task_token=-1)
 SCHEDULER_FAILED = Consumer("scheduler-failed", "FAILED", "failed.>", "settle", task_token=2)
 
 
@@ -354,6 +398,10 @@ def env_turns(family: str) -> Consumer:
 
 def rollout_samples(pool: str) -> Consumer:
     return Consumer(f"rollout-sample-{pool}", "PROMPTS", f"prompts.sample.{pool}.>", "sample", task_token=3)
+
+
+def rollout_serves(pool: str) -> Consumer:
+    return Consumer(f"rollout-serve-{pool}", "PROMPTS", f"prompts.serve.{pool}.{SHARD}.>", "serve", task_token=4)
 
 
 def trainer_batches(pool: str) -> Consumer:

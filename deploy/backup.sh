@@ -7,7 +7,7 @@ folder=${1:?usage: deploy/backup.sh FOLDER}
 compose() { ${COMPOSE:-docker compose} "$@"; }
 umask 077 # who has the keys can make any key
 mkdir -p "$folder"
-services=$(compose ps --services | sed -nE '/^(scheduler|env|trainer|rollout)/p')
+services=$(compose ps --services | sed -nE '/^(scheduler|gateway|env|trainer|rollout)/p')
 
 go_on() {
   local status=$?

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from common.pools import Pool
 from common.runtime.settings import SERVICES, Settings, describe
 from common.spec import DEFAULTS_BY_LOSS, Algorithm, Section, TaskSpec
-from docs import schemas, subjects
+from docs import interface, schemas, subjects
 
 FOLDER = Path(__file__).parent
 
@@ -21,6 +21,9 @@ def pages() -> dict[str, str]:
         "settings.md": settings(),
         "subjects.md": subjects.page(),
         schemas.file_name(): schemas.submit_task(),
+        interface.FILE: interface.document(),
+        "openai.md": interface.openai_page((FOLDER / "openai.md").read_text()),
+        "http.md": interface.page((FOLDER / "http.md").read_text()),
     }
 
 

@@ -23,6 +23,7 @@ from typing import ClassVar, Generic, TypeVar
 from pydantic import JsonValue
 
 from common.messages import ChatMessage
+from common.tool_calls import ToolCall
 from env_svc.errors import EnvironmentUnavailable, Unsupported, WrongOptions
 from env_svc.tools.tool import Tool
 
@@ -37,14 +38,6 @@ MAX_STATE_BYTES = 256 * 1024
 """Maximum size of a state, which travels with every turn of every member."""
 
 S = TypeVar("S")
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A tool call that the policy requests."""
-
-    name: str
-    arguments: dict[str, JsonValue]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Consumes  HTTP requests with a key; `events.<tenant>.<task>`
 Produces  `jobs.*.<tenant>` and `ask.<tenant>.<verb>`, each as the key that the request brought
 Owns      nothing
 
-Layout: __main__ and settings; service (starts, drains); access and connections (who sends a request); problems (what a client is
+Layout: __main__ and settings; service (starts, drains); access, keys and connections (who sends a request); problems (what a client is
 told), shapes, strict_json, task_bodies, downloads; readiness, drain; http/ (the application, which alone knows fastapi, starlette and
 uvicorn).
 """

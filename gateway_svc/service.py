@@ -4,13 +4,19 @@ import asyncio
 
 import structlog
 
-from common.runtime.service import Running
+from common.bus import TlsFiles
+from common.messages import ReplicaReport
+from common.runtime.service import Running, report_replica
 from gateway_svc.access import Access
-from gateway_svc.connections import OpenAccess
+from gateway_svc.connections import KeyAccess, Nats, OpenAccess
 from gateway_svc.http.application import all_families, application
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.server import listener, server
+from gateway_svc.keys import HttpKeys
+from gateway_svc.openai.sampling.choices import Sampler
+from gateway_svc.openai.sampling.replicas import Replicas
 from gateway_svc.readiness import keep_readiness
+from gateway_svc.serving.client import Serving
 from gateway_svc.settings import GatewaySettings
 
 log = structlog.get_logger()
@@ -18,24 +24,43 @@ log = structlog.get_logger()
 
 async def serve(running: Running[GatewaySettings]) -> None:
     """Serve until cancelled. Raises: Fatal when it cannot listen."""
-    await serve_with(running, OpenAccess(running.bus, running.settings.nats_url))
-
-
-async def serve_with(running: Running[GatewaySettings], access: Access) -> None:
-    """Serve until cancelled; then no request is taken, and those in flight end within the drain's time."""
     settings = running.settings
-    gateway = Gateway(settings, running.bus, access, running.health)
+    if settings.nats_creds is None:
+        return await serve_with(running, OpenAccess(running.bus, settings.nats_url))
+    tls = TlsFiles(settings.nats_ca, settings.nats_cert, settings.nats_key)
+    nats = Nats(settings.nats_url, f"gateway-{settings.replica}", insecure=settings.nats_insecure, tls=tls)
+    access = KeyAccess(HttpKeys(running.bus), nats)
+    async with asyncio.TaskGroup() as runners:
+        following = runners.create_task(access.run())
+        try:
+            await serve_with(running, access)
+        finally:
+            following.cancel()
+    return None
+
+
+async def serve_with(running: Running[GatewaySettings], access: Access, sampler: Sampler | None = None) -> None:
+    """Serve until cancelled; then no request is taken, and those in flight end within the drain's time. `sampler`: in place of the
+    pools' replicas."""
+    settings, bus = running.settings, running.bus
+    serving = Serving(bus, settings.replica)
+    sampler = sampler or Replicas(serving, bus.clock.now_s, settings.first_token_s)
+    gateway = Gateway(settings, bus, access, running.health, sampler)
+    report = ReplicaReport(replica=settings.replica, service="gateway")
     http = server(application(gateway, all_families()), settings)
     with listener(settings) as socket:
         log.info("listening", host=settings.host, port=socket.getsockname()[1])
         async with asyncio.TaskGroup() as runners:
-            serving = runners.create_task(http.serve(sockets=[socket]))
-            readiness = runners.create_task(keep_readiness(running.bus, running.health))
+            answering = runners.create_task(http.serve(sockets=[socket]))
+            readiness = runners.create_task(keep_readiness(bus, running.health))
+            others = [runners.create_task(serving.run()), runners.create_task(report_replica(bus, lambda: report))]
             try:
-                await asyncio.wait([serving])  # which, unlike awaiting it, does not cancel it
+                await asyncio.wait([answering])  # which, unlike awaiting it, does not cancel it
             finally:
                 readiness.cancel()
                 running.health.set_unready("draining")
                 await gateway.drain.finish(settings.drain_s)
                 http.should_exit = True
-                await asyncio.wait([serving])
+                await asyncio.wait([answering])
+                for other in others:
+                    other.cancel()

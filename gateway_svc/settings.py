@@ -44,6 +44,8 @@ class GatewaySettings(Settings):
     """Maximum bytes of a request's body, where its route has no limit of its own."""
     timeout_s: float = Field(default=10.0, gt=0)
     """Maximum seconds for a request's header, and for its body beyond the time that 16 KiB/s take; also of an idle connection."""
+    first_token_s: float = Field(default=30.0, gt=0)
+    """Seconds in which a replica must begin a reply; one that is not begun by then is answered 503 and never sampled."""
     submit_timeout_s: float = Field(default=10.0, gt=0)
     """Seconds to wait for the answer to a submission until the gateway answers 202."""
 

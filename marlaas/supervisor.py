@@ -72,6 +72,7 @@ class Supervisor:
             nats_port=plan.nats_port,
             postgres_port=plan.postgres_port,
             nats_url=servers.nats_url(plan.nats_port),
+            gateway=plan.gateway,
             operator_key=credentials_path(plan.keys, "operator") if plan.keys else None,
             database_url=servers.database_url(plan.postgres_port, role=servers.READER, passfile=_passfile(plan)),
             started_s=self._started_s,

@@ -18,6 +18,7 @@ compile requirements/bench-trl.in "${cpu[@]}" --output-file requirements/bench-t
 for part in scheduler env; do
   compile pyproject.toml --extra "$part" "${pins[@]}" --output-file "requirements/images/$part.txt"
 done
+compile pyproject.toml --extra gateway "${pins[@]}" --constraint requirements/vllm.in --output-file requirements/images/gateway.txt
 compile pyproject.toml --extra trainer "${pins[@]}" "${cpu[@]}" --output-file requirements/images/trainer.txt
 compile pyproject.toml --extra rollout requirements/vllm.in "${pins[@]}" "${cpu[@]}" --output-file requirements/images/rollout.txt
 compile pyproject.toml --extra trainer "${pins[@]}" --constraint requirements/gpu.in --output-file requirements/images/trainer-gpu.txt

@@ -20,6 +20,7 @@ async def main(running: Running[RolloutSettings]) -> None:
     from rollout_svc.engine import Engine
     from rollout_svc.engine_config import EngineSettings, Tolerance
     from rollout_svc.service import Rollout
+    from rollout_svc.serving.wiring import serving_of
 
     settings, bus = running.settings, running.bus
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_ROLLOUT_POOL")
@@ -41,6 +42,7 @@ async def main(running: Running[RolloutSettings]) -> None:
         tasks, slots = TaskStates(), Slots(pool.sequences)
         await tasks.read(bus)
         rollout = Rollout(engine, chat, adapters, tasks, slots, bus.clock.now_s)
+        serving = serving_of(pool, engine, chat, adapters, bus, settings.replica)
 
         def report() -> ReplicaReport:
             return ReplicaReport(
@@ -51,7 +53,8 @@ async def main(running: Running[RolloutSettings]) -> None:
                 kv_tokens=engine.kv_tokens,
                 invariant=engine.is_invariant,
                 template_variables=sorted(chat.template_variables),
-                busy={"sequences": rollout.sequences, "adapters": adapters.held},
+                busy={"sequences": rollout.sequences, "adapters": adapters.held, "serving": serving.requests if serving else 0},
+                serves=serving is not None,
             )
 
         async with asyncio.TaskGroup() as runners:
@@ -60,6 +63,8 @@ async def main(running: Running[RolloutSettings]) -> None:
             runners.create_task(rollout.follow_tasks(bus))
             runners.create_task(rollout.follow_versions(bus, settings.pool))
             runners.create_task(report_replica(bus, report))
+            if serving is not None:
+                runners.create_task(serving.run(bus, settings.pool, settings.replica))
             running.health.set_ready(f"sampling for pool '{settings.pool}', {engine.kv_tokens} tokens of KV cache")
             await bus.consume(rollout_samples(settings.pool), rollout.handle, slots, max_pull=settings.pull)
     finally:

@@ -5,6 +5,9 @@ evicted when its task has ended, when it is more than `keep` versions behind and
 after each answer of their environment, and evaluations are of old versions), or when another version needs the room, least
 recently used first. An evicted version is reloaded on demand. While all loaded versions are in use, the next one waits.
 
+Serving uses versions of ended tasks, and old ones: those that it has used are not evicted at their task's end, nor before they were idle
+for `keep_s`. Some places are its own: rollouts cannot fill them, and none of its loads waits for a rollout's.
+
 Before a version serves a request, the engine must give a fixed token sequence the log-probabilities that the trainer gave
 it: a wrong file format, rank, scale or base model shows here, and not as a training run that slowly degrades.
 """
@@ -25,7 +28,7 @@ from common.blobs import Blobs
 from common.errors import Reject, Unavailable
 from common.messages import AdapterRef
 from rollout_svc.engine import Engine
-from rollout_svc.engine_config import Tolerance
+from rollout_svc.engine_config import HELD_PER_SLOT, Tolerance
 
 ADAPTERS = Gauge("marlaas_rollout_adapters", "Adapter versions that the engine holds")
 LOAD_S = Histogram("marlaas_rollout_adapter_load_seconds", "Time to fetch, load and check an adapter version")
@@ -40,7 +43,11 @@ class _Version:
     held: bool = False
     """The engine has it."""
     loaded: bool = False
-    """Held and checked: it may serve."""
+    """Held and checked: it may be sampled from."""
+    served: bool = False
+    """Serving has used it."""
+    is_reserved: bool = False
+    """It was loaded for serving, and has one of its places."""
     used_at: float = 0.0
 
 
@@ -55,6 +62,7 @@ class Adapters:
         self._keep_s = keep_s
         self._tolerance = tolerance
         self._capacity = engine.settings.adapters_held
+        self._reserved = engine.settings.serving_adapters * HELD_PER_SLOT
         self._versions: dict[str, _Version] = {}
         self._newest: dict[str, int] = {}
         self._ended: set[str] = set()
@@ -69,7 +77,7 @@ class Adapters:
         return sum(version.held for version in self._versions.values())
 
     @asynccontextmanager
-    async def using(self, ref: AdapterRef | None) -> AsyncGenerator[str | None]:
+    async def using(self, ref: AdapterRef | None, *, serving: bool = False) -> AsyncGenerator[str | None]:
         """The engine's name for `ref`, which stays loaded inside the block. None is the base model.
 
         Raises: Reject when the blob is gone or damaged, or the engine and the trainer disagree about it; Unavailable when the
@@ -81,10 +89,13 @@ class Adapters:
         version = self._versions.setdefault(ref.engine_name, _Version(ref))
         version.users += 1
         try:
-            if not version.loaded:
+            while not version.loaded:
+                await self._wait_for_room(serving=serving)
                 async with self._changing:
-                    if not version.loaded:
+                    if not version.loaded and await self._make_room(serving=serving):
+                        version.is_reserved = serving
                         await self._load(version)
+            version.served = version.served or serving
             yield ref.engine_name
         finally:
             version.users -= 1
@@ -93,6 +104,10 @@ class Adapters:
                 self._versions.pop(ref.engine_name, None)
             self._room.set()
             self._tidy.set()
+
+    def is_loaded(self, ref: AdapterRef) -> bool:
+        version = self._versions.get(ref.engine_name)
+        return version is not None and version.loaded
 
     def end(self, task: str) -> None:
         """The task has ended: evict its versions once they are idle."""
@@ -131,14 +146,14 @@ class Adapters:
 
     def _is_over(self, version: _Version) -> bool:
         """Behind, and either no longer requested or in the way of the next version."""
-        is_unused = version.ref.task in self._ended or time.monotonic() - version.used_at >= self._keep_s
-        return self._is_behind(version) and (is_unused or self.held >= self._capacity)
+        has_ended = version.ref.task in self._ended and not version.served
+        is_unused = has_ended or time.monotonic() - version.used_at >= self._keep_s
+        return self._is_behind(version) and (is_unused or (self.held >= self._capacity and not version.served))
 
     async def _load(self, version: _Version) -> None:
         ref = version.ref
         if ref in self._refused:
             raise Reject(self._refused[ref])
-        await self._make_room()
         started = time.monotonic()
         folder = await self._fetch(ref)
         try:
@@ -199,19 +214,39 @@ class Adapters:
                 "where both are right and only their arithmetic differs, allow more with MARLAAS_ROLLOUT_CANARY_TOLERANCE"
             )
 
-    async def _make_room(self) -> None:
-        """Wait until one more version fits."""
-        while self.held >= self._capacity:
+    @property
+    def _held_for_serving(self) -> int:
+        return sum(version.held and version.is_reserved for version in self._versions.values())
+
+    def _has_room(self, *, serving: bool) -> bool:
+        """Whether one more version fits. Places that serving has not filled are full to rollouts."""
+        free = self._capacity - self.held
+        if serving:
+            return free > 0
+        return free > max(0, self._reserved - self._held_for_serving)
+
+    def _evictable(self, *, serving: bool) -> _Version | None:
+        """The idle version that makes room: one that is behind before others, and for rollouts one of theirs, unless serving has more
+        than its places."""
+        idle = [one for one in self._by_use() if serving or not one.is_reserved or self._held_for_serving > self._reserved]
+        return next(filter(self._is_behind, idle), idle[0] if idle else None)
+
+    async def _wait_for_room(self, *, serving: bool) -> None:
+        """Wait until one more version fits, or an idle one can make room. Others change the engine meanwhile."""
+        while not self._has_room(serving=serving) and self._evictable(serving=serving) is None:
             self._room.clear()
-            if idle := self._by_use():
-                await self._unload(next(filter(self._is_behind, idle), idle[0]))
-            else:
-                log.warning("adapters_all_in_use", held=self.held)
-                await self._room.wait()
+            log.warning("adapters_all_in_use", held=self.held)
+            await self._room.wait()
+
+    async def _make_room(self, *, serving: bool) -> bool:
+        """Whether one more version fits, after evictions; the caller holds `_changing`."""
+        while not self._has_room(serving=serving) and (idle := self._evictable(serving=serving)) is not None:
+            await self._unload(idle)
+        return self._has_room(serving=serving)
 
     async def _unload(self, version: _Version) -> None:
         """The caller holds `_changing`. A request that starts meanwhile reloads the version."""
-        version.loaded = version.held = False
+        version.loaded = version.held = version.served = False
         if version.users == 0:
             self._versions.pop(version.ref.engine_name, None)
         await self._engine.unload(version.ref.engine_name)

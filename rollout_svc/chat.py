@@ -17,7 +17,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 
@@ -26,6 +26,7 @@ from common.messages import ChatMessage, TokenRecord, TurnRequest
 from common.spec import NOT_ARGUMENTS, Limits, unknown_arguments
 from rollout_svc.control_tokens import MARK, ControlTokens
 from rollout_svc.stop_strings import StopStrings
+from rollout_svc.token_bytes import TokenBytes
 
 CACHED_PROMPTS = 512
 """Entries: the members of a group share their first prompt, and come in one message or in several."""
@@ -45,11 +46,14 @@ CUT = "..."
 """Suffix of a tool's answer that was cut."""
 
 
+T = TypeVar("T")
+
+
 class UnusablePrompt(Exception):
     """A prompt that cannot be sampled from; its text is the reason that the task's owner reads."""
 
 
-class _TooLong(Exception):
+class PromptTooLong(UnusablePrompt):
     """More tokens than allowed; its text is the size."""
 
 
@@ -64,6 +68,7 @@ class Chat:
         """Variables of the chat template that a task may set."""
         self._max_chars = _max_chars(tokenizer)
         self._controls = ControlTokens(tokenizer)
+        self._bytes = TokenBytes(tokenizer)
         # Arguments of the template are JSON in keys: as values, true and 1 would be one key.
         self._first: Callable[[tuple[ChatMessage, ...], str, str, int], tuple[int, ...]] = lru_cache(CACHED_PROMPTS)(self._encode_first)
         self._cached_later: Callable[[tuple[ChatMessage, ...], str, int], tuple[int, ...]]
@@ -116,12 +121,12 @@ class Chat:
         if len(request.transcript) == 0:
             try:
                 ids = self._first(tuple(request.messages), json.dumps(request.tools), template, limits.max_prompt_tokens)
-            except _TooLong as size:
+            except PromptTooLong as size:
                 raise UnusablePrompt(f"the prompt has {size}, but limits.max_prompt_tokens is {limits.max_prompt_tokens}") from None
             return request.transcript.with_context(list(ids))
         try:
             new = self._encode_later(request, template, limits.max_reply_tokens)
-        except _TooLong as size:
+        except PromptTooLong as size:
             cut = self._encode_cut(request, template, limits.max_reply_tokens)
             if cut is None:
                 raise UnusablePrompt(
@@ -130,10 +135,51 @@ class Chat:
             new = cut
         return request.transcript.with_context(new)
 
+    async def conversation(
+        self, messages: list[dict[str, Any]], tools: list[Any], arguments: Mapping[str, JsonValue], max_tokens: int
+    ) -> tuple[list[int], str]:
+        """Tokens and text of a whole conversation, with the opening of a reply. `messages`: as chat templates take them.
+
+        Raises: PromptTooLong for more than `max_tokens`; UnusablePrompt as `with_messages`.
+        """
+        template = json.dumps(arguments, sort_keys=True)
+
+        def encoded() -> tuple[list[int], str]:
+            rendered = self._render(messages, tools, template)
+            return list(self._encode_up_to(max_tokens, rendered)), rendered
+
+        return await self._apart(len(json.dumps(messages)) + len(json.dumps(tools)), encoded)
+
+    async def plain(self, text: str, max_tokens: int) -> list[int]:
+        """Tokens of a text that no template is applied to, after those that the tokenizer begins every text with. Raises: as above."""
+        begins = list(self._tokenizer.encode("", add_special_tokens=True))
+        disarmed = str(self._controls.disarmed(text, names=False))
+        return await self._apart(len(text), lambda: [*begins, *self._encode_up_to(max_tokens - len(begins), disarmed)])
+
+    async def _apart(self, chars: int, encode: Callable[[], T]) -> T:
+        """`encode` in a thread, where its text is long."""
+        if chars <= LONG_CHARS:
+            return encode()
+        async with self._long:
+            return await asyncio.to_thread(encode)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of tokens, special ones included."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def token_bytes(self, token: int) -> bytes:
+        """Bytes that a token adds to a text, of an incomplete character too."""
+        return self._bytes.of(token)
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens."""
+        return len(self._tokenizer)
+
     def text(self, ids: Sequence[int]) -> str:
         """The reply that sampled tokens spell, without the end of the turn; other special tokens stay, as they may mean something."""
         kept = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
-        return str(self._tokenizer.decode(list(kept), skip_special_tokens=False))
+        return self.decode(kept)
 
     def stop_strings(self, strings: Sequence[str]) -> StopStrings | None:
         """Watches one reply for `strings`; None where there are none. Raises: UnusablePrompt for a tokenizer that cannot."""
@@ -149,7 +195,7 @@ class Chat:
         return self._encode_up_to(max_tokens, rendered)
 
     def _encode_later(self, request: TurnRequest, template: str, max_tokens: int) -> list[int]:
-        """Raises: _TooLong."""
+        """Raises: PromptTooLong."""
         is_short = sum(len(message.content) for message in request.messages) <= CACHED_CHARS
         encode = self._cached_later if is_short else self._encode_after_reply
         return _appended(request.transcript, encode(tuple(request.messages), template, max_tokens), max_tokens)
@@ -178,7 +224,7 @@ class Chat:
             )
             try:
                 return _appended(request.transcript, self._encode_after_reply(shorter, template, max_tokens), max_tokens)
-            except _TooLong:
+            except PromptTooLong:
                 return None
 
         longest = max((len(message.content) for message in request.messages if message.role == "tool"), default=0)
@@ -196,7 +242,7 @@ class Chat:
         arguments: dict[str, JsonValue] = json.loads(template)
         if complaints := [*unknown_arguments(arguments, self.template_variables)]:
             raise UnusablePrompt("; ".join(complaints))
-        said: Any = [{**message, "content": self._controls.disarmed(message["content"])} for message in messages]
+        said: Any = [{**_mapping(self._controls.disarmed(message)), "role": message["role"]} for message in messages]
         given: Any = self._controls.disarmed(arguments, names=False)
         known: Any = self._controls.disarmed(tools) or None
         try:
@@ -205,12 +251,12 @@ class Chat:
             raise UnusablePrompt(f"the model's chat template refuses these messages: {error}") from None
 
     def _encode_up_to(self, max_tokens: int, text: str) -> tuple[int, ...]:
-        """Raises: _TooLong for more than `max_tokens`."""
+        """Raises: PromptTooLong for more than `max_tokens`."""
         if self._max_chars is not None and len(text) > max_tokens * self._max_chars:
-            raise _TooLong(f"{len(text)} characters, far more than fit")
+            raise PromptTooLong(f"{len(text)} characters, far more than fit")
         ids = self._encode(text)
         if len(ids) > max_tokens:
-            raise _TooLong(f"{len(ids)} tokens")
+            raise PromptTooLong(f"{len(ids)} tokens")
         return tuple(ids)
 
     def _encode(self, text: str) -> list[int]:
@@ -222,12 +268,16 @@ class Chat:
             raise UnusablePrompt(f"a message has the text of a control token: {error}") from None
 
 
+def _mapping(value: JsonValue) -> dict[str, JsonValue]:
+    return cast("dict[str, JsonValue]", value)
+
+
 def _appended(transcript: TokenRecord, ids: Sequence[int], max_tokens: int) -> list[int]:
-    """`ids`, which begin with the end of a turn, as they follow `transcript`. Raises: _TooLong for more than `max_tokens`."""
+    """`ids`, which begin with the end of a turn, as they follow `transcript`. Raises: PromptTooLong for more than `max_tokens`."""
     # A reply that ended by itself has its end among its tokens; one that was cut short gets it here, not sampled.
     new = list(ids[1:] if ids[0] == int(transcript.ids_T()[-1]) else ids)
     if len(new) > max_tokens:
-        raise _TooLong(f"{len(new)} tokens")
+        raise PromptTooLong(f"{len(new)} tokens")
     return new
 
 

@@ -25,7 +25,7 @@ import structlog
 
 from common.errors import Fatal, Reject
 from common.pools import precision_on
-from rollout_svc.engine_config import EXACT, ROUGH, EngineSettings, engine_arguments, require_head
+from rollout_svc.engine_config import EXACT, ROUGH, URGENT_PRIORITY, EngineSettings, engine_arguments, require_head
 from rollout_svc.engine_process import check_version, forking, has_cuda, prepare_environment
 from rollout_svc.stop_strings import StopStrings
 
@@ -204,7 +204,7 @@ class Engine:
         ids: list[int] = []
         logprobs: list[float] = []
         finish: str | None = None
-        async with aclosing(self._generate(request.request_id, request.ids, params, request.adapter, request.priority)) as outputs:
+        async with aclosing(self.generate(request.request_id, request.ids, params, request.adapter, request.priority)) as outputs:
             async for output in outputs:
                 answer = output.outputs[0]
                 ids += answer.token_ids
@@ -225,8 +225,8 @@ class Engine:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
-        # The highest priority: an adapter's first requests wait for it.
-        outputs = [output async for output in self._generate(f"canary:{adapter}", ids, params, adapter, priority=-1_000_000)]
+        # Urgent: an adapter's first requests wait for it.
+        outputs = [output async for output in self.generate(f"canary:{adapter}", ids, params, adapter, priority=URGENT_PRIORITY)]
         if not outputs:
             raise _death()
         return [outputs[-1].prompt_logprobs[place][token].logprob for place, token in enumerate(ids) if place > 0]
@@ -236,7 +236,7 @@ class Engine:
         if request_ids:
             await self._llm.abort(list(request_ids))
 
-    async def _generate(self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int) -> AsyncGenerator[Any]:
+    async def generate(self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int) -> AsyncGenerator[Any]:
         """vLLM's outputs for one request, which it aborts when the generator is closed early."""
         lora = self._requests[adapter] if adapter is not None else None
         prompt = {"type": "token", "prompt_token_ids": list(ids)}

@@ -11,6 +11,10 @@ CPU_BLOCK_TOKENS = 16
 """vLLM's default on a CPU is 128: prompts shorter than that would never share a prefix. See `cpu.attention`."""
 CPU_STEP_TOKENS = 4096
 """Maximum tokens of one engine step on a CPU, prompts whole."""
+ROLLOUT_ADAPTERS = "marlaas_rollout_adapters"
+"""Name in vLLM's additional configuration of the adapters that rollouts may have in a batch."""
+URGENT_PRIORITY = -1_000_000
+"""Priority, in vLLM lower first, from which on a request takes the place of rollouts where none is free."""
 HELD_PER_SLOT = 4
 """Adapters that may be loaded for each that may take part in a batch: the versions of its task that are in use, and more."""
 
@@ -23,9 +27,9 @@ class EngineSettings:
     """Folder or Hugging Face name."""
     context_tokens: int
     sequences: int
-    """Maximum sequences decoded at once; more wait inside the engine."""
+    """Maximum sequences decoded at once, served ones included; more wait inside the engine."""
     adapters: int
-    """Maximum adapters in one batch."""
+    """Maximum adapters in one batch, served ones included."""
     adapters_held: int
     """Maximum adapters loaded; at least `adapters`."""
     max_rank: MaxRank
@@ -40,15 +44,22 @@ class EngineSettings:
     """Whether log-probabilities must not depend on the batch; see `common.pools.Pool.invariant`."""
     cores: tuple[int, ...] = ()
     """Cores that the engine is pinned to, with a thread for each; empty: one thread, on any core."""
+    serving_sequences: int = 0
+    """Sequences of `sequences` that are kept for serving; 0: there is none."""
+    serving_adapters: int = 0
+    """The same of `adapters`."""
 
     @classmethod
     def of(cls, pool: Pool, *, device: Device = "auto", cores: tuple[int, ...] = ()) -> "EngineSettings":
+        sequences, adapters = (pool.serving.sequences, pool.serving.adapters) if pool.serving else (0, 0)
         return cls(
             model=pool.model,
             context_tokens=pool.context_tokens,
-            sequences=pool.sequences,
-            adapters=pool.adapters,
-            adapters_held=pool.adapters * HELD_PER_SLOT,
+            sequences=pool.sequences + sequences,
+            adapters=pool.adapters + adapters,
+            adapters_held=(pool.adapters + adapters) * HELD_PER_SLOT,
+            serving_sequences=sequences,
+            serving_adapters=adapters,
             max_rank=pool.max_rank,
             kv_cache_gib=pool.kv_cache_gib,
             gpu_memory_share=pool.gpu_memory_share,
@@ -83,6 +94,7 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
     """vLLM's `AsyncEngineArgs`."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
+    additional: dict[str, Any] = {}
     if cpu:
         from rollout_svc.cpu.platform import INVARIANT
 
@@ -93,11 +105,15 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
             "enforce_eager": True,
             # A prompt that is prefilled in parts makes vLLM rewind its seeded generator, which CPU generators cannot.
             "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(CPU_STEP_TOKENS, settings.context_tokens),
-            "additional_config": {INVARIANT: settings.wants_invariance(cpu=True)},
+            # A prompt of full length fits beside a token of every other sequence: it is not prefilled in parts.
+            "max_num_batched_tokens": max(CPU_STEP_TOKENS, settings.context_tokens + settings.sequences),
         }
+        additional[INVARIANT] = settings.wants_invariance(cpu=True)
     else:
         of_device = {"gpu_memory_utilization": settings.gpu_memory_share}
+    if settings.serving_sequences:
+        of_device["scheduler_cls"] = "rollout_svc.engine_scheduler.ServingScheduler"
+        additional[ROLLOUT_ADAPTERS] = settings.adapters - settings.serving_adapters
     return AsyncEngineArgs(
         model=settings.model,
         dtype=precision_on(settings.precision, cpu=cpu),
@@ -116,6 +132,7 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
         # Otherwise the output layer is wrapped as well, which costs time and fails on prompt logprobs in mixed batches.
         lora_target_modules=list(LORA_TARGETS),
         disable_log_stats=True,
+        additional_config=additional,
         **of_device,
     )
 

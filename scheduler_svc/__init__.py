@@ -5,7 +5,7 @@ Answers `ask.<tenant>.<verb>`. Produces `prompts.check`, `prompts.open`, `trajec
 Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres decides; Python asks. Layout:
 
     service.py    consumers, periodic work and the tick
-    handlers/     one message each: jobs, deletions, checks, packages, scores, weight updates, dead letters
+    handlers/     one message each: jobs, deletions, checks, packages, scores, weight updates, served requests, dead letters
     ask/          answers to clients that read
     dispatch/     admission of groups, and batches
     lifecycle/    how tasks, groups and evaluations begin and end

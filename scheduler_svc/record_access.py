@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from common.errors import Reject
 from common.messages import SetAccess, TenantAccess
 from common.runtime.settings import read_or_exit
+from scheduler_svc.lifecycle.access import set_access
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.tenancy import keys
@@ -21,7 +22,7 @@ async def record_access(database: Database, requests: Sequence[SetAccess]) -> li
     """Record all of them or none; returns the access of everyone. Raises: Reject with the reason."""
     async with database.transaction() as tx:
         for request in requests:
-            await keys.set_access(tx.connection, request)
+            await set_access(tx, request)
         return await keys.accesses(tx.connection, None, after=None, most=ALL)
 
 

@@ -28,12 +28,13 @@ from scheduler_svc.handlers.environment_checks import handle_environment_checks
 from scheduler_svc.handlers.job_intake import JobIntake
 from scheduler_svc.handlers.packages import handle_package_checks
 from scheduler_svc.handlers.scores import handle_scores, void_overdue
+from scheduler_svc.handlers.served import handle_served
 from scheduler_svc.handlers.weight_updates import handle_weight_updates
 from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.evaluations import end_overdue
 from scheduler_svc.lifecycle.packages import request_waiting_checks
-from scheduler_svc.maintenance import status_bucket, store_alarm
+from scheduler_svc.maintenance import http_keys, status_bucket, store_alarm
 from scheduler_svc.maintenance.budgets import enforce_budgets
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, log_postponed
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
@@ -46,7 +47,7 @@ from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
 from scheduler_svc.maintenance.tenant_deletion import TenantDeletion
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import evaluations, groups, ledger, replicas, tasks
+from scheduler_svc.store.queries import evaluations, groups, ledger, replicas, served, tasks
 from scheduler_svc.store.queries.shares import work_in_flight
 from scheduler_svc.store.transaction import Transaction
 
@@ -56,6 +57,7 @@ STORE_EVERY_TICKS = 5
 STALLS_EVERY_S = 30.0
 RETENTION_EVERY_S = 600.0
 PACKAGES_EVERY_S = 300.0
+OLD_KEYS_EVERY_S = 600.0
 STORED_EVERY_S = 300.0
 """Seconds between looks at what is stored; an hour is recorded once, by the first."""
 SPACING_S = 0.03
@@ -71,6 +73,7 @@ CONSUMERS = {
     streams.SCHEDULER_PACKAGES: (handle_package_checks, SETTLEMENT_BATCH_SIZE, 0.0),
     streams.SCHEDULER_SCORED: (handle_scores, SETTLEMENT_BATCH_SIZE, SPACING_S),
     streams.SCHEDULER_WEIGHTS: (handle_weight_updates, SETTLEMENT_BATCH_SIZE, 0.0),
+    streams.SCHEDULER_SERVED: (handle_served, SETTLEMENT_BATCH_SIZE, SPACING_S),
     streams.SCHEDULER_FAILED: (handle_dead_letters, SETTLEMENT_BATCH_SIZE, 0.0),
 }
 """Consumer → its handler, the maximum messages of a batch, and the pause between batches in seconds."""
@@ -126,6 +129,7 @@ class Scheduler:
             runners.create_task(run_periodically(self._watch_store, STORE_EVERY_TICKS * self._settings.tick_s, postpone, at_once=True))
             runners.create_task(run_periodically(self.apply_retention, RETENTION_EVERY_S, postpone, at_once=True))
             runners.create_task(run_periodically(self._clean_packages, PACKAGES_EVERY_S, postpone, at_once=True))
+            runners.create_task(run_periodically(self._remove_old_keys, OLD_KEYS_EVERY_S, postpone, at_once=True))
             runners.create_task(run_periodically(self._find_stalls, STALLS_EVERY_S, postpone))
             runners.create_task(run_periodically(self._record_stored, STORED_EVERY_S, postpone, at_once=True))
             for consumer, (handler, most, spacing_s) in CONSUMERS.items():
@@ -177,6 +181,8 @@ class Scheduler:
     async def _record_stored(self) -> None:
         async with self._database.transaction() as tx:
             await ledger.record_stored_bytes(tx.connection)
+        async with self._database.transaction() as tx:
+            await served.forget_requests(tx.connection)
 
     async def apply_retention(self) -> None:
         """Announce and delete what tenants keep for so many days only."""
@@ -184,6 +190,9 @@ class Scheduler:
 
     async def _clean_packages(self) -> None:
         await clean_packages(self._database, self._bus, self._relay.wake)
+
+    async def _remove_old_keys(self) -> None:
+        await http_keys.remove_over(self._database, self._bus)
 
     async def tick(self) -> None:
         """Record live replicas, void overdue groups, and request the checks of waiting tasks and packages."""

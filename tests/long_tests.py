@@ -31,6 +31,12 @@ REASONS: dict[str, str] = {
         "a command waits ten seconds for a scheduler",
     "tests/marlaas/test_cli.py::test_unreachable_nats_is_named": "the command tries for ten seconds",
     "tests/marlaas/stack/test_database_access.py::test_deleted_tenant_loses_its_role": "a scheduler starts, and six commands run",
+    "tests/marlaas/stack/test_gateways.py::test_stack_with_keys_lets_in_holders_of_keys_and_keeps_its_address":
+        "a stack with a scheduler and a gateway starts three times",
+    "tests/marlaas/stack/test_gateways.py::test_stack_without_keys_lets_in_everybody_on_this_machine":
+        "a stack with a scheduler and a gateway starts",
+    "tests/marlaas/stack/test_gateways.py::test_stack_without_keys_does_not_start_a_gateway_for_others":
+        "a stack with a scheduler and a gateway starts, the latter twice",
     "tests/marlaas/tenancy/": "servers of their own, and each command is a process that loads the command line",
     "tests/scheduler/doctor/test_doctor.py::test_process_prints_violations_and_exits_with_a_status":
         "four processes, of which two look twice, three seconds apart",

@@ -11,7 +11,7 @@ import pytest
 from docs.generate import FOLDER, pages
 
 REPOSITORY = FOLDER.parent
-CODE = ("common", "scheduler_svc", "env_svc", "rollout_svc", "trainer_svc")
+CODE = ("common", "scheduler_svc", "env_svc", "rollout_svc", "trainer_svc", "gateway_svc")
 FOLDERS = (*CODE, "marlaas", "migrations", "models", "bench", "tests", "docs", "deploy", "examples", "recipes", "requirements")
 PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*|[\w/-]+\.py)(?:::\w+)?`")
 PAGES = [*REPOSITORY.glob("*.md"), *(path for path in FOLDER.rglob("*.md") if not path.name.startswith("0015-"))]

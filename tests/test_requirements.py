@@ -48,7 +48,7 @@ def test_list_is_what_was_written_by_hand(path: Path) -> None:
     assert path.stem in WITH_CLOSURE or by_hand == found
 
 
-@pytest.mark.parametrize("part", ["scheduler", "env", "trainer", "rollout", "trainer-gpu", "rollout-gpu"])
+@pytest.mark.parametrize("part", ["scheduler", "env", "gateway", "trainer", "rollout", "trainer-gpu", "rollout-gpu"])
 def test_image_has_what_its_service_asks_for_at_the_pins(part: str) -> None:
     found = locked(FOLDER / "images" / f"{part}.txt")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

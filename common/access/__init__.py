@@ -5,7 +5,8 @@
     roles       what each role of a tenant's key may do
     keys        keys and signed tokens, the door to nkeys
     claims      tokens of the operator, accounts and users
-    credentials creds files
+    http_keys   keys for HTTP
+    credentials creds files, and the same in memory
     folder      the operator's signing keys, and what NATS must know of them
 
 The server enforces these tables; nothing checks them a second time. `docs/subjects.md` is made from them.

@@ -1,4 +1,4 @@
-"""A creds file: the token and the seed of one user, in the form that every NATS client reads."""
+"""A creds file: the token and the seed of one user, in the form that every NATS client reads. Or both in memory."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import re
 import shlex
 import stat
 from base64 import urlsafe_b64decode
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.access.claims import ROLE_TAG, TENANT_TAG
@@ -31,10 +31,22 @@ SEED = re.compile(r"BEGIN USER NKEY SEED-----\s+(SU[A-Z2-7]{56})\s")
 
 
 @dataclass(frozen=True)
-class Credentials:
-    """What a creds file says about its key; the secret part stays in the file."""
+class Held:
+    """A token and its seed in memory."""
 
-    path: Path
+    token: str = field(repr=False)
+    seed: Seed
+
+    def text(self) -> str:
+        """What a creds file would hold; secret."""
+        return FORM.format(token=self.token, seed=self.seed.reveal())
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a token says about its key. The secret part stays in the file, or in `source`."""
+
+    source: Path | Held
     name: str
     public: str
     role: str | None
@@ -51,7 +63,7 @@ class Credentials:
 
 def write_credentials(path: Path, token: str, seed: Seed) -> None:
     """Write a file that its owner alone can read, in place of one that was there."""
-    write_secret(path, FORM.format(token=token, seed=seed.reveal()))
+    write_secret(path, Held(token, seed).text())
 
 
 def write_secret(path: Path, text: str) -> None:
@@ -84,20 +96,36 @@ def read_credentials(path: Path) -> Credentials:
         text = path.read_text()
         token, seed = TOKEN.search(text), SEED.search(text)
         assert token is not None and seed is not None
-        claims = json.loads(_part(token[1].split(".")[1]))
-        tags: list[str] = claims["nats"].get("tags", [])
-        inboxes = [subject for subject in claims["nats"]["sub"]["allow"] if subject.startswith(INBOX)]
-        public, name = str(claims["sub"]), str(claims["name"])
+        found = _described(path, token[1])
     except OSError as error:
         raise Fatal(f"the key {path} cannot be read: {error.strerror}") from None
     except (AssertionError, ValueError, KeyError, TypeError):
         raise Fatal(f"{path} is no creds file of NATS; `marlaas keys create` writes one") from None
-    if Seed(seed[1]).public != public:
+    if Seed(seed[1]).public != found.public:
         raise Fatal(f"{path}: its seed is not that of its token; was it edited? Ask for another key")
+    return found
+
+
+def credentials_of(token: str, seed: Seed) -> Credentials:
+    """Raises: ValueError when `token` is none, or not of this seed."""
+    try:
+        found = _described(Held(token, seed), token)
+    except (ValueError, KeyError, TypeError, IndexError):
+        raise ValueError("this is no token of NATS") from None
+    if seed.public != found.public:
+        raise ValueError(f"the token is of {found.public}, the seed of {seed.public}")
+    return found
+
+
+def _described(source: Path | Held, token: str) -> Credentials:
+    """What the token says, whoever has signed it."""
+    claims = json.loads(_part(token.split(".")[1]))
+    tags: list[str] = claims["nats"].get("tags", [])
+    inboxes = [subject for subject in claims["nats"]["sub"]["allow"] if subject.startswith(INBOX)]
     return Credentials(
-        path=path,
-        name=name,
-        public=public,
+        source=source,
+        name=str(claims["name"]),
+        public=str(claims["sub"]),
         role=_tag(tags, ROLE_TAG),
         tenant=_tag(tags, TENANT_TAG),
         inbox=inboxes[0].removesuffix(".>") if inboxes else INBOX,

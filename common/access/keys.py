@@ -44,7 +44,12 @@ class Seed:
 
     @classmethod
     def new(cls, kind: Kind) -> "Seed":
-        return cls(nkeys.encode_seed(os.urandom(32), int(kind)).decode())
+        return cls.of(kind, os.urandom(32))
+
+    @classmethod
+    def of(cls, kind: Kind, raw: bytes) -> "Seed":
+        """`raw`: the 32 bytes of an Ed25519 seed."""
+        return cls(nkeys.encode_seed(raw, int(kind)).decode())
 
     @property
     def public(self) -> str:
@@ -52,6 +57,10 @@ class Seed:
 
     def reveal(self) -> str:
         return self._text
+
+    def raw(self) -> bytes:
+        """The 32 bytes of the Ed25519 seed; the text has two bytes before them that say the kind, and a checksum behind."""
+        return base64.b32decode(self._text + "=" * (-len(self._text) % 8))[2:34]
 
     def sign(self, text: bytes) -> bytes:
         return bytes(self._pair.sign(text))

@@ -31,6 +31,7 @@ SCHEDULER_CONSUMERS = (
     streams.SCHEDULER_PACKAGES,
     streams.SCHEDULER_SCORED,
     streams.SCHEDULER_WEIGHTS,
+    streams.SCHEDULER_SERVED,
     streams.SCHEDULER_FAILED,
 )
 CLOCK = rows.inspects(streams.JOBS.name)
@@ -40,7 +41,7 @@ CLOCK = rows.inspects(streams.JOBS.name)
 def scheduler(_: Deployment) -> list[Row]:
     """Owns every stream. It may publish all subjects, since it sends a repaired dead letter's message again."""
     found = rows.publishes(*(subject for stream in streams.STREAMS for subject in stream.subjects))
-    found += rows.publishes(*(streams.value_subject(name, ">") for name in (streams.TASKS_BUCKET, streams.HISTORY_BUCKET)))
+    found += rows.publishes(*(streams.value_subject(each.name, ">") for each in streams.BUCKETS if each is not streams.REPLICAS))
     for store in STORES:
         found += [rows.inspects(store), rows.declares(store), rows.reads(store), rows.purges(store)]
     found += [rows.recreates(stream.name) for stream in (*streams.IN_FLIGHT, streams.WEIGHTS)]
@@ -72,8 +73,9 @@ def env(deployment: Deployment) -> list[Row]:
 def rollout(deployment: Deployment) -> list[Row]:
     found = [CLOCK, *rows.watches(streams.TASKS_BUCKET), *_reports("rollout"), rows.follows(streams.WEIGHTS.name)]
     for pool in deployment.pools:
-        found += rows.consumes(streams.rollout_samples(pool))
-    found += rows.publishes(*(streams.turn(family, "*", "*") for family in deployment.families))
+        found += [*rows.consumes(streams.rollout_samples(pool)), *rows.consumes(streams.rollout_serves(pool))]
+    found += rows.publishes(*(streams.turn(family, "*", "*") for family in deployment.families), streams.replies("*"))
+    found += [rows.subscribes(streams.cancels("*")), *rows.watches(streams.REPLICAS_BUCKET)]
     return found + rows.fetches_blobs(streams.BLOBS_BUCKET)
 
 
@@ -86,16 +88,19 @@ def trainer(deployment: Deployment) -> list[Row]:
     return found + rows.fetches_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)
 
 
+def gateway(deployment: Deployment) -> list[Row]:
+    """Jobs, questions and events go over connections of the callers' own keys; it asks for pools, to learn whether a scheduler answers."""
+    found = [CLOCK, *rows.watches(streams.HTTP_KEYS_BUCKET), *rows.watches(streams.REPLICAS_BUCKET), *_reports("gateway")]
+    found += rows.publishes(streams.ask(None, "pools"))
+    found += rows.publishes(*(streams.serve(pool, "*", "*") for pool in deployment.pools), streams.cancels("*"), streams.served("*", "*"))
+    return [*found, rows.subscribes(streams.replies("*"))]
+
+
 def operator(_: Deployment) -> list[Row]:
     """The operator's command line and programs: it sends jobs for every tenant and reads everything, and changes nothing else."""
     found = [row for store in STORES for row in (rows.inspects(store), rows.reads(store), rows.follows(store))]
     found += rows.fetches_blobs(streams.BLOBS_BUCKET)
     return [*found, *rows.publishes("jobs.*.*", "jobs.*.*.*", "ask.*.*"), rows.subscribes("events.>")]
-
-
-def gateway(_: Deployment) -> list[Row]:
-    """HTTP in; jobs and questions out, each with the key of its sender. By itself it only learns whether a scheduler answers."""
-    return [CLOCK, *rows.publishes(streams.ask(None, "pools")), *rows.watches(streams.REPLICAS_BUCKET)]
 
 
 def _reports(service: str) -> list[Row]:

@@ -72,7 +72,7 @@ class Bus:
         url: str,
         name: str,
         *,
-        creds: Path | None = None,
+        creds: Path | Credentials | None = None,
         insecure: bool = False,
         tls: TlsFiles = NO_FILES,
         until_accepted: bool = False,
@@ -81,9 +81,10 @@ class Bus:
         """Waits until the server answers, and `until_accepted` also while it refuses the credentials: they may be corrected there.
 
         `url`: one, or those of a cluster's nodes, separated by commas. Any that answers is taken, and another when that one dies.
-        `creds`: file with a key, where NATS wants one. `insecure`: whether a key may be used without TLS beyond loopback.
-        Raises: Fatal when `url` is no address, or the server is too old, or `creds` is no key or others can read it, or a file of `tls`
-        cannot be used; and, unless `until_accepted`, when the server refuses the credentials, or its certificate is refused.
+        `creds`: a key, or its file, where NATS wants one. `insecure`: whether a key may be used without TLS beyond loopback.
+        Raises: Fatal when `url` is no address, or the server is too old, or the file `creds` is no key or others can read it, or a file of
+        `tls` cannot be used; and, unless `until_accepted`, when its certificate is refused. KeyRefused, unless `until_accepted`, when the
+        server refuses the credentials.
         """
         return cls(await Connection.open(Server(url, name, creds, insecure, tls), until_accepted=until_accepted, timings=timings))
 

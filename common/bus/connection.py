@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
+from nats.aio.client import RawCredentials
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
@@ -18,7 +19,7 @@ from common.bus.delivery import MAX_PAYLOAD_BYTES
 from common.bus.refusals import refused_key, refused_subject, violated
 from common.bus.timings import Timings
 from common.bus.tls import NO_FILES, NatsClient, TlsFiles, tls_failure
-from common.errors import Fatal, Forbidden, Unavailable, Undeclared
+from common.errors import Fatal, Forbidden, KeyRefused, Unavailable, Undeclared
 from common.heartbeats import Heartbeats
 
 T = TypeVar("T")
@@ -39,8 +40,8 @@ class Server:
     """One address, or those of a cluster's nodes separated by commas."""
     name: str
     """What the connection is called in NATS's own lists."""
-    creds: Path | None = None
-    """File with a key; None where the server wants none, or a password in `url`."""
+    creds: Path | Credentials | None = None
+    """A key, or its file; None where the server wants none, or a password in `url`."""
     insecure: bool = False
     """Whether a key may be used without TLS beyond loopback."""
     tls: TlsFiles = NO_FILES
@@ -74,7 +75,7 @@ class Connection:
         """See `Bus.connect`."""
         if objection := objection_to_address(server.url):
             raise Fatal(f"{objection}; correct MARLAAS_NATS_URL")
-        key = read_credentials(server.creds) if server.creds else None
+        key = read_credentials(server.creds) if isinstance(server.creds, Path) else server.creds
         if key is not None and not server.insecure and not server.tls.are_given and is_plain_beyond_loopback(server.url):
             raise Fatal(
                 f"{server.shown} is reached without TLS, where others may read and change what is sent: use tls://, or say that the network"
@@ -87,6 +88,9 @@ class Connection:
             try:
                 await connection._connect()
                 break
+            except asyncio.CancelledError:
+                await connection.client.close()  # the server may have taken the connection already
+                raise
             except (TimeoutError, OSError, NatsError) as raised:
                 attempt += 1
                 error = connection._last_error or raised
@@ -97,7 +101,8 @@ class Connection:
                     event = "nats_tls_fails" if tls_failure(error) else "nats_refuses_credentials"
                     log.error(event, url=server.shown, attempt=attempt, reason=reason)
                 else:
-                    raise Fatal(reason) from None
+                    await connection.client.close()
+                    raise (Fatal if tls_failure(error) else KeyRefused)(reason) from None
                 await asyncio.sleep(timings.backoff.pause_s(attempt))
                 await connection.client.close()
         version, max_payload = connection.client.connected_server_version, connection.client.max_payload
@@ -261,7 +266,12 @@ def _options(server: Server, key: Credentials | None, timings: Timings) -> dict[
     }
     if server.tls.are_given:
         options["tls"] = server.tls.context()
-    return options | ({"user_credentials": str(key.path), "inbox_prefix": key.inbox} if key else {})
+    return options | (_signing(key) | {"inbox_prefix": key.inbox} if key else {})
+
+
+def _signing(key: Credentials) -> dict[str, Any]:
+    """nats-py reads a file again at each connection."""
+    return {"user_credentials": str(key.source) if isinstance(key.source, Path) else RawCredentials(key.source.text())}
 
 
 def _client(server: Server) -> NatsClient:

@@ -106,6 +106,13 @@ class KeyValueStore:
             for key in keys:
                 await self._connection.js.purge_stream(f"KV_{bucket}", subject=value_subject(bucket, key))
 
+    async def keys(self, bucket: str) -> set[str]:
+        """Keys of all entries, and of those that were deleted and have left a marker. Raises: Unavailable."""
+        start = value_subject(bucket, "")
+        with unavailable_as(f"look at {bucket}"):
+            info = await self._connection.js.stream_info(f"KV_{bucket}", subjects_filter=">")
+        return {subject.removeprefix(start) for subject in info.state.subjects or {}}
+
     async def filled_share(self, bucket: str) -> float:
         """Share of the bytes that the bucket may have; 0 where it has no bound. Raises: Unavailable."""
         with unavailable_as(f"look at {bucket}"):

@@ -16,7 +16,7 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 from common.bus.connection import Connection, unavailable_as
-from common.bus.delivery import Delivery, delivery_of
+from common.bus.delivery import Delivery, delivery_of, refuse_oversize
 from common.errors import Unavailable
 from common.messages import Message
 from common.streams import KIND_HEADER
@@ -77,6 +77,15 @@ class Requests:
                 return delivery_of(await self._connection.unless_refused(subject, request))
             except NoRespondersError:
                 raise NoResponder(f"no process answers {subject}") from None
+
+    async def tell(self, subject: str, message: Message) -> None:
+        """Send to those who listen now; nothing is stored. Raises: Unavailable without a connection; Reject when it is too large."""
+        body = message.encode()
+        refuse_oversize(subject, body, {KIND_HEADER: message.kind})
+        with unavailable_as(f"send {subject}"):
+            if not self._client.is_connected:
+                raise Unavailable(f"NATS is not connected, so that {subject} cannot be sent")  # nats-py would keep it, and send it late
+            await self._client.publish(subject, body, headers={KIND_HEADER: message.kind})
 
     @asynccontextmanager
     async def listening(self, subject: str) -> AsyncGenerator[Listening]:

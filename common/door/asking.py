@@ -75,6 +75,8 @@ class Door:
 
     async def _attempt(self, subject: str, request: Message) -> Delivery | str:
         """The answer, or why there was none."""
+        if not self._bus.is_connected:  # or the request would wait for the whole time of an answer
+            return f"NATS at {self._shown} does not answer"
         try:
             return await self._bus.requests.ask(subject, request, timeout_s=ANSWER_S)
         except NoResponder:

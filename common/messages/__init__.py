@@ -9,7 +9,7 @@ settled by itself. Services do not wait to fill one, except the sampler, which c
 """
 
 # pyright: reportUnusedImport=false
-from common.messages.access import AccessAnswer, AskAccess, KeyRecord, NewKey, SetAccess, TenantAccess
+from common.messages.access import AccessAnswer, AskAccess, HttpKey, HttpPart, KeyRecord, NewKey, SetAccess, TenantAccess
 from common.messages.artifacts import AdapterRef, BlobRef, Canary, CheckpointRef, TokenRecord, longest_run
 from common.messages.asks import (
     AdapterAnswer,
@@ -86,6 +86,22 @@ from common.messages.progress import (
     VersionsAnswer,
 )
 from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest
+from common.messages.served import ServingEnded
+from common.messages.serving import (
+    MIN_LOGPROB,
+    CancelServing,
+    Failure,
+    Finish,
+    Served,
+    ServedAttempt,
+    ServedCall,
+    ServedDelta,
+    ServedMessage,
+    ServedSampling,
+    ServedToken,
+    ServeRequest,
+    TopToken,
+)
 from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StatusesRemoved, StoredStep, TaskStatus
 from common.messages.training import BatchGroup, BatchMember, TrainBatch, WeightUpdated
 from common.messages.trajectories import (

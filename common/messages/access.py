@@ -15,17 +15,33 @@ from common.spec import TASK_ID_PATTERN, Name
 Role = Literal["owner", "member", "reader", "admin"]
 Account = Annotated[str, Field(pattern=r"^A[A-Z2-7]{55}$")]
 Key = Annotated[str, Field(pattern=r"^U[A-Z2-7]{55}$")]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of an HTTP key's text."""
+Token = Annotated[str, Field(pattern=r"^[\w-]+\.[\w-]+\.[\w-]+$", max_length=12_000)]
+"""A user's token of NATS, of use only to the holder of its seed."""
 Moment = Annotated[AwareDatetime, PlainSerializer(datetime.isoformat, return_type=str)]
 MAX_KEYS = 1_000
 """Maximum keys of a tenant, revoked ones included: all are in its account's token, or in one answer."""
 
 
-class NewKey(Value):
+class HttpPart(Value):
+    """What a gateway needs beside the key's text; nothing of it is secret."""
+
+    digest: Digest
+    token: Token
+
+
+class KeyNamed(Value):
     key: Key
     name: Name
     role: Role
     ends: Moment | None = None
     """None: it has no end."""
+
+
+class NewKey(KeyNamed):
+    http: HttpPart | None = None
+    """Of an HTTP key."""
 
 
 class SetAccess(Message, kind="set-access.1"):
@@ -52,8 +68,9 @@ class AskAccess(Message, kind="ask-access.1"):
     """`cursor` of the page before; None for the first."""
 
 
-class KeyRecord(NewKey):
+class KeyRecord(KeyNamed):
     created: Moment
+    is_http: bool = False
     revoked: Moment | None = None
     last_used: Moment | None = None
     """When its last job was handled, to the minute; asks and events do not count."""
@@ -79,3 +96,16 @@ class AccessAnswer(Message, kind="access-answer.1"):
     """By name; the operators' first, on the first page of all."""
     cursor: str | None
     """For the next page; None on the last."""
+
+
+class HttpKey(Message, kind="http-key.1"):
+    """An HTTP key that is valid, in the bucket `http-keys` under its digest. A gateway that is given the key's text connects with it."""
+
+    digest: Digest
+    tenant: Name | None
+    """None: an operators' key."""
+    role: Role
+    name: Name
+    key: Key
+    ends: Moment | None
+    token: Token

@@ -74,6 +74,11 @@ class AskTasks(Message, kind="ask-tasks.1"):
     """Maximum tasks of the page."""
 
 
+def cursor_after(status: TaskStatus) -> str:
+    """Cursor of a listing by `created` that begins after this task: the time, in microseconds, and the id."""
+    return f"{round(status.submitted_s * 1e6)}~{status.task}"
+
+
 class AskTask(Message, kind="ask-task.1"):
     task: str = Field(pattern=TASK_ID_PATTERN)
 
@@ -144,6 +149,9 @@ class Usage(Value):
     adapter_bytes: int = 0
     checkpoint_bytes: int = 0
     batch_bytes: int = 0
+    served_prompt_tokens: int = 0
+    """Of requests that the tenant sent, as the next; 0 from older schedulers. Of a task: to its versions."""
+    served_sampled_tokens: int = 0
 
     @property
     def stored_bytes(self) -> int:

@@ -14,8 +14,14 @@ from common.spec import TASK_ID_PATTERN, Name
 
 TokenKind = Literal["prompt", "sampled", "trained", "evaluation"]
 TOKEN_KINDS: tuple[TokenKind, ...] = get_args(TokenKind)
-Kind = Literal[TokenKind, "env_ms", "stored_byte_hours"]
+LedgerKind = Literal[TokenKind, "env_ms", "stored_byte_hours"]
 """What an entry of the ledger counts: tokens, milliseconds that an environment's processes worked, or bytes stored for an hour."""
+LEDGER_KINDS: tuple[LedgerKind, ...] = get_args(LedgerKind)
+ServedKind = Literal["served_prompt", "served_sampled"]
+"""Tokens of requests that were served. They are of no task's training: the tenant's `served_usage` has them."""
+SERVED_KINDS: tuple[ServedKind, ...] = get_args(ServedKind)
+Kind = Literal[LedgerKind, ServedKind]
+"""What has a price."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Money = Annotated[Decimal, PlainSerializer(lambda amount: format(amount, "f"), return_type=str)]

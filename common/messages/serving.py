@@ -6,7 +6,7 @@ Tokens come on NATS's core, `replies.<gateway>`; a gap in their numbers, or a si
 
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_serializer
 
 from common.messages.access import Key
 from common.messages.artifacts import AdapterRef
@@ -14,11 +14,15 @@ from common.messages.base import Message, Sentence, Value
 from common.spec import Name
 
 REQUEST_PATTERN = r"^[a-z0-9]{1,63}$"
-BASE_MODEL = "_base"
-"""In place of the task in a subject: no task can have this name."""
+GATEWAY_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"
+"""As the names of replicas."""
+ALIVE_S = 0.5
+"""Seconds between two signs of life of a replica for each gateway that it has requests of."""
 
 Finish = Literal["stop", "length", "tool_calls"]
-Failure = Literal["invalid", "context_length_exceeded", "version_unusable", "overdue", "engine_lost", "internal"]
+Failure = Literal["invalid", "context_length_exceeded", "version_unusable", "overdue", "engine_lost", "slow_reader", "internal"]
+"""`invalid`: the chat template, or the engine, refuses the request. `overdue`: no token until `first_token_by_s`. `engine_lost`: no
+replica completed it. `slow_reader`: the client left too much of it unread."""
 
 
 class ServedCall(Value):
@@ -44,7 +48,8 @@ class ServedMessage(Value):
 class ServedSampling(Value):
     """How to sample. The defaults change nothing of the model's distribution."""
 
-    max_tokens: int = Field(ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    """None: as many as the context has room for."""
     temperature: float = Field(default=1.0, ge=0, le=2, allow_inf_nan=False)
     """0: the likeliest token each time."""
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -61,6 +66,11 @@ class ServedSampling(Value):
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     """Alternatives per token; None: no log-probabilities at all."""
 
+    @field_serializer("logit_bias")
+    def _text_keys(self, value: dict[int, float]) -> dict[str, float]:
+        """MessagePack and JSON have texts as keys."""
+        return {str(token): bias for token, bias in value.items()}
+
 
 class ServeRequest(Message, kind="serve-request.1"):
     """Sample one continuation. Exactly one of `messages`, `text` and `ids` is given."""
@@ -68,8 +78,8 @@ class ServeRequest(Message, kind="serve-request.1"):
     request: str = Field(pattern=REQUEST_PATTERN)
     """Id made by the gateway; it is in every log line about the request."""
     attempt: int = Field(ge=0)
-    gateway: str = Field(pattern=REQUEST_PATTERN)
-    """Whose subject the tokens go to."""
+    gateway: str = Field(pattern=GATEWAY_PATTERN)
+    """Replica whose subject the tokens go to."""
     tenant: str
     key: Key | None
     """Public key of the sender; None on a server without keys."""
@@ -82,9 +92,12 @@ class ServeRequest(Message, kind="serve-request.1"):
     text: str | None = None
     """Prompt that no chat template is applied to."""
     ids: bytes | None = None
-    """The same in tokens. Shape: (T,) int32."""
+    """The same in tokens, control tokens included. Shape: (T,) int32."""
     tools: list[dict[str, JsonValue]] = []
-    """JSON schemas for the chat template."""
+    """For the chat template: `{"type": "function", "function": {"name": …, "parameters": …}}`. With any, calls are found in the text
+    and leave it."""
+    parallel_calls: bool = True
+    """False: the reply ends with its first call."""
     template: dict[str, JsonValue] = {}
     """Variables of the chat template."""
     sampling: ServedSampling
@@ -92,6 +105,10 @@ class ServeRequest(Message, kind="serve-request.1"):
     """Tokens that earlier attempts sampled, which are not sent again. Shape: (N,) int32."""
     first_token_by_s: float
     """Unix time on NATS's clock; a request that is taken later is not sampled."""
+
+
+MIN_LOGPROB = -9999.0
+"""In place of minus infinity, which JSON does not have."""
 
 
 class TopToken(Value):
@@ -105,7 +122,8 @@ class ServedToken(Value):
 
     token: str
     logprob: float
-    """Of the distribution after temperature and before top_p, top_k and min_p."""
+    """Of the distribution that was sampled: after penalties, temperature, top_p, top_k and min_p; at temperature 0, of the one at 1.
+    MIN_LOGPROB where the token has no probability."""
     bytes: list[int]
     top: list[TopToken] = []
 
@@ -133,11 +151,16 @@ class ServedDelta(Value):
     """Set in the last delta of an attempt that did not."""
     reason: Sentence = ""
     prompt_tokens: int | None = None
-    """In the first delta."""
+    """In the first delta of an attempt."""
     cached_tokens: int | None = None
     """Prompt tokens from the prefix cache; in the last delta."""
     fingerprint: str = ""
-    """Engine, pool and digest of the adapter; in the first delta."""
+    """Engine, pool and digest of the adapter; in the first delta of an attempt."""
+
+
+class ServedAttempt(Value):
+    request: str
+    attempt: int
 
 
 class Served(Message, kind="served.1"):
@@ -145,12 +168,13 @@ class Served(Message, kind="served.1"):
 
     replica: str
     deltas: list[ServedDelta] = []
-    alive: list[str] = []
-    """Requests of the gateway that the replica has, each 0.5 s."""
+    alive: list[ServedAttempt] = []
+    """Requests of the gateway that the replica has, every ALIVE_S."""
 
 
 class CancelServing(Message, kind="cancel-serving.1"):
     """End these requests of this gateway; unknown ones are no error."""
 
-    gateway: str = Field(pattern=REQUEST_PATTERN)
-    requests: list[str]
+    gateway: str = Field(pattern=GATEWAY_PATTERN)
+    requests: list[ServedAttempt]
+    """Of each the attempt that is no longer wanted; earlier ones end too, later ones go on."""

@@ -119,9 +119,9 @@ class ReplicaReport(Message, kind="replica-report.1"):
     """Identity, capacity and load of a replica, in the key-value bucket `replicas` until it expires."""
 
     replica: str
-    service: Literal["rollout", "env", "trainer"]
+    service: Literal["rollout", "env", "trainer", "gateway"]
     pool: str | None = None
-    """None for env replicas, which serve every pool."""
+    """None for env replicas and gateways, which serve every pool."""
     families: list[str] = []
     """Env replicas: the environment families whose queues it reads."""
     environments: list[str] = []
@@ -137,5 +137,7 @@ class ReplicaReport(Message, kind="replica-report.1"):
     template_variables: list[str] | None = None
     """Rollout replicas: variables of the model's chat template that a task may set; None from replicas that know neither
     `sampling.template` nor `sampling.stop`."""
+    serves: bool = False
+    """Rollout replicas: whether they take requests to versions (`[NAME.serving]` of the pools file)."""
     busy: dict[str, float] = {}
     """Current load by name (sequences running, workers busy, …), for `stage_health`."""

@@ -6,6 +6,7 @@ from common.pools.pool import (
     MaxRank,
     Pool,
     Pools,
+    Serving,
     chosen_pool,
     layers_of,
     objections,

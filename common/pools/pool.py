@@ -5,6 +5,9 @@ model = "models/tiny"          # a folder beside this file, or a Hugging Face na
 context_tokens = 512
 profile = "1b"                 # defaults of its tasks
 
+[tiny.serving]                 # its versions are served, too
+sequences = 16
+
 [tiny.defaults]                # and others, as in a task file
 sampling.template = { enable_thinking = false }
 """
@@ -23,6 +26,19 @@ from common.toml_file import TomlFileError, read_tables
 ALL_LAYERS = 10_000
 """More layers than any model has."""
 MaxRank = Literal[8, 16, 32, 64, 128, 256, 320, 512]
+
+
+class Serving(BaseModel):
+    """Places of a replica that are kept for requests to versions, beside those of rollouts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    sequences: int = Field(default=16, ge=1)
+    """Requests that one rollout replica answers at once; more wait."""
+    adapters: int = Field(default=4, ge=1)
+    """Different adapters that they may use at once."""
+    thoughts: tuple[Annotated[str, Field(min_length=1)], Annotated[str, Field(min_length=1)]] | None = None
+    """Texts around what the model thinks, as `["<think>", "</think>"]`, which answers then have apart. None: it is part of the answer."""
 
 
 class Pool(BaseModel):
@@ -63,6 +79,9 @@ class Pool(BaseModel):
     checkpoint_every: int = Field(default=1, ge=1, le=64)
     """Steps between checkpoints of a task's optimizer state, while one trainer keeps it in memory. In between a version stores its adapter
     and its batch, from which a trainer that lost the state recomputes at most so many steps."""
+
+    serving: Serving | None = None
+    """Table `[NAME.serving]`. None: this pool's versions are trained, and not served. The engine is made for the sum of both kinds."""
 
     profile: Profile | None = None
     """Defaults of the pool's tasks by the size of the base model: `small` below 0.6 billion parameters, `1b` below 4, `8b` from 4 on.

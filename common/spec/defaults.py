@@ -19,7 +19,7 @@ from common.spec.task import FOLLOWED, TaskSpec
 Profile = Literal["small", "1b", "8b"]
 Values = Mapping[str, JsonValue]
 
-OWN = ("name", "tenant", "pool", "steps", "start")
+OWN = ("name", "tenant", "pool", "steps", "start", "metadata")
 """Fields that each task gives itself."""
 GROUPS = 16
 MISMATCH: dict[Literal["float32", "bfloat16"], float] = {"float32": 0.05, "bfloat16": 0.2}

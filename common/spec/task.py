@@ -1,6 +1,6 @@
 """The whole task, and what its sections must agree on."""
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,8 @@ from common.spec import sections
 from common.spec.evaluation import Evaluation, Protocol
 from common.spec.sections import EnvironmentSection, Name, Section
 
+MetadataName = Annotated[str, Field(min_length=1, max_length=64)]
+MetadataText = Annotated[str, Field(max_length=512)]
 FOLLOWED = {"correction.proximal": "algorithm.max_staleness", "keep.best": "evaluation.every"}
 """Field → field of another section that its default follows."""
 
@@ -25,6 +27,8 @@ class TaskSpec(Section):
     """Seed of adapter initialisation, prompts and sampling."""
     priority: int = Field(default=0, ge=-100, le=100)
     """Precedence among the tenant's own tasks: higher goes first. It takes nothing from other tenants."""
+    metadata: dict[MetadataName, MetadataText] = Field(default={}, max_length=16)
+    """Texts of the user by which tasks can be found, 16 at most; nothing here depends on them."""
     environment: EnvironmentSection
     sampling: sections.Sampling = sections.Sampling()
     limits: sections.Limits = sections.Limits()

@@ -19,9 +19,9 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import JsonValue
 
+from common.tool_calls import without_thoughts
 from env_svc.adapters.openenv_sessions import Observation, RefusedAction, Session, SessionLost, Sessions
 from env_svc.contract import ChatMessage, Continue, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
-from env_svc.tools.call_parser import without_thoughts
 
 Action = dict[str, JsonValue]
 FENCED = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)

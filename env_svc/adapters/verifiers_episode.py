@@ -18,9 +18,9 @@ from verifiers.v1.session import call_hook  # pyright: ignore[reportMissingImpor
 from verifiers.v1.state import state_cls  # pyright: ignore[reportMissingImports]
 from verifiers.v1.utils.decorators import invoke  # pyright: ignore[reportMissingImports]
 
+from common.tool_calls import without_calls
 from env_svc.adapters.verifiers_tools import EpisodeTools, ServedToolset
 from env_svc.contract import ChatMessage, Reply
-from env_svc.tools.call_parser import without_calls
 
 
 class HeldEpisode:

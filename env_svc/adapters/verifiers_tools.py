@@ -17,8 +17,8 @@ from verifiers.v1.mcp.server import _call_state  # pyright: ignore[reportMissing
 from verifiers.v1.state import state_cls  # pyright: ignore[reportMissingImports]
 from verifiers.v1.utils.decorators import discover_decorated  # pyright: ignore[reportMissingImports]
 
+from common.tool_calls import Schema
 from env_svc.contract import EnvironmentUnavailable, ToolCall, WrongOptions
-from env_svc.tools.call_parser import Schema
 
 MAX_ANSWER_CHARS = 20_000
 """Maximum length of an answer, as in verifiers' own programs."""

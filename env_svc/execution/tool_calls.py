@@ -14,15 +14,14 @@ from itertools import chain
 from common import spec
 from common.fairness.fair_queue import Claimant
 from common.messages import BlobRef, ChatMessage, is_own
+from common.tool_calls import MalformedCall, Schema, ToolCall, find_calls
 from env_svc.allowed import ONLY_INSTALLED, AllowedNames
 from env_svc.calls import BuildFailed, Call, Continued, Failed, FinalTurn, Opened, Outcome, StepCall, failed
 from env_svc.concurrency.completion import as_completed_batches, merge
-from env_svc.contract import ToolCall
 from env_svc.errors import CallError, ToolUnavailable, WrongOptions
 from env_svc.execution.executor import NO_LIMITS, EnvironmentExecutor, OutcomeBatch
 from env_svc.execution.tool_state import ToolState
 from env_svc.metrics import TOOL_CALLS
-from env_svc.tools.call_parser import MalformedCall, Schema, find_calls
 from env_svc.tools.tool import Tool
 from env_svc.tools.toolbox import Toolbox, ToolSet, schemas
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 import msgpack
 from pydantic import JsonValue
 
+from common.tool_calls import Schema
 from env_svc.contract import ToolUsage
 from env_svc.hosted.outcomes import EXTENSION_BYTES
-from env_svc.tools.call_parser import Schema
 
 TOOL_STATE_CODE = 77
 """Code of the MessagePack extension that marks a state wrapped with tool state. An environment's own state is never one."""

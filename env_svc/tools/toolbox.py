@@ -13,9 +13,9 @@ from pydantic import JsonValue
 from referencing import Registry
 
 from common import spec
+from common.tool_calls import Schema
 from env_svc.concurrency.single_flight import SingleFlightCache
 from env_svc.tools import registry
-from env_svc.tools.call_parser import Schema
 from env_svc.tools.tool import Arguments, Tool, ToolSource, ToolUnavailable, WrongOptions
 
 MAX_BUILT = 256

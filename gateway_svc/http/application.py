@@ -17,7 +17,7 @@ from gateway_svc.http.family import Family
 from gateway_svc.http.forwarded import Forwarded
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.guard import Guard
-from gateway_svc.http.routes import deployment, health, records, tasks, versions
+from gateway_svc.http.routes import deployment, fine_tuning, health, inference, records, tasks, versions
 from gateway_svc.problems import Problem
 
 VERSION = "1"
@@ -30,7 +30,16 @@ EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-r
 
 def all_families() -> list[Family]:
     """Every family of routes; other parts of the gateway add theirs here."""
-    return [health.FAMILY, tasks.FAMILY, records.FAMILY, versions.FAMILY, deployment.FAMILY, dashboard.FAMILY]
+    return [
+        health.FAMILY,
+        tasks.FAMILY,
+        records.FAMILY,
+        versions.FAMILY,
+        deployment.FAMILY,
+        inference.FAMILY,
+        fine_tuning.FAMILY,
+        dashboard.FAMILY,
+    ]
 
 
 def described(families: Sequence[Family]) -> FastAPI:

@@ -14,6 +14,7 @@ from common.runtime.health import Health
 from common.spec import Name
 from gateway_svc.access import Access, Caller
 from gateway_svc.drain import Drain
+from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.problems import Problem, forbidden, roles_of_job, roles_of_question
 from gateway_svc.settings import GatewaySettings
 from gateway_svc.web.session import Sessions
@@ -32,6 +33,7 @@ class Gateway:
     """The gateway's own connection; everything that a user asks for goes through `Caller.door`."""
     access: Access
     health: Health
+    sampler: Sampler
     drain: Drain = field(default_factory=Drain)
 
     @cached_property

@@ -49,7 +49,9 @@ app.add_typer(database.app, name="database")
 app.add_typer(streams.app, name="streams")
 app.add_typer(containers.app, name="containers")
 app.command()(init.init)
-for command in (stack.up, stack.down, stack.status, tasks.ps, tasks.show, tasks.why, tasks.compare, stack.logs, stack.doctor, stack.psql):
+for command in (stack.up, stack.down, stack.status, stack.dashboard):
+    app.command()(command)
+for command in (tasks.ps, tasks.show, tasks.why, tasks.compare, stack.logs, stack.doctor, stack.psql):
     app.command()(command)
 for command in (tasks.submit, tasks.watch, tasks.cancel, tasks.pause, tasks.resume, tasks.delete, tasks.prune, tasks.failures):
     app.command()(command)

@@ -1,6 +1,7 @@
 """Commands for keys, for operators."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +19,12 @@ T = TypeVar("T")
 app = typer.Typer(no_args_is_help=True, help="Keys of tenants, for operators.")
 Tenant = Annotated[str, typer.Argument(help="Name of a tenant; 'admin' for operators' keys.")]
 Name = Annotated[str, typer.Argument(help="Name of the key: small letters, digits and hyphens.")]
-To = Annotated[Path, typer.Option("--to", help="File that the key is written to, for its holder alone; it must not be there.")]
+To = Annotated[
+    Path | None,
+    typer.Option(
+        "--to", help="File that the key is written to, for its holder alone; it must not be there. HTTP keys are printed instead."
+    ),
+]
 Keys = Annotated[
     Path | None, typer.Option("--keys", help="Folder of signing keys; default: that of the stack in --data.", envvar="MARLAAS_KEYS")
 ]
@@ -59,26 +65,36 @@ def signing_keys(data: Path, keys: Path | None) -> "SigningKeys":
 
 
 @app.command()
-def create(
+def create(  # noqa: PLR0913 - each is an option with a name of its own
     tenant: Tenant,
     name: Name,
-    to: To,
+    to: To = None,
+    http: Annotated[bool, typer.Option("--http", help="A key for the HTTP door, of one line; printed once, unless --to is given.")] = False,
     role: Annotated[str, typer.Option(help="owner, member, reader; admin for 'admin'.")] = "member",
     days: Annotated[int | None, typer.Option(min=1, help="Days until it ends; default: no end.")] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
     keys: Keys = None,
 ) -> None:
-    """Make a key, and write it to a file that this user alone can read. It is kept nowhere else."""
+    """Make a key, and write it to a file that this user alone can read, or print an HTTP key. It is kept nowhere else."""
     from common.access.roles import ROLES
     from marlaas.tenancy.keys import create_key
+    from marlaas.tenancy.receiving import Receiver
 
+    if to is None and not http:
+        raise typer.BadParameter("name a file for the key with --to, or make an HTTP key with --http")
     if role not in ROLES:
         raise typer.BadParameter(f"'{role}' is no role; there are {', '.join(ROLES)}")
     _check_name(name)
     ends = datetime.now(UTC).replace(microsecond=0) + timedelta(days=days) if days else None
-    with_operator(data, url, keys, lambda operator: create_key(operator, tenant, name, role, to, ends))
-    echo(f"key '{name}' ({role} of '{tenant}') is in {to}; its holder uses it with: marlaas --creds {to} --url NATS")
+    receiver = Receiver(to, echo)
+    with_operator(data, url, keys, lambda operator: create_key(operator, tenant, name, role, receiver, ends, is_http=http))
+    made = f"key '{name}' ({role} of '{tenant}')"
+    if http:
+        where = f"is in {to}" if to else "is printed once, and kept nowhere"
+        echo(f"{made} {where}; its holder sends it to a gateway as: Authorization: Bearer KEY", to=sys.stderr)
+    else:
+        echo(f"{made} is in {to}; its holder uses it with: marlaas --creds {to} --url NATS")
 
 
 @app.command("list")
@@ -98,7 +114,7 @@ def list_keys(tenant: Tenant, data: Data = DEFAULT_DATA, url: Url = "", keys: Ke
 def rotate(
     tenant: Tenant,
     name: Name,
-    to: To,
+    to: To = None,
     keep_old: Annotated[bool, typer.Option("--keep-old", help="Leave the old key valid; revoke it later by its public key.")] = False,
     data: Data = DEFAULT_DATA,
     url: Url = "",
@@ -106,10 +122,15 @@ def rotate(
 ) -> None:
     """Make another key in place of one; the old one is revoked once the new one is written."""
     from marlaas.tenancy.keys import rotate_key
+    from marlaas.tenancy.receiving import Receiver
 
     _check_name(name)
-    with_operator(data, url, keys, lambda operator: rotate_key(operator, tenant, name, to, keep_old=keep_old))
-    echo(f"key '{name}' of '{tenant}' is in {to}; the old one {'is still valid' if keep_old else 'is revoked'}")
+    with_operator(data, url, keys, lambda operator: rotate_key(operator, tenant, name, Receiver(to, echo), keep_old=keep_old))
+    old = f"the old one {'is still valid' if keep_old else 'is revoked'}"
+    if to is None:
+        echo(f"key '{name}' of '{tenant}' is printed once, and kept nowhere; {old}", to=sys.stderr)
+    else:
+        echo(f"key '{name}' of '{tenant}' is in {to}; {old}")
 
 
 @app.command()

@@ -33,7 +33,12 @@ def list_prices(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) ->
 
 @app.command("set")
 def set_price(
-    of: Annotated[str, typer.Argument(help="prompt, sampled, trained or evaluation (tokens), env_ms, or stored_byte_hours.")],
+    of: Annotated[
+        str,
+        typer.Argument(
+            help="prompt, sampled, trained, evaluation, served_prompt or served_sampled (tokens), env_ms, or stored_byte_hours."
+        ),
+    ],
     price: Annotated[str, typer.Argument(help="Amount in the operator's currency.")],
     data: Data = DEFAULT_DATA,
     url: Url = "",

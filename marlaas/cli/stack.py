@@ -18,13 +18,16 @@ WITHOUT_KEYS = (
 )
 
 
-def up(
+def up(  # noqa: PLR0913 - each is an option with a name of its own
     data: Data = DEFAULT_DATA,
     pools: Annotated[
         Path | None, typer.Option(help="Pools file; default: that here, or the project's.", envvar="MARLAAS_POOLS_FILE")
     ] = None,
     nats_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
     postgres_port: Annotated[int | None, typer.Option(help="Default: that of the last run, or any free one.")] = None,
+    gateway_port: Annotated[
+        int | None, typer.Option(help="Default: that of the last run, or any free one.", envvar="MARLAAS_GATEWAY_PORT")
+    ] = None,
     keys: Annotated[Path | None, typer.Option(help="Folder of signing keys; default: that of the last run, or `keys` in --data.")] = None,
     without_keys: Annotated[
         bool, typer.Option("--open", help="Without keys: every user of this machine may do everything in this stack.")
@@ -43,7 +46,15 @@ def up(
     if keys is not None and without_keys:
         raise typer.BadParameter("--keys and --open exclude each other")
     offered = pools or pools_file()
-    plan = control.make_plan(data, offered, nats_port=nats_port, postgres_port=postgres_port, keys=keys, without_keys=without_keys)
+    plan = control.make_plan(
+        data,
+        offered,
+        nats_port=nats_port,
+        postgres_port=postgres_port,
+        gateway_port=gateway_port,
+        keys=keys,
+        without_keys=without_keys,
+    )
     if plan.keys is None and not without_keys:
         echo(WITHOUT_KEYS, to=sys.stderr)
     for line in memory.trainer_memory(read_pools(offered), has_gpu=placement.has_gpu()):
@@ -54,7 +65,8 @@ def up(
         for sandbox in with_client(data, state.nats_url, lambda client: client.environments()).sandboxes:
             echo(f"code that policies write runs in {sandbox}")
         key = f"  key: {state.operator_key}" if state.operator_key else ""
-        echo(f"ready; NATS: {state.nats_url}{key}  logs: {data / 'logs'}  next: marlaas submit task.toml")
+        door = f"  HTTP: {state.gateway.url}" if state.gateway else ""
+        echo(f"ready; NATS: {state.nats_url}{key}{door}  logs: {data / 'logs'}  next: marlaas submit task.toml")
         if foreground:
             starting.supervisor.wait()
     except KeyboardInterrupt:
@@ -82,10 +94,28 @@ def status(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None
     if not url:
         stack = running_stack(data)
         open_console().print(tables.stack_table(stack))
+        if stack.gateway is not None:
+            echo(f"\nHTTP: {stack.gateway.url}")
         echo("")
         if stack.component("nats").condition != "ready":
             return
     ps(data, url, wide)
+
+
+def dashboard(
+    data: Data = DEFAULT_DATA,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address only.")] = False,
+) -> None:
+    """Print the address of the dashboard, and open it in a browser."""
+    import webbrowser
+
+    from marlaas.stack import gateways
+    from marlaas.stack.state_files import running_stack
+
+    address = gateways.dashboard(running_stack(data))
+    echo(address)
+    if not no_open and not webbrowser.open(address):
+        echo("no browser is here to open it", to=sys.stderr)
 
 
 def logs(

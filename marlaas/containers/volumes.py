@@ -10,7 +10,7 @@ SERVICE_USER = 10_001
 """User of the services' images (Dockerfile)."""
 NATS_USER = 65_532
 """User of the container `nats` (docker-compose.yml)."""
-SERVICES = ("scheduler", "env", "trainer", "rollout")
+SERVICES = ("scheduler", "gateway", "env", "trainer", "rollout")
 """Services with a volume of their own for secrets; `migrate` has another."""
 CREDS = "nats.creds"
 PASSWORDS = "pgpass"

@@ -18,10 +18,11 @@ def tenant_table(tenants: Sequence[TenantAccess], width: int | None = None) -> T
 
 
 def key_table(keys: Sequence[KeyRecord], width: int | None = None) -> Table:
-    table = Table("key", "role", "state", "created", "ends", "last job", "public key", box=None, header_style="bold", width=width)
+    table = Table("key", "for", "role", "state", "created", "ends", "last job", "public key", box=None, header_style="bold", width=width)
     for one in keys:
         state = f"revoked {_shown(one.revoked)}" if one.revoked else "valid"
-        table.add_row(one.name, one.role, state, _shown(one.created), _shown(one.ends), _shown(one.last_used), one.key)
+        door, times = "HTTP" if one.is_http else "NATS", (one.created, one.ends, one.last_used)
+        table.add_row(one.name, door, one.role, state, *map(_shown, times), one.key)
     return table
 
 

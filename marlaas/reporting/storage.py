@@ -46,6 +46,7 @@ def usage_table(usage: UsageAnswer, width: int | None = None) -> Table:
         Field("sampled", lambda one: Text(scaled(one.sampled_tokens))),
         Field("trained", lambda one: Text(scaled(one.trained_tokens))),
         Field("evaluation", lambda one: Text(scaled(one.evaluation_tokens)), rank=1),
+        Field("served", lambda one: Text(scaled(one.served_prompt_tokens + one.served_sampled_tokens)), rank=5),
         Field("environment", lambda one: Text(f"{one.env_ms / 1000:.0f} s" if isinstance(one, TenantUsage) else ""), rank=4),
         Field("stored", lambda one: Text(size(one.stored_bytes)), rank=3),
     ]

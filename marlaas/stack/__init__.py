@@ -6,6 +6,7 @@ keys.py                folder of keys, NATS's configuration about them, and whos
 supervised_process.py  one process: started, watched, restarted when it dies
 servers.py             NATS and PostgreSQL as commands and addresses
 state_files.py         the supervisor's plan, state and lock
+gateways.py            the gateway's address
 placement.py           cores and GPUs of each process
 os_processes.py        finding, signalling and ending processes
 """

@@ -17,12 +17,13 @@ from pathlib import Path
 from common.access.folder import credentials_path
 from common.pools import Pools, read_pools
 from marlaas import needs
-from marlaas.stack import database_folder, os_processes, placement, servers
+from marlaas.stack import database_folder, gateways, os_processes, placement, servers
 from marlaas.stack.keys import folder_of, installed_families
 from marlaas.stack.placement import Share
 from marlaas.stack.state_files import (
     MARK,
     Component,
+    Gateway,
     Service,
     Stack,
     StackError,
@@ -48,6 +49,7 @@ def make_plan(
     *,
     nats_port: int | None = None,
     postgres_port: int | None = None,
+    gateway_port: int | None = None,
     settings: Mapping[str, str] | None = None,
     keys: Path | None = None,
     without_keys: bool = False,
@@ -64,6 +66,8 @@ def make_plan(
     pools = read_pools(pools_file)
     nats_port = nats_port or (before.nats_port if before else servers.free_port())
     postgres_port = postgres_port or (before.postgres_port if before else servers.free_port())
+    gateway_port = gateway_port or (before.gateway.port if before and before.gateway else servers.free_port())
+    gateway = gateways.gateway(gateway_port, {**os.environ, **(settings or {})})
     database = {"MARLAAS_SCHEDULER_DATABASE_URL": _database_url(data, postgres_port, servers.APP)}
     owner = {
         "MARLAAS_SCHEDULER_DATABASE_OWNER_URL": _database_url(data, postgres_port, servers.OWNER),
@@ -80,6 +84,7 @@ def make_plan(
         data=data,
         nats_port=nats_port,
         postgres_port=postgres_port,
+        gateway=gateway,
         pools_file=pools_file.resolve(),
         keys=keys,
         families=installed_families(_hosts_file()) if keys else [],
@@ -88,7 +93,7 @@ def make_plan(
         prepare_env={**(settings or {})} | common | database | owner | {"MARLAAS_DATA_DIR": str(data / "cache" / "migrations")},
         services=[
             service.model_copy(update={"env": {**service.env, **_key_env(keys, service.name), **(settings or {})}})
-            for service in _services(data, common, database, pools)
+            for service in [*_services(data, common, database, pools), _gateway(data, common, gateway)]
         ],
     )
 
@@ -118,6 +123,10 @@ def _services(data: Path, common: dict[str, str], database: dict[str, str], pool
         found.append(_service(data, f"rollout-{pool}", "rollout_svc", common | _rollout_env(pool, share)))
         found.append(_service(data, f"trainer-{pool}", "trainer_svc", common | _trainer_env(pool, share)))
     return found
+
+
+def _gateway(data: Path, common: dict[str, str], gateway: Gateway) -> Service:
+    return _service(data, "gateway", "gateway_svc", common | gateways.environment(gateway))
 
 
 def _service(data: Path, name: str, package: str, env: dict[str, str]) -> Service:
@@ -176,6 +185,8 @@ def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     end_leftovers(data)
     _check_port(plan.nats_port, "NATS", "--nats-port")
     _check_port(plan.postgres_port, "PostgreSQL", "--postgres-port")
+    if plan.gateway is not None:
+        _check_port(plan.gateway.port, "the gateway", "--gateway-port")
     (data / "plan.json").write_text(plan.model_dump_json(indent=2))
     with log_path(data, "supervisor").open("ab") as output:
         supervisor = subprocess.Popen(

@@ -42,6 +42,16 @@ class Service(BaseModel):
     env: dict[str, str] = {}
 
 
+class Gateway(BaseModel):
+    """Where the stack answers by HTTP."""
+
+    model_config = ConfigDict(frozen=True)
+
+    port: int
+    url: str
+    """As a browser on this machine reaches it, without a `/` at its end."""
+
+
 class StackPlan(BaseModel):
     """Input of a supervisor: ports, folders, commands."""
 
@@ -51,6 +61,8 @@ class StackPlan(BaseModel):
     """Absolute path."""
     nats_port: int
     postgres_port: int
+    gateway: Gateway | None = None
+    """None where the plan has no gateway."""
     pools_file: Path | None = None
     """Absolute path; None where no service needs it."""
     keys: Path | None = None
@@ -87,6 +99,8 @@ class Stack(BaseModel):
     nats_port: int
     postgres_port: int
     nats_url: str
+    gateway: Gateway | None = None
+    """None in a stack that was made before there was one."""
     operator_key: Path | None = None
     """File with the key of this stack's user; None where NATS refuses no client."""
     database_url: str

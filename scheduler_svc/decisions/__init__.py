@@ -11,6 +11,7 @@ billing.py            who pays for work that trained nothing
 budgets.py            whether a tenant can pay for another group
 evaluation_plan.py    which versions are evaluated, on which prompts
 evaluation_results.py their results by protocol, differences between versions, and progress
+best_version.py       which version is the best
 retention.py          which blobs of past versions are kept
 task_end.py           why a task ends before its last step
 task_warnings.py      signs that a task runs and learns nothing

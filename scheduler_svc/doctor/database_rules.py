@@ -134,6 +134,21 @@ RULES: dict[str, str] = {
         FROM tasks t LEFT JOIN (SELECT *, kind IN ('prompt', 'sampled', 'trained', 'evaluation') AS is_tokens FROM task_invoice) i
              ON i.task = t.id GROUP BY t.id
         HAVING t.paid_tokens <> coalesce(sum(i.quantity) FILTER (WHERE i.is_tokens), 0) OR t.paid_money <> coalesce(sum(i.money), 0)""",
+    "served tokens are on the bill as they were reported, at the prices of their time": """
+        WITH reported AS (
+            SELECT r.tenant, (r.at AT TIME ZONE 'UTC')::date AS day, r.pool, coalesce(r.task, '') AS task, k.kind, sum(k.tokens) AS tokens,
+                   sum(k.tokens * coalesce(unit_price(k.kind, r.pool, r.at), 0)) AS money
+            FROM served_requests r
+            CROSS JOIN LATERAL (VALUES ('served_prompt', r.prompt_tokens), ('served_sampled', r.sampled_tokens)) k (kind, tokens)
+            WHERE k.tokens > 0 GROUP BY 1, 2, 3, 4, 5),
+        kept AS (SELECT DISTINCT tenant, (at AT TIME ZONE 'UTC')::date AS day FROM served_requests),
+        booked AS (SELECT u.* FROM served_usage u JOIN kept k ON k.tenant = u.tenant AND k.day = u.day)
+        SELECT coalesce(r.tenant, b.tenant) AS tenant, coalesce(r.day, b.day) AS day, coalesce(r.pool, b.pool) AS pool,
+               coalesce(r.task, b.task) AS task, coalesce(r.kind, b.kind) AS kind, r.tokens, b.quantity, r.money, b.money AS booked_money
+        FROM reported r FULL JOIN booked b
+             ON b.tenant = r.tenant AND b.day = r.day AND b.pool = r.pool AND b.task = r.task AND b.kind = r.kind
+        WHERE (r.tokens IS DISTINCT FROM b.quantity OR r.money <> b.money)
+          AND NOT EXISTS (SELECT FROM tenants d WHERE d.id = coalesce(r.tenant, b.tenant) AND d.deleted_at IS NOT NULL)""",
     "every ledger entry names its task's tenant": """
         SELECT l.task, l.kind, l.number, l.tenant, t.tenant AS owner
         FROM ledger l JOIN tasks t ON t.id = l.task WHERE l.tenant <> t.tenant""",

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -10,13 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.bus import Bus, Delivery
 from common.errors import Reject
-from common.messages import AdapterRef, DeadLetter, Settlement, StatusesRemoved, TaskStatus, WeightUpdated, from_json
+from common.messages import AdapterRef, DeadLetter, HttpKey, Settlement, StatusesRemoved, TaskStatus, WeightUpdated, from_json
 from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.handlers.dead_letters import concerns_dead_letter
 from scheduler_svc.maintenance import status_bucket
 from scheduler_svc.store.queries import packages
 from scheduler_svc.store.states import TaskState, TrajectoryState
 from scheduler_svc.store.tables import dead_letters, steps, tasks, trajectories
+from scheduler_svc.store.tenancy.keys import RecordedHttpKey, http_keys
 
 MAX_CONCURRENT_READS = 32
 
@@ -27,8 +29,9 @@ ANNOUNCED = "a live task's latest version is announced"
 STATUS = "the status that users read is the task's"
 LETTERS = "every dead letter is recorded"
 DELETED = "no announcement or status of a deleted task is stored"
+HTTP_KEYS = "gateways are told of exactly the HTTP keys that are valid"
 BOUNDS = "every stream and bucket is bounded as it is declared"
-RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED, BOUNDS)
+RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED, HTTP_KEYS, BOUNDS)
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Recorded:
     """Sequences of the recorded dead letters."""
     deleted: set[str]
     """Deleted tasks whose data in NATS was erased."""
+    http_keys: list[RecordedHttpKey]
 
 
 async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded:
@@ -69,6 +73,7 @@ async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded
         adapters={(row.task, row.version + 1): from_json(AdapterRef, row.adapter) for row in (await connection.execute(trained)).all()},
         letters=set((await connection.execute(select(dead_letters.c.sequence))).scalars()),
         deleted=set((await connection.execute(deleted, {"grace_s": grace_s})).scalars()),
+        http_keys=await http_keys(connection),
     )
 
 
@@ -81,6 +86,7 @@ async def examine_streams(bus: Bus, recorded: Recorded) -> list[Violation]:
         await _statuses(bus, recorded),
         await _letters(bus, recorded),
         await _deleted(bus, recorded),
+        await _http_keys(bus, recorded),
         await _bounds(bus),
     ]
     return [violation for part in parts for violation in part]
@@ -91,6 +97,8 @@ async def _orphans(bus: Bus, recorded: Recorded) -> list[Violation]:
     for stream in streams.IN_FLIGHT:
         for subject, count in sorted((await bus.streams.subjects(stream)).items()):
             task = streams.task_of(subject)
+            if streams.is_serving(subject):
+                continue
             if task not in recorded.in_use and streams.package_of(subject) not in recorded.in_check:
                 state = recorded.tasks[task][0] if task in recorded.tasks else "unknown"
                 found.append(Violation(ORPHANS, f"stream={stream.name} subject={subject} messages={count} task_state={state}"))
@@ -172,6 +180,19 @@ async def _deleted(bus: Bus, recorded: Recorded) -> list[Violation]:
     ]
     return found + [
         Violation(DELETED, f"task={status.task}: users read {status.state}") for status in statuses if status.task in recorded.deleted
+    ]
+
+
+async def _http_keys(bus: Bus, recorded: Recorded) -> list[Violation]:
+    """One that has ended may be there or not."""
+    told = {value.digest: value for value in await bus.kv.values(streams.HTTP_KEYS_BUCKET, HttpKey)}
+    now = datetime.now(UTC)
+    valid = [each.value for each in recorded.http_keys if each.is_valid]
+    wanted = {value.digest: value for value in valid if value.digest in told or value.ends is None or value.ends > now}
+    return [
+        Violation(HTTP_KEYS, f"digest={digest} valid={digest in wanted} told={digest in told}")
+        for digest in sorted(told.keys() | wanted.keys())
+        if told.get(digest) != wanted.get(digest)
     ]
 
 

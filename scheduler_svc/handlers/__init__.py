@@ -13,5 +13,6 @@ offer.py               Offer: what the deployment has for a task
 environment_checks.py  environments checked
 scores.py              trajectories scored, and groups past their deadlines
 weight_updates.py      steps trained
+served.py              ends of served requests
 dead_letters.py        dead letters: settled, and resent on request
 """

@@ -4,12 +4,15 @@ import structlog
 from pydantic import JsonValue
 
 from common import streams
-from common.bus import Delivery
+from common.bus import Bus, Delivery
 from common.errors import Reject
 from common.messages import SetAccess
 from scheduler_svc.handlers.context import HandlerContext, sender_of
-from scheduler_svc.store.tenancy import keys
+from scheduler_svc.lifecycle import access
 from scheduler_svc.store.tenancy.audit import accepted, refused
+
+FULL_SHARE = 0.9
+"""Share of the bucket of HTTP keys from which on no more are made. A full one would hold up the outbox."""
 
 log = structlog.get_logger()
 
@@ -21,8 +24,8 @@ async def set_access(context: HandlerContext, delivery: Delivery) -> None:
     answer: dict[str, JsonValue] = {"request": request.request}
     async with context.transaction() as tx:
         try:
-            async with tx.connection.begin_nested():
-                effects = await keys.set_access(tx.connection, request)
+            await _refuse_without_room(context.bus, request)
+            effects = await access.set_access(tx, request)
             tx.record(*(accepted(sender_of(delivery), one.target, one.detail, verb=one.verb) for one in effects))
             added = request.add and request.add.key
             log.info("access_set", tenant=tenant, account=request.account, added=added, revoked=request.revoke, suspended=request.suspended)
@@ -30,3 +33,11 @@ async def set_access(context: HandlerContext, delivery: Delivery) -> None:
             answer["reasons"] = [str(error)]
             tx.record(refused(sender_of(delivery), str(error)))
         tx.emit_event(tenant, "none", "access", answer)
+
+
+async def _refuse_without_room(bus: Bus, request: SetAccess) -> None:
+    """Raises: Reject; Unavailable when NATS is."""
+    if request.add is None or request.add.http is None:
+        return
+    if await bus.kv.filled_share(streams.HTTP_KEYS_BUCKET) >= FULL_SHARE:
+        raise Reject("key: there is no room for another HTTP key; revoke some, or raise MARLAAS_NATS_STREAMS_BYTES")

@@ -21,6 +21,7 @@ NO_CAPACITY = Capacity(0, 0)
 TAKERS = {
     "prompts": "env",
     "prompts.sample": "rollout",
+    "prompts.serve": "rollout",
     "trajectories": "scheduler",
     "trajectories.turn": "env",
     "trajectories.scored": "trainer",  # reads them; they are deleted once their step is trained

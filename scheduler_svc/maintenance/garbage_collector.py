@@ -29,6 +29,7 @@ from common.errors import MarlaasError, Retry
 from common.messages import BlobRef
 from common.periodic import run_periodically
 from scheduler_svc.decisions.retention import RetentionWindow
+from scheduler_svc.maintenance import serving_requests
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import deleted, evaluations, outbox, packages, steps, tasks
 from scheduler_svc.store.queries import storage as stored_blobs
@@ -205,6 +206,7 @@ class GarbageCollector:
     async def sweep(self) -> None:
         """Raises: Retry when NATS or PostgreSQL is unavailable."""
         await self._sweep_messages()
+        await serving_requests.sweep(self._bus, self._database)
         for blob in await self.surplus():
             log.info("blob_swept", blob=blob.name)
             await self.delete_blob(blob.name)
@@ -248,7 +250,8 @@ class GarbageCollector:
             subjects = await self._bus.streams.subjects(stream)
             async with self._database.transaction() as tx:
                 live, in_check = await tasks.live_tasks(tx.connection), await packages.in_check(tx.connection)
-            dead = {name for name in subjects if streams.task_of(name) not in live and streams.package_of(name) not in in_check}
+            work = {name for name in subjects if not streams.is_serving(name)}
+            dead = {name for name in work if streams.task_of(name) not in live and streams.package_of(name) not in in_check}
             await self._purge_subjects(stream, {name: subjects[name] for name in dead})
         for stream in (streams.WEIGHTS, streams.FAILED):
             reports = {name: streams.token(name, 2) or "" for name in await self._bus.streams.subjects(stream)}

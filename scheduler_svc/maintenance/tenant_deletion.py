@@ -1,9 +1,9 @@
 """Deletion of tenants: every step is repeated until it has no more to do, so that a crash at any point only delays the end.
 
 Revokes the tenant's keys, cancels its tasks, counts what there is for the receipt, deletes the tasks' rows, erases their data from NATS,
-then its packages and what is about no task: events, dead letters of jobs, and keys. The tenant's row stays, with the receipt;
-`deleted_tasks` keeps what it consumed. PostgreSQL's role of the tenant, and its account in NATS, are the operator's to remove: this
-service may not.
+then its packages and what is about no task: events, dead letters of jobs, and keys, also where gateways look them up. The tenant's row
+stays, with the receipt; `deleted_tasks` keeps what it consumed. PostgreSQL's role of the tenant, and its account in NATS, are the
+operator's to remove: this service may not.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import structlog
 from common import crashpoints, streams
 from common.bus import Bus
 from common.cancellation import notice_cancellation
+from scheduler_svc.lifecycle.access import revoke_all
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.maintenance.garbage_collector import POSTPONED_S, GarbageCollector, log_postponed
@@ -71,6 +72,7 @@ class TenantDeletion:
                 self._erase_tasks,
                 self._delete_packages,
                 self._erase_reports,
+                self._erase_http_keys,
                 self._finish,
             ):
                 await step(tenant)
@@ -79,7 +81,7 @@ class TenantDeletion:
 
     async def _end_keys(self, tenant: DeletedTenant) -> None:
         async with self._database.transaction() as tx:
-            revoked = await keys.revoke_all(tx.connection, tenant.id)
+            revoked = await revoke_all(tx, tenant.id)
             tx.record(*(accepted(Actor(tenant.id, one.verb, "scheduler"), one.target) for one in revoked))
 
     async def _end_tasks(self, tenant: DeletedTenant) -> None:
@@ -120,6 +122,13 @@ class TenantDeletion:
         for sequence in letters:
             await self._bus.streams.erase_one(streams.FAILED, sequence)
         await self._bus.streams.erase(streams.EVENTS, streams.events(tenant.id, ">"))
+
+    async def _erase_http_keys(self, tenant: DeletedTenant) -> None:
+        async with self._database.transaction() as tx:
+            digests = [each.value.digest for each in await keys.http_keys(tx.connection, tenant=tenant.id)]
+        if digests:
+            await self._collector.wait_until_published(digests)
+            await self._bus.kv.erase(streams.HTTP_KEYS_BUCKET, digests)
 
     async def _finish(self, tenant: DeletedTenant) -> None:
         async with self._database.transaction() as tx:

@@ -90,6 +90,8 @@ TABLES: dict[str, Access] = {
     "budgets": Access(ALL, _OF_THE_TENANT),
     "deleted_usage": Access(SELECT | {Right.INSERT}, _OF_THE_TENANT),
     "package_usage": Access(_NO_DELETE, _OF_THE_TENANT),
+    "served_requests": Access(_NO_UPDATE, _OF_THE_TENANT),
+    "served_usage": Access(_NO_DELETE, _OF_THE_TENANT),
     "events": Access(_NO_UPDATE, _OF_THE_TENANT),
     "event_numbers": Access(_NO_DELETE, _OF_THE_TENANT),
     "dead_letters": Access(ALL, _OF_ITS_TASKS),

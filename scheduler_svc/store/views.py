@@ -64,7 +64,11 @@ SELECT n.id AS tenant, n.weight,
        (SELECT count(*) FROM tasks t WHERE t.tenant = n.id AND t.state IN ('submitted', 'running', 'paused')) AS live_tasks,
        coalesce(l.evaluation, 0) + coalesce(d.evaluation, 0) AS evaluation_tokens,
        coalesce(l.env_ms, 0) + coalesce((SELECT sum(u.quantity) FROM deleted_usage u
-           WHERE u.tenant = n.id AND u.kind IN ('env_ms', 'void_env_ms')), 0) AS env_ms
+           WHERE u.tenant = n.id AND u.kind IN ('env_ms', 'void_env_ms')), 0) AS env_ms,
+       coalesce((SELECT sum(s.quantity) FROM served_usage s WHERE s.tenant = n.id AND s.kind = 'served_prompt'), 0)
+           AS served_prompt_tokens,
+       coalesce((SELECT sum(s.quantity) FROM served_usage s WHERE s.tenant = n.id AND s.kind = 'served_sampled'), 0)
+           AS served_sampled_tokens
 FROM tenants n
 LEFT JOIN (SELECT tenant, sum(tokens) FILTER (WHERE kind = 'prompt') AS prompt, sum(tokens) FILTER (WHERE kind = 'sampled') AS sampled,
                   sum(tokens) FILTER (WHERE kind = 'trained') AS trained, sum(tokens) FILTER (WHERE kind = 'evaluation') AS evaluation,
@@ -118,7 +122,8 @@ TENANT_INVOICE = """
 SELECT tenant, day, pool, kind, sum(quantity) AS quantity, sum(money) AS money
 FROM (SELECT tenant, day, pool, kind, quantity, money FROM task_invoice
       UNION ALL SELECT tenant, day, pool, kind, quantity, money FROM deleted_usage
-      UNION ALL SELECT tenant, day, '', 'stored_byte_hours', quantity, money FROM package_usage) used
+      UNION ALL SELECT tenant, day, '', 'stored_byte_hours', quantity, money FROM package_usage
+      UNION ALL SELECT tenant, day, pool, kind, quantity, money FROM served_usage) used
 GROUP BY tenant, day, pool, kind
 """
 

@@ -6,8 +6,8 @@ import pytest
 
 from bench import grading
 from bench.grading import NOISE_MS, fitted_exponent, hostile
+from common.tool_calls import MAX_CALLS, MAX_PARSED_CHARS, find_calls
 from env_svc.builtin.reasoning_gym import answer_in
-from env_svc.tools.call_parser import MAX_CALLS, MAX_PARSED_CHARS, find_calls
 
 PARSERS: dict[str, Callable[[str], object]] = {one.name: one.read for one in grading.graders(data_sets=("n_queens",))} | {
     "answer tags": answer_in

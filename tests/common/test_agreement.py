@@ -199,8 +199,9 @@ def test_header_that_disagrees_with_the_subject_settles_nothing(subject: str, re
 def test_every_consumers_stage_reads_its_subjects() -> None:
     consumers: list[Consumer] = [
         streams.scheduler_jobs("t"), streams.env_checks("e"), streams.env_opens("e"), streams.env_turns("e"), streams.rollout_samples("p"),
+        streams.rollout_serves("p"),
         streams.trainer_batches("p"), streams.SCHEDULER_CHECKED, streams.SCHEDULER_SCORED, streams.SCHEDULER_WEIGHTS,
-        streams.SCHEDULER_FAILED, streams.env_packages("e"), streams.SCHEDULER_PACKAGES,
+        streams.SCHEDULER_FAILED, streams.SCHEDULER_SERVED, streams.env_packages("e"), streams.SCHEDULER_PACKAGES,
     ]  # fmt: skip
     for consumer in consumers:
         parts = consumer.subject.replace("*", "x").replace(">", "x.x").split(".")

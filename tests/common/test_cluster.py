@@ -15,7 +15,7 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import ControlTask, HistoryMark, SubmitTask
-from common.streams import BLOBS_BUCKET, HISTORY_BUCKET, STREAMS
+from common.streams import BLOBS_BUCKET, BUCKETS, HISTORY_BUCKET, STREAMS
 from tests.common.bus.consuming import consuming, drained, job
 from tests.common.cluster import NODES, Cluster, running_cluster
 from tests.conftest import at_work, eventually
@@ -48,7 +48,7 @@ async def connected(cluster: Cluster, name: str) -> AsyncIterator[Bus]:
 
 
 async def test_everything_is_declared_with_as_many_copies_and_never_with_fewer(cluster: Cluster) -> None:
-    stored = [*(stream.name for stream in STREAMS), "KV_replicas", "KV_tasks", f"KV_{HISTORY_BUCKET}", f"OBJ_{BLOBS_BUCKET}"]
+    stored = [*(stream.name for stream in STREAMS), *(f"KV_{bucket.name}" for bucket in BUCKETS), f"OBJ_{BLOBS_BUCKET}"]
 
     async def copies(bus: Bus) -> set[int | None]:
         return {(await bus.blobs_context().stream_info(name)).config.num_replicas for name in stored}

@@ -42,6 +42,7 @@ DAY = datetime(2030, 1, 2, tzinfo=UTC)
 STATUS = messages.TaskStatus(tenant="t", task="a", name="n", pool="p", state="running", version=0, steps=1, submitted_s=1.0, updated_s=2.0)
 
 WHEEL = messages.BlobRef(name=messages.wheel_name("t", "a" * 64), size_bytes=2, sha256="a" * 64)
+HTTP = messages.HttpPart(digest="a" * 64, token="a.b.c")
 SAMPLES: list[Message] = [
     messages.SubmitTask(task="a", tenant="t", spec={"name": "n"}),
     messages.PreviewTask(tenant="t", request="r", spec={"name": "n"}),
@@ -64,7 +65,10 @@ SAMPLES: list[Message] = [
         tenant="t", request="r", weight=2.0, limits=[messages.LimitValue(of="max_tasks", value=3)], defaults=["max_adapters"]
     ),
     messages.SetPrice(request="r", of="sampled", pool="p", price=Decimal("2.50"), per=1_000_000, valid_from=DAY),
-    messages.SetAccess(tenant="t", request="r", account="A" * 56, add=messages.NewKey(key="U" * 56, name="k", role="owner", ends=DAY)),
+    messages.SetAccess(
+        tenant="t", request="r", account="A" * 56, add=messages.NewKey(key="U" * 56, name="k", role="owner", ends=DAY, http=HTTP)
+    ),
+    messages.HttpKey(digest="a" * 64, tenant="t", role="owner", name="k", key="U" * 56, ends=DAY, token="a.b.c"),
     messages.AskAccess(cursor="t"),
     messages.AskAudit(since=DAY, cursor=3),
     messages.AuditAnswer(
@@ -131,6 +135,46 @@ SAMPLES: list[Message] = [
     messages.HistoryMark(deployment="d", position=3),
     messages.StatusesRemoved(until_s=1.5),
     messages.ReplicaReport(replica="r", service="env", families=["e"], environments=["e:x"]),
+    messages.ServeRequest(
+        request="r",
+        attempt=1,
+        gateway="g-1",
+        tenant="t",
+        key=None,
+        pool="p",
+        adapter=ADAPTER,
+        messages=[
+            messages.ServedMessage(role="assistant", tool_calls=[messages.ServedCall(id="c", name="f", arguments="{}")]),
+            messages.ServedMessage(role="tool", content="7", tool_call_id="c"),
+        ],
+        sampling=messages.ServedSampling(max_tokens=3, seed=2**63 - 1, logit_bias={5: -1.5}, stop=["x"], top_logprobs=2),
+        sampled=RECORD.ids,
+        first_token_by_s=1.5,
+    ),
+    messages.Served(
+        replica="r",
+        deltas=[
+            messages.ServedDelta(
+                request="r",
+                attempt=1,
+                number=0,
+                ids=RECORD.ids,
+                text="a",
+                tokens=[
+                    messages.ServedToken(
+                        token="a", logprob=-0.5, bytes=[97], top=[messages.TopToken(token="b", logprob=messages.MIN_LOGPROB, bytes=[98])]
+                    )
+                ],
+                calls=[messages.ServedCall(id="c", name="f", arguments="{}")],
+                finish="tool_calls",
+                prompt_tokens=2,
+                cached_tokens=1,
+                fingerprint="f",
+            )
+        ],
+        alive=[messages.ServedAttempt(request="r", attempt=1)],
+    ),
+    messages.CancelServing(gateway="g-1", requests=[messages.ServedAttempt(request="r", attempt=1)]),
 ]
 ASKS: list[Message] = [
     messages.AskTasks(cursor="a"),
@@ -179,6 +223,18 @@ ASKS: list[Message] = [
                 service="rollout", pool="p", replicas=2, sequences=4, kv_tokens=64, busy={"sequences": 1.0}, names=["one", "two"]
             )
         ]
+    ),
+    messages.ServingEnded(
+        request="r1",
+        attempt=1,
+        tenant="t",
+        key="U" * 56,
+        pool="p",
+        task="a",
+        version=2,
+        prompt_tokens=9,
+        cached_tokens=8,
+        sampled_tokens=3,
     ),
     messages.SpecAnswer(task="a", spec={"name": "n"}),
     messages.AskSteps(task="a", after=1),
@@ -264,6 +320,8 @@ FREE = {
     "busy",
     "warnings",
     "template",
+    "logit_bias",
+    "metadata",
 }
 """Fields whose keys are anybody's; `spec` of a job and `detail` of the audit are others."""
 

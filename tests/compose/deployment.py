@@ -18,7 +18,7 @@ import yaml
 from marlaas.stack import servers
 
 REPOSITORY = Path(__file__).parents[2]
-SERVICES = ("scheduler", "env", "trainer", "rollout")
+SERVICES = ("scheduler", "gateway", "env", "trainer", "rollout")
 PASSWORDS = "deploy/passwords/compose.yml"
 BUILD_TIMEOUT_S = 3000
 COMMAND_TIMEOUT_S = 300
@@ -51,11 +51,17 @@ class Deployment:
     settings: dict[str, str] = field(default_factory=dict[str, str])
     project: str = field(default_factory=lambda: f"marlaas-test-{uuid.uuid4().hex[:8]}")
     nats_port: int = field(default_factory=servers.free_port)
+    gateway_port: int = field(default_factory=servers.free_port)
     command: list[str] = field(default_factory=compose_command)
 
     @property
     def has_keys(self) -> bool:
         return PASSWORDS not in self.files
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """Those that run: without keys there is no gateway."""
+        return tuple(name for name in SERVICES if self.has_keys or name != "gateway")
 
     @property
     def nats_url(self) -> str:
@@ -70,6 +76,7 @@ class Deployment:
             "COMPOSE_FILE": ":".join(self.files),
             "MARLAAS_VERSION": "test",
             "NATS_ADDRESS": f"127.0.0.1:{self.nats_port}",
+            "GATEWAY_ADDRESS": f"127.0.0.1:{self.gateway_port}",
         }
         return {**os.environ, **chosen, **self.settings}
 
@@ -137,10 +144,10 @@ class Deployment:
     def wait_until_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while True:
-            late = {name: health for service in SERVICES for name, health in self.health(service).items() if health != "healthy"}
+            late = {name: health for service in self.services for name, health in self.health(service).items() if health != "healthy"}
             if not late:
                 return
-            assert time.monotonic() < deadline, f"not ready after {timeout_s} s: {late}\n{self.logs(*SERVICES)[-5000:]}"
+            assert time.monotonic() < deadline, f"not ready after {timeout_s} s: {late}\n{self.logs(*self.services)[-5000:]}"
             time.sleep(0.5)
 
     def containers(self, service: str) -> list[str]:

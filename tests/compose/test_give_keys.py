@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compose.deployment import PASSWORDS, REPOSITORY, SERVICES, Deployment, log_events
+from tests.compose.deployment import PASSWORDS, REPOSITORY, Deployment, log_events
 from tests.compose.jobs import Job, assert_every_step_was_taken_once
 from tests.e2e.page_commands import commands
 
@@ -17,7 +17,7 @@ FIRST = Deployment(files=WITHOUT_KEYS, settings=SETTINGS | {"POSTGRES_APP_PASSWO
 
 def test_running_task_continues_when_its_deployment_is_given_keys(deployment: Deployment, tmp_path: Path) -> None:
     deployment.up()
-    for service in SERVICES:
+    for service in deployment.services:
         lines = [line.split("| ", 1)[1] for line in deployment.logs(service).splitlines() if "| {" in line]
         assert "nats_password" in [line["event"] for line in log_events("\n".join(lines))], service
     job = Job(deployment, tmp_path, "older", steps=60)

@@ -49,7 +49,8 @@ async def test_running_task_of_a_stack_without_keys_continues_with_them(data: Pa
     assert (repeated.returncode, repeated.stdout) == (0, done.stdout)
     assert "tenants with an account: acme;" in done.stdout
 
-    assert "key:" in stack.run("up")
+    said = stack.run("up")
+    assert "key:" in said and "HTTP: http://127.0.0.1:" in said
     assert 2 <= stack.version() < STEPS, "it must still have steps to go"
     [key] = [Path(found) for found in re.findall(r"every tenant: (\S+)", done.stdout)]
     assert (read_credentials(key).role, key.stat().st_mode & 0o777) == ("admin", 0o600)

@@ -9,8 +9,11 @@ import pytest
 from common.bus import Bus
 from common.messages import GroupContext
 from tests.gateway.serving import client, gateway
+from tests.marlaas.conftest import keyed, keyed_world
 from tests.scheduler.finished import stages
 from tests.scheduler.stages import World, running_world
+
+__all__ = ["keyed", "keyed_world"]
 
 
 def _is_slow(group: GroupContext, member: int) -> bool:

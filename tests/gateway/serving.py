@@ -12,6 +12,7 @@ from common.runtime.health import Health
 from common.runtime.service import Running
 from gateway_svc.access import Access
 from gateway_svc.connections import OpenAccess
+from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.service import serve_with
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
@@ -19,13 +20,22 @@ from tests.conftest import eventually
 
 
 @asynccontextmanager
-async def gateway(bus: Bus, url: str, *, access: Access | None = None, until_ready: bool = True, **settings: Any) -> AsyncGenerator[str]:
+async def gateway(
+    bus: Bus,
+    url: str,
+    *,
+    access: Access | None = None,
+    sampler: Sampler | None = None,
+    until_ready: bool = True,
+    scheme: str = "http",
+    **settings: Any,
+) -> AsyncGenerator[str]:
     """Its address. It ends as on SIGTERM."""
     settings = {"port": servers.free_port(), "drain_s": 2.0, "submit_timeout_s": 3.0, "nats_url": url} | settings
     health = Health()
     running = Running(GatewaySettings(**settings), bus, health)
-    runner = asyncio.create_task(serve_with(running, access or OpenAccess(bus, url)))
-    address = f"http://127.0.0.1:{settings['port']}"
+    runner = asyncio.create_task(serve_with(running, access or OpenAccess(bus, url), sampler))
+    address = f"{scheme}://127.0.0.1:{settings['port']}"
     try:
         await eventually(lambda: runner.done() or _answers(address, health if until_ready else None), 60)
         assert not runner.done(), runner
@@ -37,7 +47,7 @@ async def gateway(bus: Bus, url: str, *, access: Access | None = None, until_rea
 
 async def _answers(address: str, health: Health | None) -> bool:
     try:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(verify=False) as client:
             await client.get(f"{address}/healthz")
     except httpx.HTTPError:
         return False

@@ -158,6 +158,31 @@ async def test_quiet_stream_has_comments_and_releases_all_when_the_client_goes(b
     assert released.is_set()
 
 
+async def test_client_that_goes_while_it_is_sent_something_releases_all(bus: Bus, nats_url: str) -> None:
+    """The generator waits at its `yield` then, and no cancellation reaches it."""
+    released, sent, blocked = asyncio.Event(), Sent(), asyncio.Event()
+
+    async def events() -> AsyncGenerator[Sse]:
+        try:
+            yield Sse("one")
+        finally:
+            released.set()
+
+    async def send(message: Any) -> None:
+        if b"one" in message.get("body", b""):
+            blocked.set()
+            await asyncio.Event().wait()
+
+    stream = events()  # referred to here, so that it is not closed by the collector
+    response = EventStream(stream, Ends(await _caller(bus, nats_url), Drain(), is_resumable=True))
+    answering = asyncio.create_task(response({"type": "http"}, sent.receive, send))
+    await asyncio.wait_for(blocked.wait(), 60)
+    sent.gone.set()
+    await asyncio.wait_for(answering, 60)
+
+    assert released.is_set()
+
+
 async def test_stream_ends_with_its_key(bus: Bus, nats_url: str) -> None:
     caller, sent = await _caller(bus, nats_url), Sent()
 

@@ -4,15 +4,17 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 
 import httpx
 import pytest
 
 from common.bus import Bus
 from common.messages.access import Role
-from gateway_svc.access import Caller, Unauthorized
-from gateway_svc.connections import OpenAccess
+from gateway_svc.http.application import described
+from gateway_svc.http.routes import deployment, health, records, tasks, versions
+from tests.common.access.keyed import Keyed
+from tests.gateway.entering import entering
 from tests.gateway.serving import client, gateway
 from tests.scheduler.stages import World, spec
 
@@ -150,41 +152,44 @@ async def test_dribbled_requests_are_closed(wrong: httpx.AsyncClient) -> None:
     assert idle.startswith(b"HTTP/1.1 200")
 
 
-class Keys:
-    """Access by a table of keys, each of a tenant and a role, over the test's own connection."""
-
-    def __init__(self, bus: Bus, url: str, keys: dict[str, tuple[str | None, Role]]) -> None:
-        self._open = OpenAccess(bus, url)
-        self._keys = keys
-
-    @asynccontextmanager
-    async def entered(self, bearer: str | None) -> AsyncGenerator[Caller]:
-        if bearer not in self._keys:
-            raise Unauthorized("no")
-        tenant, role = self._keys[bearer]
-        async with self._open.entered(bearer) as caller:
-            yield replace(caller, door=caller.door.of(tenant), tenant=tenant, role=role)
-
-
-KEYS: dict[str, tuple[str | None, Role]] = {
+ROLES: dict[str, tuple[str, Role]] = {
     "reader": ("acme", "reader"),
     "member": ("acme", "member"),
     "owner": ("acme", "owner"),
-    "admin": (None, "admin"),
+    "foreign": ("globex", "owner"),
+    "admin": ("admin", "admin"),
 }
+ALL = {"reader", "member", "owner", "admin"}
+
+
+@asynccontextmanager
+async def behind_keys(keyed: Keyed, world: World) -> AsyncGenerator[tuple[str, dict[str, str]]]:
+    """Address of a gateway that has its own key, and keys by name; task `slow-1` of acme runs."""
+    async with entering(keyed) as made:
+        for tenant in ("acme", "globex"):
+            await made.tenant(tenant)
+        keys = {name: await made.key(tenant, name, role) for name, (tenant, role) in ROLES.items()}
+        await world.submit("slow-1")
+        await world.event("slow-1", "accepted")
+        async with gateway(made.bus, keyed.url, access=made.access) as address:
+            yield address, keys
+
+
 PERMITTED = {
-    ("GET", "/v1/tasks"): set(KEYS),
-    ("GET", "/v1/pools"): set(KEYS),
-    ("GET", "/v1/environments"): set(KEYS),
-    ("GET", "/v1/replicas"): set(KEYS),
+    ("GET", "/v1/tasks"): ALL,
+    ("GET", "/v1/pools"): ALL,
+    ("GET", "/v1/environments"): ALL,
+    ("GET", "/v1/replicas"): ALL,
     ("GET", "/v1/usage"): {"owner", "admin"},
-    ("GET", "/v1/tasks/slow-1"): set(KEYS),
-    ("GET", "/v1/tasks/slow-1/events"): set(KEYS),
-    ("GET", "/v1/tasks/slow-1/steps"): set(KEYS),
-    ("GET", "/v1/tasks/slow-1/evaluations"): set(KEYS),
+    ("GET", "/v1/tasks/slow-1"): ALL,
+    ("GET", "/v1/tasks/slow-1/events"): ALL,
+    ("GET", "/v1/tasks/slow-1/steps"): ALL,
+    ("GET", "/v1/tasks/slow-1/evaluations"): ALL,
     ("GET", "/v1/tasks/slow-1/usage"): {"owner", "admin"},
-    ("GET", "/v1/tasks/slow-1/failures"): set(KEYS),
-    ("GET", "/v1/tasks/slow-1/versions"): set(KEYS),
+    ("GET", "/v1/tasks/slow-1/failures"): ALL,
+    ("GET", "/v1/tasks/slow-1/versions"): ALL,
+    ("GET", "/v1/tasks/slow-1/versions/1/adapter.tar"): ALL,
+    ("GET", "/v1/tasks/slow-1/versions/1/files/x"): ALL,
     ("POST", "/v1/tasks/slow-1/pause"): {"member", "owner", "admin"},
     ("POST", "/v1/tasks/slow-1/resume"): {"member", "owner", "admin"},
     ("POST", "/v1/tasks/slow-1/failures/1/resend"): {"member", "owner", "admin"},
@@ -193,38 +198,81 @@ PERMITTED = {
 }
 
 
-async def test_each_role_may_what_it_may(world: World, nats_url: str) -> None:
-    await world.submit("slow-1")
-    await world.event("slow-1", "accepted")
+@dataclass
+class Tried:
+    method: str
+    path: str
+    key: str
+    answer: httpx.Response
 
-    async with gateway(world.bus, nats_url, access=Keys(world.bus, nats_url, KEYS)) as address:
-        for (method, path), roles in PERMITTED.items():
-            for key in ("", "garbage", *KEYS):
-                async with client(address, key) as door:
-                    body = {"json": spec()} if path == "/v1/tasks" and method == "POST" else {}
-                    answer = await door.request(method, path, **body)
-                if key not in KEYS:
-                    assert answer.status_code == 401, (path, key)
-                    assert answer.headers["www-authenticate"].startswith("Bearer")
-                    assert answer.json()["code"] == "unauthorized"
-                elif key in roles:
-                    assert answer.status_code in (200, 201, 204, 404, 409), (path, key, answer.text)
-                else:
-                    assert answer.status_code == 403, (path, key)
-                    assert all(role in answer.json()["detail"] for role in roles)
+    def __str__(self) -> str:
+        return f"{self.method} {self.path} as {self.key}: {self.answer.status_code} {self.answer.text[:300]}"
 
 
-async def test_only_admins_name_another_tenant(world: World, nats_url: str) -> None:
-    await world.run("a-1")
-    async with gateway(world.bus, nats_url, access=Keys(world.bus, nats_url, KEYS | {"other": ("globex", "owner")})) as address:
-        async with client(address, "other") as other:
-            foreign = await other.get("/v1/tasks/a-1")
+async def tried(address: str, keys: dict[str, str]) -> list[Tried]:
+    found: list[Tried] = []
+    for name, key in keys.items():
+        async with client(address, key) as door:
+            for method, path in PERMITTED:
+                body = {"json": spec(steps=0)} if (method, path) == ("POST", "/v1/tasks") else {}
+                found.append(Tried(method, path, name, await door.request(method, path, **body)))
+    return found
+
+
+async def test_each_role_may_what_it_may(keyed: Keyed, keyed_world: World) -> None:
+    async with behind_keys(keyed, keyed_world) as (address, keys):
+        others = {"no key": "", "garbage": "x", "unknown": f"mk-{'A' * 43}", "no base64": "mk-é"}
+        answers = await tried(address, keys)
+        refused = await tried(address, {name: key for name, key in others.items() if key.isascii()})
+
+    assert {one.answer.status_code for one in refused} == {401}
+    assert len({one.answer.content for one in refused}) == 1
+    assert refused[0].answer.headers["www-authenticate"].startswith("Bearer")
+    for one in answers:
+        permitted, status = PERMITTED[one.method, one.path], one.answer.status_code
+        if one.key == "foreign":
+            is_own = ("slow-1" not in one.path and one.path != "/v1/tasks") or (one.method == "GET" and one.path == "/v1/tasks")
+            assert status == (200 if is_own else 403 if one.path == "/v1/tasks" else 404), one
+        elif one.key in permitted:
+            assert status in (200, 204, 404, 409) or (one.path == "/v1/tasks" and status == 400), one
+        else:
+            assert status == 403, one
+            assert all(role in one.answer.json()["detail"] for role in permitted), one
+
+
+async def test_only_admins_name_another_tenant(keyed: Keyed, keyed_world: World) -> None:
+    async with behind_keys(keyed, keyed_world) as (address, keys):
+        async with client(address, keys["foreign"]) as other:
             named = await other.get("/v1/tasks", params={"tenant": "acme"})
             own = await other.get("/v1/tasks", params={"tenant": "globex"})
-            body = await other.post("/v1/tasks", json=spec(tenant="acme"))
-        async with client(address, "admin") as admin:
+        async with client(address, keys["admin"]) as admin:
             found = await admin.get("/v1/tasks", params={"tenant": "acme"})
+            paused = await admin.post("/v1/tasks/slow-1/pause")
+        async with client(address, keys["member"]) as member:
+            submitted = await member.post("/v1/tasks", json=spec())
 
-    assert (foreign.status_code, named.status_code, body.status_code) == (404, 403, 403)
+    assert named.status_code == 403
     assert own.json()["data"] == []
-    assert [task["id"] for task in found.json()["data"]] == ["a-1"]
+    assert [task["id"] for task in found.json()["data"]] == ["slow-1"]
+    assert paused.json()["state"] == "paused"
+    assert (submitted.status_code, submitted.json()["tenant"]) == (201, "acme")
+
+
+WITH_TESTS_OF_THEIR_OWN = {
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("POST", "/v1/tasks/slow-1/cancel"),
+}
+"""Routes without keys, and the one that ends the task of these tests."""
+VALUES = {"{task}": "slow-1", "{version}": "1", "{letter}": "1", "{name}": "x"}
+
+
+def test_every_route_has_a_row() -> None:
+    found: set[tuple[str, str]] = set()
+    families = [health.FAMILY, tasks.FAMILY, records.FAMILY, versions.FAMILY, deployment.FAMILY]
+    for path, operations in described(families).openapi()["paths"].items():
+        for name, value in VALUES.items():
+            path = path.replace(name, value)
+        found |= {(method.upper(), path) for method in operations}
+
+    assert found == set(PERMITTED) | WITH_TESTS_OF_THEIR_OWN

@@ -7,10 +7,13 @@ from typing import Any
 import httpx
 import pytest
 
-from common.bus import Bus
+from common import streams
+from common.bus import Bus, Outgoing
+from common.messages import DeadLetter
+from tests.conftest import eventually_equals
 from tests.gateway.serving import client, gateway
 from tests.scheduler.finished import stages
-from tests.scheduler.stages import World, running_world, spec
+from tests.scheduler.stages import World, running_world, scored, spec
 
 TOML = """
 name = "sums"
@@ -161,6 +164,24 @@ async def test_records_of_a_task(world: World, door: httpx.AsyncClient) -> None:
     assert (await door.get("/v1/tasks/a-1/failures")).json() == {"data": [], "has_more": False}
     assert (await door.get("/v1/tasks/a-1/evaluations")).json()["evaluations"] == []
     assert (await door.post("/v1/tasks/a-1/failures/1/resend")).status_code == 404
+
+
+async def test_failure_is_read_and_its_message_sent_again(world: World, door: httpx.AsyncClient) -> None:
+    await world.begin("slow-1", opened=4)
+    await world.begin("slow-2")
+    lost = scored(world.stages.opened[0], 1, reward=5.0)
+    sequence = await world.bus.publish(lost)
+    letter = DeadLetter(stage="settle", subject=lost.subject, reason="disk full", attempts=2, headers={}, body=b"", sequence=sequence)
+    await world.bus.publish(Outgoing(streams.failed("settle", "slow-1"), letter, "letter"))
+    await world.rows_become("SELECT count(*) FROM dead_letters", [(1,)])
+
+    [failure] = (await door.get("/v1/tasks/slow-1/failures")).json()["data"]
+    others = await door.post(f"/v1/tasks/slow-2/failures/{failure['letter']}/resend")
+    resent = await door.post(f"/v1/tasks/slow-1/failures/{failure['letter']}/resend")
+
+    assert (failure["reason"], failure["attempts"]) == ("disk full", 2)
+    assert (others.status_code, resent.status_code) == (404, 204)
+    await eventually_equals(lambda: world.bus.streams.subjects(streams.SCORED), {lost.subject: 2})
 
 
 async def test_what_the_deployment_offers(world: World, door: httpx.AsyncClient) -> None:

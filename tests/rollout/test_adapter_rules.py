@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +27,7 @@ class Book:
     """An engine and a blob store: the adapters that are there, and those that were removed under a request."""
 
     def __init__(self) -> None:
-        self.settings = SimpleNamespace(adapters_held=8)
+        self.settings = SimpleNamespace(adapters_held=8, serving_adapters=0)
         self.held: set[str] = set()
         self.used: list[str] = []
         self.lost: list[str] = []
@@ -183,3 +184,34 @@ async def test_folder_elsewhere_is_neither_loaded_nor_removed(book: Book, adapte
     assert precious.is_dir()
     with pytest.raises(ValidationError, match="task"):
         AdapterRef.model_validate(dict(version(1)) | {"task": task})
+
+
+async def test_end_of_a_task_leaves_what_is_served(book: Book, tmp_path: Path) -> None:
+    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=3600, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    async with at_work(adapters.run()):
+        async with adapters.using(version(1), serving=True), adapters.using(version(2)):
+            pass
+        adapters.end("task")
+        await eventually(lambda: book.unloading == [version(2).engine_name])
+        async with adapters.using(version(1), serving=True):
+            assert book.held == {version(1).engine_name}
+        async with adapters.using(version(3), serving=True):  # the task has ended before
+            pass
+        assert book.held == {version(1).engine_name, version(3).engine_name}
+
+
+async def test_rollouts_leave_places_to_serving_and_none_of_its_loads_waits_for_theirs(book: Book, tmp_path: Path) -> None:
+    book.settings.serving_adapters = 1
+    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    async with AsyncExitStack() as in_use, asyncio.TaskGroup() as runners:
+        for number in range(4):  # of 8, of which 4 are serving's
+            await in_use.enter_async_context(adapters.using(version(number, f"task{number}")))
+        waiting = runners.create_task(in_use.enter_async_context(adapters.using(version(9, "late"))))
+        await eventually(lambda: not adapters._room.is_set())
+        for number in range(5):
+            async with asyncio.timeout(60), adapters.using(version(number, "served"), serving=True):
+                pass
+        assert not waiting.done()
+        assert len(book.held) == 8
+        assert len(book.unloading) == 1, "the fifth takes the place of another served one"
+        waiting.cancel()

@@ -8,7 +8,7 @@ from typing import Any
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.messages import DeleteTenant, Event, NewKey, PreviewTask, SetAccess
+from common.messages import DeleteTenant, Event, HttpPart, NewKey, PreviewTask, SetAccess
 from scheduler_svc.store.database import Database
 from tests.conftest import eventually
 from tests.scheduler.canaries import CANARY, everything_published, in_streams, in_tables, plant_letter, planted, planting_world
@@ -58,7 +58,8 @@ async def plant(world: World) -> None:
     await world.bus.publish_raw(streams.submit("acme"), CANARY.encode(), "garbage", {})
     await world.rows_become("SELECT count(*) FROM dead_letters WHERE subject = 'jobs.submit.acme'", [(1,)])
     for letter in "AB":
-        key = NewKey(key="U" + letter * 55, name=CANARY, role="owner")
+        http = HttpPart(digest="b" * 64, token=f"a.{CANARY}.b") if letter == "B" else None
+        key = NewKey(key="U" + letter * 55, name=CANARY, role="owner", http=http)
         access = SetAccess(tenant="acme", request="r", account="A" + "B" * 55, add=key, beside=True)
         await world.bus.publish(Outgoing(streams.set_access("acme"), access, f"key:{letter}"))
     await world.rows_become("SELECT count(*) FROM keys", [(2,)])

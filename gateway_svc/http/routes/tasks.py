@@ -150,19 +150,19 @@ async def read_task_detail(caller: Acting, task: TaskId) -> TaskDetail:
 @router.post("/{task}/cancel", responses=COMMON | responses(404, 409))
 async def cancel_task(caller: Acting, task: TaskId, reason: Text = None) -> Task:
     """End a task; trained versions stay."""
-    return await _control(caller, "cancel", task, reason)
+    return Task.of(await control_task(caller, "cancel", task, reason))
 
 
 @router.post("/{task}/pause", responses=COMMON | responses(404, 409))
 async def pause_task(caller: Acting, task: TaskId, reason: Text = None) -> Task:
     """Admit no new work of a task; work in flight finishes."""
-    return await _control(caller, "pause", task, reason)
+    return Task.of(await control_task(caller, "pause", task, reason))
 
 
 @router.post("/{task}/resume", responses=COMMON | responses(404, 409))
 async def resume_task(caller: Acting, task: TaskId) -> Task:
     """Continue a paused task."""
-    return await _control(caller, "resume", task, None)
+    return Task.of(await control_task(caller, "resume", task, None))
 
 
 @router.delete("/{task}", responses=COMMON | responses(404, 409))
@@ -184,18 +184,18 @@ def check_task_id(task: str) -> None:
         raise not_found()
 
 
-async def _control(caller: Caller, verb: Verb, task: str, reason: str | None) -> Task:
+async def control_task(caller: Caller, verb: Verb, task: str, reason: str | None) -> TaskStatus:
     """The task once the job has its effect, or after CONTROL_S."""
     check_job(caller, verb)
     status = await status_of(caller, task)
     aim = {"cancel": "cancelled", "pause": "paused", "resume": "running"}[verb]
     out = control_job(verb, status, reason or "")
     if status.state == aim:
-        return Task.of(status)
+        return status
 
     def is_answer(event: Event) -> bool:
         return event.event in ENDED or event.event == {"resume": "resumed"}.get(verb, aim)
 
     with suppress(NoAnswer):  # the job is stored: a later request shows its effect
         await answer_to(caller.door, out, status.tenant, task, is_answer, CONTROL_S)
-    return Task.of(await status_of(caller, task))
+    return await status_of(caller, task)

@@ -7,9 +7,9 @@ from sqlalchemy import ColumnElement, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import TaskUsage, TenantUsage
-from common.messages.billing import TOKEN_KINDS
+from common.messages.billing import SERVED_KINDS, TOKEN_KINDS
 from scheduler_svc.store.states import LIVE
-from scheduler_svc.store.tables import deleted_tasks, deleted_usage, ledger, packages, stored_blobs, tasks, tenants
+from scheduler_svc.store.tables import deleted_tasks, deleted_usage, ledger, packages, served_usage, stored_blobs, tasks, tenants
 
 BYTES = ("adapter", "checkpoint", "batch")
 ENV_KINDS = ("env_ms", "void_env_ms")
@@ -28,16 +28,19 @@ async def tenants_usage(connection: AsyncConnection, tenant: str | None) -> list
     kept = _sums(stored_blobs.c.bytes, stored_blobs.c.kind, BYTES, "bytes")
     stored = select(owned.c.tenant, *kept).join(stored_blobs, stored_blobs.c.task == owned.c.id).group_by(owned.c.tenant)
     uploaded = select(packages.c.tenant, func.sum(packages.c.size_bytes).label("package_bytes")).group_by(packages.c.tenant)
+    given = _sums(served_usage.c.quantity, served_usage.c.kind, SERVED_KINDS, "tokens")
+    served = select(served_usage.c.tenant, *given).group_by(served_usage.c.tenant)
     living = select(tasks.c.tenant, func.count().label("live_tasks")).where(tasks.c.state.in_(LIVE)).group_by(tasks.c.tenant)
     found = select(tenants.c.id.label("tenant"))
     if tenant is not None:
         of_tenant = select(tasks.c.id).where(tasks.c.tenant == tenant)  # the ledger has no index on tenants
         booked, erased = booked.where(ledger.c.task.in_(of_tenant)), erased.where(deleted_tasks.c.tenant == tenant)
+        served = served.where(served_usage.c.tenant == tenant)
         former = former.where(deleted_usage.c.tenant == tenant)
         stored, living = stored.where(owned.c.tenant == tenant), living.where(tasks.c.tenant == tenant)
         found, uploaded = found.where(tenants.c.id == tenant), uploaded.where(packages.c.tenant == tenant)
     used = {row.tenant: {"tenant": row.tenant, "live_tasks": 0} for row in (await connection.execute(found.order_by(tenants.c.id))).all()}
-    for query in (booked, former, erased, stored, uploaded, living):
+    for query in (booked, served, former, erased, stored, uploaded, living):
         for row in (await connection.execute(query)).mappings():
             sums = used[row["tenant"]]
             for name, value in row.items():
@@ -63,10 +66,15 @@ async def tasks_usage(connection: AsyncConnection, tenant: str | None, *, after:
 async def _spent_and_stored(connection: AsyncConnection, ids: Collection[str]) -> list[Any]:
     spent = select(ledger.c.task, *_sums(ledger.c.tokens, ledger.c.kind, TOKEN_KINDS, "tokens")).where(ledger.c.task.in_(ids))
     stored = select(stored_blobs.c.task, *_sums(stored_blobs.c.bytes, stored_blobs.c.kind, BYTES, "bytes"))
+    given = _sums(served_usage.c.quantity, served_usage.c.kind, SERVED_KINDS, "tokens")
+    served = select(served_usage.c.task, *given).join(
+        tasks, (tasks.c.id == served_usage.c.task) & (tasks.c.tenant == served_usage.c.tenant)
+    )
     of_tasks = stored.where(stored_blobs.c.task.in_(ids)).group_by(stored_blobs.c.task)
     return [
         *(await connection.execute(spent.group_by(ledger.c.task))).mappings(),
         *(await connection.execute(of_tasks)).mappings(),
+        *(await connection.execute(served.where(tasks.c.id.in_(ids)).group_by(served_usage.c.task))).mappings(),
     ]
 
 

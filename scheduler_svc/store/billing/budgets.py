@@ -1,7 +1,7 @@
 """Queries on budgets: what is spent in the present period, and the worst case of what is in flight.
 
-What a tenant pays is the sum of its tasks' totals, which triggers keep, of deleted tasks, and of its packages' bytes. A budget's row has
-what that sum was when its period began, so that no query reads the ledger but the one that begins a period.
+What a tenant pays is the sum of its tasks' totals, which triggers keep, of deleted tasks, of its packages' bytes, and of served tokens. A
+budget's row has what that sum was when its period began, so that no query reads the ledger but the one that begins a period.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,11 +12,11 @@ from sqlalchemy import TextClause, delete, literal_column, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages.billing import TOKEN_KINDS, Period, Unit
+from common.messages.billing import SERVED_KINDS, TOKEN_KINDS, Period, Unit
 from scheduler_svc.decisions.budgets import Budget, GroupBound, Purse, UnitPrices
 from scheduler_svc.store.tables import budgets, tasks
 
-_TOKEN_KINDS = str(TOKEN_KINDS)
+_TOKEN_KINDS, _PAID_TOKENS = str(TOKEN_KINDS), str((*TOKEN_KINDS, *SERVED_KINDS))
 """As a list of SQL, which a tuple of words is written as in Python too."""
 _DEADLINE_MS = "ceil((t.spec #>> '{limits,episode_timeout_s}')::float8 * 1000)::bigint"
 _BEGINS = (
@@ -32,11 +32,13 @@ _PAID = """
         SELECT tenant, sum(quantity) FILTER (WHERE kind IN {token_kinds}), sum(money) FROM deleted_usage
         WHERE tenant {of} GROUP BY tenant
         UNION ALL
-        SELECT tenant, NULL, sum(money) FROM package_usage WHERE tenant {of} GROUP BY tenant) of_all
+        SELECT tenant, NULL, sum(money) FROM package_usage WHERE tenant {of} GROUP BY tenant
+        UNION ALL
+        SELECT tenant, sum(quantity), sum(money) FROM served_usage WHERE tenant {of} GROUP BY tenant) of_all
     GROUP BY tenant"""
 _IN_PERIOD = f"""
     SELECT coalesce(sum(CASE b.unit WHEN 'money' THEN i.money ELSE i.quantity END), 0) FROM tenant_invoice i
-    WHERE i.tenant = b.tenant AND i.day >= ({_BEGINS} AT TIME ZONE 'UTC')::date AND (b.unit = 'money' OR i.kind IN {_TOKEN_KINDS})"""
+    WHERE i.tenant = b.tenant AND i.day >= ({_BEGINS} AT TIME ZONE 'UTC')::date AND (b.unit = 'money' OR i.kind IN {_PAID_TOKENS})"""
 _BEGIN_PERIODS = text(f"""
 WITH paid AS ({_PAID.format(of=_EVERY, token_kinds=_TOKEN_KINDS)})
 UPDATE budgets b SET begins_at = {_BEGINS}, reported = '',

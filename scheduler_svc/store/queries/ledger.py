@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Date, Integer, Text, cast, func, literal, or_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages.billing import Kind
+from common.messages.billing import LedgerKind
 from scheduler_svc.decisions.billing import Payer
 from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
     tenant: str
     task: str
-    kind: Kind
+    kind: LedgerKind
     number: int
     """Number of the group; for `trained`, the version that the step made; for `stored_byte_hours`, the hour since 1970."""
     tokens: int

@@ -81,7 +81,13 @@ async def charge(connection: AsyncConnection, charges: Collection[Charge]) -> No
         by_tenant[one.tenant] += one.tokens
     rows = [(task, sum((one.tokens for one in found), 0.0), sum(one.admitted for one in found)) for task, found in by_task.items()]
     await _CHARGE_TASKS.run(connection, _charged_task.of(rows))
-    await _CHARGE_TENANTS.run(connection, _charged.of(list(by_tenant.items())))
+    await charge_tenants(connection, by_tenant)
+
+
+async def charge_tenants(connection: AsyncConnection, tokens: Mapping[str, float]) -> None:
+    """Add tokens to the virtual times of tenants alone: of work that is no task's."""
+    if tokens:
+        await _CHARGE_TENANTS.run(connection, _charged.of(list(tokens.items())))
 
 
 @dataclass(frozen=True)

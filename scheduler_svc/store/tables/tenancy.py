@@ -1,4 +1,4 @@
-"""Tables of who may come in, how much each may do, and who has done what. Of keys the public part only: no seed or token is here."""
+"""Tables of who may come in, how much each may do, and who has done what. Of keys the public part only: no seed is here."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
@@ -17,9 +17,12 @@ keys = sa.Table(
     moment("ends_at"),
     moment("revoked_at"),
     moment("last_used_at"),
+    sa.Column("http_digest", sa.Text, unique=True),  # of an HTTP key: SHA-256 of its text
+    sa.Column("http_token", sa.Text),  # of an HTTP key: what its seed must go with; public
     sa.CheckConstraint("role IN ('owner', 'member', 'reader', 'admin')", name="role"),
     sa.CheckConstraint("(role = 'admin') = (tenant IS NULL)", name="admin_has_no_tenant"),
     sa.CheckConstraint("key ~ '^U[A-Z2-7]{55}$'", name="public"),
+    sa.CheckConstraint("(http_digest IS NULL) = (http_token IS NULL)", name="http"),
     sa.Index(None, "tenant"),
 )
 

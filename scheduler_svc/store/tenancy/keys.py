@@ -1,6 +1,6 @@
 """Accounts and keys: what an operator records, and what is asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
@@ -10,13 +10,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.errors import Reject
 from common.limits import IN_ACCOUNT
-from common.messages import KeyRecord, NewKey, SetAccess, TenantAccess
+from common.messages import HttpKey, KeyRecord, NewKey, SetAccess, TenantAccess
 from common.messages.access import MAX_KEYS
 from scheduler_svc.store.tables import keys, tenants
 from scheduler_svc.store.tenancy.limits import WITH_LIMITS, limit_of
 
 OPERATORS_LOCK = 7_341_021
 """Advisory lock in place of a tenant's row, for the operators' keys."""
+OVER_S = 3_600
+"""Seconds after which every gateway has heard that a key was revoked."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,49 @@ async def accesses(connection: AsyncConnection, tenant: str | None, *, after: st
     return [one.model_copy(update={"keys": await _keys(connection, one.tenant)}) for one in found]
 
 
+@dataclass(frozen=True)
+class RecordedHttpKey:
+    """An HTTP key, as gateways are told of it."""
+
+    value: HttpKey
+    is_valid: bool
+    """False where it is revoked, or its tenant is suspended or deleted. One that has ended is valid: gateways know its end."""
+    is_over: bool
+    """Whether it was revoked, or has ended, OVER_S ago or earlier."""
+
+
+async def http_keys(connection: AsyncConnection, *, of: Collection[str] | None = None, tenant: str | None = None) -> list[RecordedHttpKey]:
+    """HTTP keys with these public keys `of`; or of a tenant; or all."""
+    is_valid = keys.c.revoked_at.is_(None) & tenants.c.suspended_at.is_(None) & tenants.c.deleted_by.is_(None)
+    is_over = func.least(keys.c.revoked_at, keys.c.ends_at) <= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, OVER_S)
+    statement = (
+        select(keys, is_valid.label("is_valid"), func.coalesce(is_over, False).label("is_over"))
+        .select_from(keys.outerjoin(tenants, tenants.c.id == keys.c.tenant))
+        .where(keys.c.http_digest.is_not(None))
+        .order_by(keys.c.created_at, keys.c.key)
+    )
+    if of is not None:
+        statement = statement.where(keys.c.key.in_(of))
+    elif tenant is not None:
+        statement = statement.where(keys.c.tenant == tenant)
+    return [
+        RecordedHttpKey(
+            HttpKey(
+                digest=row.http_digest,
+                tenant=row.tenant,
+                role=row.role,
+                name=row.name,
+                key=row.key,
+                ends=row.ends_at,
+                token=row.http_token,
+            ),
+            row.is_valid,
+            row.is_over,
+        )
+        for row in (await connection.execute(statement)).all()
+    ]
+
+
 async def _add(connection: AsyncConnection, tenant: str | None, new: NewKey, *, beside: bool) -> list[Effect]:
     if (new.role == "admin") != (tenant is None):
         raise Reject("role: the role admin acts for all tenants, so it is of none, and no other role is")
@@ -118,6 +163,8 @@ async def _add(connection: AsyncConnection, tenant: str | None, new: NewKey, *, 
     if replaced and not beside:
         raise Reject(f"key: there is a key '{new.name}' already; rotate or revoke it, or choose another name")
     row = {"key": new.key, "tenant": tenant, "name": new.name, "role": new.role, "ends_at": new.ends}
+    if new.http is not None:
+        row |= {"http_digest": new.http.digest, "http_token": new.http.token}
     if (await connection.execute(insert(keys).values(row).on_conflict_do_nothing().returning(keys.c.key))).first() is None:
         raise Reject(f"key: {new.key} is another tenant's")
     ends: dict[str, JsonValue] = {"ends": new.ends.isoformat()} if new.ends else {}
@@ -135,6 +182,7 @@ async def _keys(connection: AsyncConnection, tenant: str | None) -> list[KeyReco
             created=row.created_at,
             revoked=row.revoked_at,
             last_used=row.last_used_at,
+            is_http=row.http_digest is not None,
         )
         for row in rows
     ]

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.limits import LIMITS, NO_LIMIT, Limit
 from common.streams import EVERY_TENANT
 from scheduler_svc.store.states import LIVE, TaskState
-from scheduler_svc.store.tables import deleted_tasks, limits, packages, stored_blobs, tasks, tenants
+from scheduler_svc.store.tables import deleted_tasks, limits, packages, served_usage, stored_blobs, tasks, tenants
 
 _defaults = limits.alias("default_limits")
 _ALL = literal_column(f"'{EVERY_TENANT}'")
@@ -30,12 +30,13 @@ def limit_of(limit: Limit) -> ColumnElement[int]:
 
 
 def used_tokens(tenant: ColumnElement[Any]) -> ColumnElement[int]:
-    """Tokens of the tenant's ledger, deleted tasks included."""
-    own, gone = tasks.alias("own"), deleted_tasks.alias("gone")  # other names than those of the statement around it
+    """Tokens of the tenant's ledger, deleted tasks and served requests included."""
+    own, gone, given = tasks.alias("own"), deleted_tasks.alias("gone"), served_usage.alias("given")  # no names of the statement around it
     booked = select(func.coalesce(func.sum(own.c.booked_tokens), 0)).where(own.c.tenant == tenant).scalar_subquery()
     of_gone = gone.c.prompt_tokens + gone.c.sampled_tokens + gone.c.trained_tokens + gone.c.evaluation_tokens
     deleted = select(func.coalesce(func.sum(of_gone), 0)).where(gone.c.tenant == tenant).scalar_subquery()
-    return cast(booked + deleted, BigInteger)
+    served = select(func.coalesce(func.sum(given.c.quantity), 0)).where(given.c.tenant == tenant).scalar_subquery()
+    return cast(booked + deleted + served, BigInteger)
 
 
 def stored_bytes(tenant: ColumnElement[Any]) -> ColumnElement[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from common.access.rows import Use
 
 ROOT = Path(__file__).parents[3]
-SERVICE_OF_PACKAGE = {"scheduler_svc": "scheduler", "env_svc": "env", "rollout_svc": "rollout", "trainer_svc": "trainer"}
+SERVICE_OF_PACKAGE = {f"{name}_svc": name for name in ("scheduler", "env", "rollout", "trainer", "gateway")}
 PROGRAMS = {"scheduler_svc/doctor", "trainer_svc/replay"}
 """Folders whose code runs with the operator's key as well, or instead."""
 STREAM_CALLS = {
@@ -39,6 +39,7 @@ BUCKET_CALLS = {
     "erase": Use.PURGE,
     "remove": Use.PURGE,
     "filled_share": Use.INSPECT,
+    "keys": Use.INSPECT,
 }
 BLOB_CALLS = {
     "fetch": Use.READ,

@@ -14,11 +14,11 @@ import pytest
 
 from common import streams
 from common.access.claims import EVERYONE, SUSPENDED_UNTIL_S, AccountLimits, deletion_token
-from common.access.credentials import read_credentials
+from common.access.credentials import SEED, TOKEN, credentials_of, read_credentials
 from common.access.folder import SYSTEM, issue_service_keys, open_folder, open_or_make, server_configuration
 from common.access.keys import Kind, Seed, decode, encode
 from common.bus import Bus, Outgoing
-from common.errors import Fatal, Forbidden, Reject
+from common.errors import Fatal, Forbidden, KeyRefused, Reject
 from common.messages import ControlTask
 from marlaas.stack import servers
 from tests.common.access.keyed import DEPLOYMENT, Keyed, keyed_server
@@ -83,6 +83,28 @@ async def test_revoked_key_is_offline_at_once_and_others_of_the_tenant_stay(keye
         assert await kept.publish(cancel("jobs.cancel.acme")) == 1
     with pytest.raises(Fatal, match=r"refuses key '.*' \(owner of 'acme'\): it was revoked"):
         await connect(keyed, one)
+
+
+async def test_key_in_memory_is_as_good_as_its_file_and_shows_no_secret(keyed: Keyed) -> None:
+    path = keyed.key("acme", "member")
+    text = path.read_text()
+    token, secret = TOKEN.search(text), SEED.search(text)
+    assert token is not None
+    assert secret is not None
+    key, seed = credentials_of(token[1], Seed(secret[1])), Seed(secret[1])
+    assert replace(key, source=path) == read_credentials(path)
+    assert secret[1] not in repr(key)
+    assert token[1] not in repr(key)
+    path.unlink()
+    async with await Bus.connect(keyed.url, "client", creds=key, timings=HASTY) as client:
+        assert await client.publish(cancel(f"jobs.cancel.acme.{key.public}")) == 1
+        await keyed.revoke("acme", key.public)
+        await eventually(lambda: not client.is_connected)
+    with pytest.raises(KeyRefused, match="it was revoked"):
+        await Bus.connect(keyed.url, "client", creds=key, timings=HASTY)
+    for wrong, of in [(token[1], Seed.new(Kind.USER)), ("a.b.c", seed), ("", seed), ("a.e30.c", seed)]:
+        with pytest.raises(ValueError, match="token"):
+            credentials_of(wrong, of)
 
 
 async def test_suspended_tenant_is_offline_until_it_is_resumed(keyed: Keyed) -> None:

@@ -49,8 +49,11 @@ def families(key: str) -> list[str]:
     found += [streams.events(tenant, "t") for tenant in ("acme", "globex")]
     found += [streams.failed(stage, "t") for stage in ("jobs", "settle", "check", "package", "open", "turn", "sample", "train", "other")]
     found += [
-        streams.value_subject(each.name, f"{who}.x") for each in streams.BUCKETS for who in ("scheduler", "env", "rollout", "trainer")
+        streams.value_subject(each.name, f"{who}.x")
+        for each in streams.BUCKETS
+        for who in ("scheduler", "env", "rollout", "trainer", "gateway")
     ]
+    found += ["prompts.serve.tiny.0.t.x", "prompts.serve.other.0.t.x", "replies.x", "replies.x.y", "cancels.x", "cancels.x.y"]
     found += ["$O.blobs.C.x", "$O.blobs.M.x", "$O.other.C.x"]
     found += [f"$JS.API.STREAM.{verb}.{store}" for verb in STREAM_VERBS for store in (*STORES, "OTHER")]
     found += [f"$JS.API.{verb}" for verb in ("INFO", "STREAM.NAMES", "STREAM.LIST", "ACCOUNT.PURGE.x", "META.LEADER.STEPDOWN")]

@@ -13,6 +13,7 @@ import pytest
 
 from common import spec
 from common.fairness.fair_queue import Claimant
+from common.tool_calls import find_calls
 from env_svc.allowed import AllowedNames
 from env_svc.calls import Call, Continued, Failed, FinalTurn, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Reply
@@ -20,7 +21,6 @@ from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import LONG_CHARS, ToolCallExecutor
 from env_svc.execution.tool_state import ToolState
 from env_svc.execution.workers import Workers
-from env_svc.tools.call_parser import find_calls
 from env_svc.tools.toolbox import Toolbox
 from tests.conftest import eventually
 from tests.env.tools.toy_tools import Parrot

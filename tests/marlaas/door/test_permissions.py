@@ -76,6 +76,12 @@ async def test_everything_that_a_user_does_goes_through_the_door(guarded: World,
         assert list(await client.stored()) == [task]
         assert await client.failures() == []
         assert (await client.evaluations(task)).reports == []
+        assert [step.version for step in await client.steps(task, after=1)] == [2, 3]
+        assert (await client.versions(task)).latest == 3
+        assert (await client.spec(task))["environment"]["name"] == "toy"
+        assert {one.service for one in await client.replicas()} == {"env", "rollout"}
+        assert [one.task for one in await client.tasks(states=["finished"], text=task[:4].upper())] == [task]
+        assert await client.tasks(states=["running"]) == []
         assert await client.submit(SPEC, "slow-1") == "slow-1"
         assert (await client.why("slow-1")).task == "slow-1"
         await client.pause("slow-1")

@@ -81,7 +81,7 @@ def test_settings_reach_every_service_and_come_before_the_plans_own(tmp_path: Pa
     plan = control.make_plan(
         tmp_path, ROOT / "pools.toml", settings={"MARLAAS_SCHEDULER_POLICY": "sequential", "MARLAAS_ROLLOUT_CORES": ""}
     )
-    assert {service.name for service in plan.services} == {"scheduler", "env", "rollout-tiny", "trainer-tiny"}
+    assert {service.name for service in plan.services} == {"scheduler", "gateway", "env", "rollout-tiny", "trainer-tiny"}
     for service in plan.services:
         assert service.env["MARLAAS_SCHEDULER_POLICY"] == "sequential"
         assert service.env["MARLAAS_ROLLOUT_CORES"] == ""

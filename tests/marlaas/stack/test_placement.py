@@ -56,4 +56,4 @@ def test_each_process_of_a_stack_is_given_its_gpu(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(placement, "this_machine", lambda: Machine((0, 1), ("0", "1")))
     services = {service.name: service.env for service in make_plan(tmp_path, ROOT / "pools.toml").services}
     given = {name: env.get("CUDA_VISIBLE_DEVICES") for name, env in services.items()}
-    assert given == {"scheduler": None, "env": None, "rollout-tiny": "0", "trainer-tiny": "1"}
+    assert given == {"scheduler": None, "gateway": None, "env": None, "rollout-tiny": "0", "trainer-tiny": "1"}

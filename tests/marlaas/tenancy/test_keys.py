@@ -11,6 +11,7 @@ import pytest
 from common.access.claims import deletion_token
 from common.access.credentials import read_credentials
 from common.access.folder import SYSTEM
+from common.access.http_keys import digest_of, seed_of
 from common.access.keys import decode
 from common.bus import Bus, Outgoing
 from common.crashpoints import OPERATORS
@@ -146,6 +147,52 @@ async def test_nats_is_made_to_agree_after_it_has_forgotten(operating: Operating
     assert f"deleted from NATS: {stranger}" in await operating.done("tenants", "push", "--delete-others")
     async with await operating.keyed.connect(SYSTEM) as system:
         assert stranger not in await system.accounts.known()
+
+
+@pytest.mark.parametrize("point", ["before_record", "before_creds"])
+async def test_http_key_is_printed_once_also_by_a_command_that_was_killed(operating: Operating, keyed_world: World, point: str) -> None:
+    """Killed after it was recorded, the command has told nobody its text; repeated, it prints that of the recorded key."""
+    await operating.done("tenants", "create", "acme")
+    command = "keys create acme app --http --role reader"
+    killed = await operating.run(*command.split(), crash=point)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "")
+    if point == "before_creds":
+        assert "made key 'app' with --http; repeat that one" in await operating.refused(
+            *["keys", "create", "acme", "app", "--to", "app.creds"]
+        )
+    made = await operating.run(*command.replace("reader", "owner" if point == "before_creds" else "reader").split())
+    text = made.stdout.removesuffix("\n")
+    seed = seed_of(text)
+    assert seed is not None
+    assert (made.returncode, "printed once" in made.stderr, text in made.stderr) == (0, True, False)
+    assert await keyed_world.rows("SELECT name, role, key, http_digest FROM keys") == [("app", "reader", seed.public, digest_of(text))]
+    assert not list((operating.keyed.keys.folder / "pending").iterdir())
+    assert "has a key 'app' already" in await operating.refused(*command.split())
+    listed = await operating.done("keys", "list", "acme")
+    assert re.search(r"app +HTTP +reader +valid", listed)
+    assert text not in listed
+
+
+async def test_http_key_is_written_to_a_file_rotated_and_revoked(operating: Operating, keyed_world: World) -> None:
+    await operating.done("tenants", "create", "acme")
+    assert "--to" in await operating.refused("keys", "create", "acme", "app")
+    made = await operating.run("keys", "create", "acme", "app", "--http", "--days", "3", "--to", "app.key")
+    file = operating.folder / "app.key"
+    assert (made.returncode, made.stdout, stat.S_IMODE(file.stat().st_mode)) == (0, "", 0o600)
+    old = seed_of(file.read_text().strip())
+    assert "app.key is there already" in await operating.refused("keys", "create", "acme", "other", "--http", "--to", "app.key")
+    killed = await operating.run("keys", "rotate", "acme", "app", crash="before_revoke")
+    rotated = await operating.run("keys", "rotate", "acme", "app")
+    new = seed_of(rotated.stdout.strip())
+    assert old is not None
+    assert new is not None
+    assert (killed.stdout, rotated.returncode) == (rotated.stdout, 0)
+    valid = "SELECT key FROM keys WHERE revoked_at IS NULL AND http_digest IS NOT NULL AND ends_at IS NOT NULL"
+    assert await keyed_world.rows(valid) == [(new.public,)]
+    await operating.done("keys", "revoke", "acme", "app")
+    assert await keyed_world.rows(valid) == []
+    await operating.done("keys", "create", "acme", "ci", "--to", "ci.creds")
+    assert "is one for NATS, which is written to a file; name one with --to" in await operating.refused("keys", "rotate", "acme", "ci")
 
 
 @pytest.mark.parametrize("point", OPERATORS)

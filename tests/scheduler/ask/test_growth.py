@@ -88,6 +88,10 @@ INSERT INTO deleted_tasks (id, tenant, name, state, version, prompt_tokens, samp
     SELECT id || '-gone-' || n, id, 'gone', 'finished', 1, 1, 1, 1, 1, 1, now(), now() FROM tenants, generate_series(1, 4) n;
 INSERT INTO deleted_usage (task, day, kind, tenant, pool, quantity, money)
     SELECT id, now()::date, 'sampled', tenant, 'tiny', 1, 1 FROM deleted_tasks;
+INSERT INTO served_requests (request, tenant, pool, task, version, attempt, prompt_tokens, cached_tokens, sampled_tokens)
+    SELECT id, tenant, 'tiny', id, 1, 0, 1, 0, 1 FROM tasks;
+INSERT INTO served_usage (tenant, day, pool, task, kind, quantity, money)
+    SELECT tenant, now()::date, 'tiny', id, kind, 1, 1 FROM tasks, unnest(ARRAY['served_prompt', 'served_sampled']) kind;
 INSERT INTO stored_blobs (name, task, version, kind, bytes)
     SELECT id || kind || n, id, n, kind, 1 FROM tasks, unnest(ARRAY['adapter', 'checkpoint']) kind, generate_series(1, 2) n;
 INSERT INTO stored_blobs (name, task, version, kind, bytes) SELECT id || 'kept', id, 1, 'adapter', 1 FROM deleted_tasks;

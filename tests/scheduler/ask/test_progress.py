@@ -20,6 +20,11 @@ from tests.scheduler.stages import World, spec
 EVALUATED = {"every": 2, "prompts": 3, "seed": 7}
 KEPT = {"checkpoints": 1, "best": 1, "every": 0, "adapters": "checkpoints"}
 UNTIL_VERSION_4 = {"steps": 6, "evaluation": EVALUATED, "keep": KEPT}
+TAKEN_BACK = """
+INSERT INTO groups (task, number, version, state, void_reason, row, seed, charged_tokens, step, deadline_at)
+VALUES ('a', 99, 0, 'void', 'stale', 1, 1, 1, 0, now())
+"""
+"""A group that a step had, before it was lost and made of others."""
 EVALUATION = 10**9
 """First number of an evaluation's groups."""
 
@@ -55,6 +60,7 @@ async def test_steps_are_what_events_said(bus: Bus, nats_url: str, database_url:
 async def test_step_that_is_with_the_trainer_has_no_end(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:
     async with world_with_blobs(bus, database_url, tmp_path, untrained=["a"]) as world, asker(nats_url) as asks:
         await world.begin("a", batches=1)
+        await world.execute(TAKEN_BACK)
         [step] = (await asks.ask(StepsAnswer, "acme", "steps", task="a")).steps
         assert (step.version, step.state, step.trained_tokens, step.metrics) == (1, "batched", None, {})
         assert (step.times.started_s, step.times.trained_s, step.times.advanced_s) == (None, None, None)

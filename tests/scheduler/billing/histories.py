@@ -12,19 +12,30 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, Inexact, localcontext
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import text
 
 from common import streams
 from common.bus import Delivery, Outgoing
-from common.messages import ControlTask, DeadLetter, EnvironmentChecked, GroupContext, OpenGroup, SetPrice, SubmitTask, TrainBatch
+from common.messages import (
+    ControlTask,
+    DeadLetter,
+    EnvironmentChecked,
+    GroupContext,
+    OpenGroup,
+    ServingEnded,
+    SetPrice,
+    SubmitTask,
+    TrainBatch,
+)
+from common.messages.billing import Kind
 from common.spec import parse_spec
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.shares import Capacity
 from scheduler_svc.dispatch import admission
 from scheduler_svc.doctor.database_rules import examine_database
-from scheduler_svc.handlers import dead_letters, deletion, environment_checks, jobs, scores, weight_updates
+from scheduler_svc.handlers import dead_letters, deletion, environment_checks, jobs, scores, served, weight_updates
 from scheduler_svc.handlers.offer import Offer
 from scheduler_svc.maintenance.budgets import enforce_budgets
 from scheduler_svc.store.billing import budgets, prices
@@ -32,6 +43,7 @@ from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
 from scheduler_svc.store.tenancy.audit import Actor
 from scheduler_svc.store.transaction import Transaction
+from tests.scheduler.billing.prices import SERVED, price_at, spent_by_unit
 from tests.scheduler.stages import POOLS, scored, spec, updated
 
 POLICY = SchedulingPolicy.ASYNCHRONOUS
@@ -40,13 +52,12 @@ OFFER = Offer(POOLS, {"toy"})
 TENANTS = {"a": "acme", "b": "acme", "c": "globex"}
 ENVIRONMENTS = {"a": "toy", "b": "toy:Own", "c": "toy"}
 """`b` is of an environment of its tenant's own."""
-KINDS: tuple[Literal["prompt", "sampled", "trained", "env_ms"], ...] = ("prompt", "sampled", "trained", "env_ms")
+KINDS: tuple[Kind, ...] = ("prompt", "sampled", "trained", "env_ms", "served_prompt", "served_sampled")
 EXACT = Context(prec=100, traps=[Inexact])
 SHORT: dict[str, Any] = {"limits": {"max_prompt_tokens": 3, "episode_timeout_s": 100.0}, "sampling": {"max_tokens": 2}}
 """Limits that every attempt reaches (`stages.scored`), so that a group costs its worst case but for what is trained, and for what its
 environment works less."""
 WORST, WORST_MS = parse_spec(spec(**SHORT)).trajectory_tokens * 2, 2 * 100_000
-
 
 DOCTOR_EVERY = 4
 """Checks of the books for each one by the doctor, which takes most of the time."""
@@ -70,6 +81,8 @@ class History:
     kills: int = 0
     pauses: int = 0
     checks: int = 0
+    served: dict[str, list[ServingEnded]] = field(default_factory=dict[str, list[ServingEnded]])
+    """Reports of each request."""
     deleted: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """Ledger rows of deleted tasks, as they were."""
 
@@ -85,7 +98,7 @@ class History:
     async def _run(self, steps: int) -> dict[str, int | str]:
         await self._begin()
         often = [self._admit, self._relay, self._settle, self._train, self._enforce]
-        rules = [*often, *often, self._play, self._play, self._lose_group, self._miss_deadlines, self._cheaper, self._control]
+        rules = [*often, *often, self._play, self._play, self._serve, self._lose_group, self._miss_deadlines, self._cheaper, self._control]
         for _ in range(steps):
             await self.random.choice(rules)()
             await self._check()
@@ -209,6 +222,26 @@ class History:
             delivery = self._store(Outgoing(streams.failed("open", group.task), letter, ""))
             await self._change(lambda tx: dead_letters.message_failed(tx, delivery))
 
+    async def _serve(self) -> None:
+        """Requests to versions and the base model end; some reports come once more, some by another attempt."""
+        for _ in range(self.random.randint(1, 4)):
+            task, prompt = self.random.choice([*TENANTS, None]), self.random.randint(0, 50)
+            ended = ServingEnded(
+                request=f"r{len(self.served)}",
+                attempt=0,
+                tenant=TENANTS[task] if task else "globex",
+                key=None,
+                pool=self.random.choice(["tiny", "large"]),
+                task=task,
+                version=1 if task else None,
+                prompt_tokens=prompt,
+                cached_tokens=self.random.randint(0, prompt),
+                sampled_tokens=self.random.randint(0, 50),
+            )
+            self.served[ended.request] = [ended, ended.model_copy(update={"attempt": 1, "sampled_tokens": ended.sampled_tokens + 1})]
+        chosen = [self.random.choice(self.served[request]) for request in self.random.choices(list(self.served), k=6)]
+        await self._change(lambda tx: served.requests_ended(tx, chosen))
+
     async def _miss_deadlines(self) -> None:
         late = f"state = 'open' AND number % 7 = {self.random.randint(0, 6)}"
         past = f"UPDATE groups SET deadline_at = now() - interval '1 second', admitted_at = now() - interval '1 day' WHERE {late}"
@@ -254,23 +287,24 @@ class History:
             job = ControlTask(task=task, tenant=tenant)
             await self._change(lambda tx, job=job: deletion.delete(tx, job, by=1, sender=Actor(job.tenant, "delete", "key")), may_die=False)
             assert await self._rows("SELECT * FROM tenant_invoice ORDER BY tenant, day, pool, kind") == before
+            await self._serve()
             await self._check()
 
     # ------------------------------------------------------------------------------------------------------------ books
 
     async def _check(self) -> None:
         self.checks += 1
-        booked = [*await self._rows("SELECT tenant, kind, tokens, at, paid_by FROM ledger"), *self.deleted]
+        booked = [*await self._rows("SELECT tenant, kind, tokens, at, paid_by FROM ledger"), *self.deleted, *await self._rows(SERVED)]
         known = await self._rows("SELECT id, kind, price, per, valid_from FROM prices ORDER BY valid_from, id")
         for tenant in ("acme", "globex"):
             rows = [row for row in booked if row["tenant"] == tenant and row["paid_by"] == "tenant"]
-            money = sum((row["tokens"] * _price_at(known, row) for row in rows), Decimal(0))
+            money = sum((row["tokens"] * price_at(known, row) for row in rows), Decimal(0))
             invoice = await self._rows(f"SELECT coalesce(sum(money), 0) AS money FROM tenant_invoice WHERE tenant = '{tenant}'")
             assert invoice[0]["money"] == money, (self.seed, tenant, invoice, money)
             if tenant == "acme":
-                await self._check_budgets(
-                    {"money": money, "tokens": Decimal(sum(row["tokens"] for row in rows if row["kind"] != "env_ms"))}
-                )
+                in_all, given = ([row for row in rows if row["kind"].startswith(one)] for one in ("", "served"))
+                await self._check_budgets(spent_by_unit(known, in_all), spent_by_unit(known, given))
+        await self._check_served()
         await self._check_environments()
         if self.checks % DOCTOR_EVERY:
             return
@@ -293,23 +327,24 @@ class History:
         payers = {(row["task"], row["number"]): row["paid_by"] for row in sampled}
         assert {(row["task"], row["number"]): row["paid_by"] for row in booked} == payers, self.seed
 
-    async def _check_budgets(self, spent: dict[str, Decimal]) -> None:
+    async def _check_served(self) -> None:
+        """Each request is there once at most, as one of its reports said."""
+        columns = ("request", "attempt", "tenant", "key", "pool", "task", "version", "prompt_tokens", "cached_tokens", "sampled_tokens")
+        for row in await self._rows(f"SELECT {', '.join(columns)} FROM served_requests"):
+            assert ServingEnded(**row) in self.served[row["request"]], (self.seed, row)
+
+    async def _check_budgets(self, spent: dict[str, Decimal], given: dict[str, Decimal]) -> None:
+        """`given`: what was spent for served requests, which no budget holds up."""
         async with self.database.transaction() as tx:
             found = [one.budget for one in (await budgets.standings(tx.connection)).found]
         assert {one.unit: one.spent for one in found} == spent, (self.seed, found, spent)
         in_flight = "SELECT count(*) AS n FROM groups g JOIN tasks t ON t.id = g.task WHERE t.tenant = 'acme' AND g.state = 'open'"
         worst = (await self._rows(in_flight))[0]["n"] * (await self._worst_case())
         for one in found:
-            assert one.spent + one.reserved <= one.amount, (self.seed, one)
+            assert one.spent - given[one.unit] + one.reserved <= one.amount, (self.seed, one)
             assert one.unit != "money" or one.reserved >= worst, (self.seed, one, worst)
 
 
 def worked_ms(task: str, group: int, member: int) -> int:
     """Milliseconds that the environment worked for one attempt, as env counts them: often until the deadline."""
     return 1 + min(zlib.crc32(f"{task}.{group}.{member}".encode()) % 120_000, 99_999)
-
-
-def _price_at(known: list[dict[str, Any]], row: dict[str, Any]) -> Decimal:
-    """Price of one unit at the time of the row."""
-    found = [one for one in known if one["kind"] == row["kind"] and one["valid_from"] <= row["at"]]
-    return found[-1]["price"] if found else Decimal(0)

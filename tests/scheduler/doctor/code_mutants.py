@@ -23,6 +23,7 @@ RULES_OF: dict[str, Sequence[str]] = {
     "_update": [stream_rules.WEIGHTS],
     "_statuses": [stream_rules.STATUS],
     "_deleted": [stream_rules.DELETED],
+    "_http_keys": [stream_rules.HTTP_KEYS],
     "_bounds": [stream_rules.BOUNDS],
     "_letters": [stream_rules.LETTERS],
     "_is_readable": [stream_rules.LETTERS],

@@ -6,12 +6,52 @@ GROUP = "INSERT INTO groups (task, number, version, state, row, seed, charged_to
 MEMBER = 'INSERT INTO trajectories (task, "group", member, state) VALUES'
 EVENT = "INSERT INTO events (tenant, task, event, data) VALUES"
 LEDGER = "INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES"
+REQUEST = """INSERT INTO served_requests
+    (request, tenant, pool, task, version, attempt, cached_tokens, prompt_tokens, sampled_tokens, at) VALUES"""
+USAGE = "INSERT INTO served_usage (tenant, day, pool, task, kind, quantity, money) VALUES"
+TODAY = "(now() AT TIME ZONE 'UTC')::date"
+ONE, BOTH = "('r', 'acme', 'tiny', 'a', 1, 0, 0, 5, 0, now())", "('r', 'acme', 'tiny', 'a', 1, 0, 0, 5, 3, now())"
+ANOTHER, BASE = BOTH.replace("'r'", "'s'"), "('r', 'acme', 'tiny', NULL, NULL, 0, 0, 5, 0, now())"
+
+EARLIER = "('s', 'acme', 'tiny', 'a', 1, 0, 0, 6, 0, now() - interval '1 day')"
+
+
+def served(requests: str, *usage: str) -> str:
+    """A statement that reports requests, and books tokens for them."""
+    return f"WITH reported AS ({REQUEST} {requests}) {USAGE} {', '.join(usage)}"
+
+
+def booked(
+    tenant: str = "acme", day: str = TODAY, pool: str = "tiny", task: str = "a", kind: str = "prompt", tokens: int = 5, money: int = 0
+) -> str:
+    return f"('{tenant}', {day}, '{pool}', '{task}', 'served_{kind}', {tokens}, {money})"
+
+
 WITHOUT_LAST = "WITH gone AS (DELETE FROM groups WHERE task = 'a' AND number = 5)"
 FIRST_EVALUATED = "(SELECT min(number) FROM evaluation_groups WHERE task = 'a')"
 RUNNING_EVALUATION = """WITH running AS (UPDATE evaluations SET state = 'running' WHERE task = 'a' AND version = 3),
     unreported AS (DELETE FROM events WHERE task = 'a' AND event = 'evaluation' AND (data ->> 'version')::int = 3)"""
 
 VIOLATIONS: dict[str, list[str]] = {
+    "served tokens are on the bill as they were reported, at the prices of their time": [
+        f"{REQUEST} {ONE}",
+        f"{REQUEST} {BASE}",
+        f"{REQUEST} ('r', 'acme', 'tiny', 'a', 1, 0, 0, 0, 1, now())",
+        *(served(ONE, booked(tokens=tokens)) for tokens in (4, 6)),
+        *(served(ONE, booked(money=money)) for money in (-1, 1)),
+        served(BOTH, booked()),
+        served(BOTH, booked(kind="sampled", tokens=3)),
+        served(BOTH, booked(tokens=3), booked(kind="sampled")),
+        served(ONE, booked(), booked(kind="sampled", tokens=1)),
+        served(ONE, booked(), booked(pool="other")),
+        served(ONE, booked(), booked(task="")),
+        served(ONE, booked(pool="other")),
+        served(ONE, booked(task="failed")),
+        served(ONE, booked(task="")),
+        served(BASE, booked()),
+        served(ONE, booked(tenant="other")),
+        served(ONE, booked(day=f"{TODAY} - 1")),
+    ],
     "every admitted group has its row, numbered from 0": [
         "DELETE FROM groups WHERE task = 'a' AND number = 5",
         "DELETE FROM groups WHERE task = 'a' AND number = 0",
@@ -197,6 +237,17 @@ VIOLATIONS: dict[str, list[str]] = {
 """Rule → statements, each of which violates it."""
 
 COMPLIANT: dict[str, list[str]] = {
+    "served tokens are on the bill as they were reported, at the prices of their time": [
+        served(ONE, booked()),
+        served(BOTH, booked(), booked(kind="sampled", tokens=3)),
+        served(BASE, booked(task="")),
+        served(f"{ONE}, {ANOTHER}", booked(tokens=10), booked(kind="sampled", tokens=3)),
+        served(ONE, booked(), booked(day=f"{TODAY} - 1")),
+        served(f"{ONE}, {EARLIER}", booked(), booked(day=f"{TODAY} - 1", tokens=6)),
+        served(ONE, booked(), booked(tenant="other")),
+        f"{USAGE} ('acme', '2030-01-02', 'tiny', '', 'served_prompt', 1, 1)",
+        f"WITH gone AS (UPDATE tenants SET deleted_at = now() WHERE id = 'acme') {REQUEST} {ONE}",
+    ],
     "what is stored belongs to a task of a tenant": [
         """WITH gone AS (
             INSERT INTO deleted_tasks (id, tenant, name, state, version, prompt_tokens, sampled_tokens, trained_tokens, evaluation_tokens,

@@ -2,11 +2,12 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from common import streams
 from common.blobs import Blobs
 from common.bus import Outgoing
-from common.messages import OWN_FAMILY, BlobRef, CheckPackage, DeadLetter, OpenGroup, StatusesRemoved, TaskStatus, wheel_name
+from common.messages import OWN_FAMILY, BlobRef, CheckPackage, DeadLetter, HttpKey, OpenGroup, StatusesRemoved, TaskStatus, wheel_name
 from scheduler_svc.doctor import blob_rules, stream_rules
 from scheduler_svc.doctor.runner import Depth
 from scheduler_svc.maintenance import status_bucket
@@ -206,7 +207,62 @@ async def keep_events_for_ever(world: Copy) -> None:
     await world.bus.declare((replace(streams.EVENTS, max_age_s=0.0),))
 
 
+HTTP_KEY = HttpKey(digest="d" * 64, tenant="acme", role="owner", name="k", key="U" + "D" * 55, ends=None, token="a.b.c")
+
+
+async def record_an_http_key(world: Copy, revoked_at: str = "NULL", ends_at: str = "NULL") -> None:
+    """Record a key that gateways are not told of."""
+    await world.execute(
+        "INSERT INTO keys (key, tenant, name, role, revoked_at, ends_at, http_digest, http_token) VALUES"
+        f" ('{HTTP_KEY.key}', 'acme', 'k', 'owner', {revoked_at}, {ends_at}, '{HTTP_KEY.digest}', 'a.b.c')"
+    )
+
+
+async def tell_of_an_http_key(world: Copy, **changes: object) -> None:
+    await world.bus.kv.put(streams.HTTP_KEYS_BUCKET, HTTP_KEY.digest, HTTP_KEY.model_copy(update=changes))
+
+
+async def tell_of_a_recorded_http_key(world: Copy) -> None:
+    await record_an_http_key(world)
+    await tell_of_an_http_key(world)
+
+
+async def tell_of_another_token(world: Copy) -> None:
+    await record_an_http_key(world)
+    await tell_of_an_http_key(world, token="a.b.d")
+
+
+async def tell_of_a_revoked_http_key(world: Copy) -> None:
+    await record_an_http_key(world, revoked_at="now()")
+    await tell_of_an_http_key(world)
+
+
+async def lose_an_http_key_that_will_end(world: Copy) -> None:
+    await record_an_http_key(world, ends_at="now() + interval '1 day'")
+
+
+ENDED = datetime(2020, 1, 2, tzinfo=UTC)
+
+
+async def forget_an_ended_http_key(world: Copy) -> None:
+    await record_an_http_key(world, ends_at=f"'{ENDED.isoformat()}'")
+
+
+async def keep_an_ended_http_key(world: Copy) -> None:
+    await forget_an_ended_http_key(world)
+    await tell_of_an_http_key(world, ends=ENDED)
+
+
+async def forget_a_revoked_http_key(world: Copy) -> None:
+    await record_an_http_key(world, revoked_at="now()")
+
+
 VIOLATIONS: list[tuple[str, Change]] = [
+    (stream_rules.HTTP_KEYS, record_an_http_key),
+    (stream_rules.HTTP_KEYS, tell_of_an_http_key),
+    (stream_rules.HTTP_KEYS, tell_of_another_token),
+    (stream_rules.HTTP_KEYS, tell_of_a_revoked_http_key),
+    (stream_rules.HTTP_KEYS, lose_an_http_key_that_will_end),
     (stream_rules.BOUNDS, unbind_a_stream),
     (stream_rules.BOUNDS, keep_events_for_ever),
     (stream_rules.BOUNDS, unbind_the_bytes_of_one_stream),
@@ -260,6 +316,10 @@ async def publish_garbage_and_a_letter_about_a_letter(world: Copy) -> None:
 
 SHALLOW, PATIENT = replace(QUIESCENT, deep=False), replace(QUIESCENT, grace_s=3600)
 COMPLIANT: list[tuple[str, Change, Depth]] = [
+    (stream_rules.HTTP_KEYS, tell_of_a_recorded_http_key, QUIESCENT),
+    (stream_rules.HTTP_KEYS, forget_an_ended_http_key, QUIESCENT),
+    (stream_rules.HTTP_KEYS, keep_an_ended_http_key, QUIESCENT),
+    (stream_rules.HTTP_KEYS, forget_a_revoked_http_key, QUIESCENT),
     (stream_rules.BOUNDS, bound_the_bytes, QUIESCENT),
     (stream_rules.ANNOUNCED, lose_the_announcements_of_an_ended_task, QUIESCENT),
     (stream_rules.STATUS, remove_the_status_of_an_ended_task, QUIESCENT),

@@ -28,7 +28,7 @@ async def test_every_bucket_has_its_share_and_the_largest_value(bus: Bus) -> Non
         assert (found.max_msg_size, found.max_msgs_per_subject) == (2 * 2**20, 1)
     await bus.declare(streams_bytes=2 * 10**9)
     assert (await config_of(bus, streams.TASKS)).max_bytes == 8 * 10**7, "settable"
-    assert await bus.declarations.differences([], streams.BUCKETS) == {"KV_replicas": [], "KV_tasks": [], "KV_history": []}
+    assert await bus.declarations.differences([], streams.BUCKETS) == {f"KV_{bucket.name}": [] for bucket in streams.BUCKETS}
 
 
 async def test_a_bucket_of_an_older_version_is_bounded_and_keeps_its_values(bus: Bus) -> None:

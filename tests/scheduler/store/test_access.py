@@ -37,6 +37,10 @@ INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES ('TENANT', 'TENAN
 INSERT INTO deleted_usage (task, day, kind, tenant, pool, quantity, money)
     VALUES ('TENANT' || '-old', '2030-01-02', 'sampled', 'TENANT', 'tiny', 1, 1);
 INSERT INTO package_usage (tenant, day, hour, quantity, money) VALUES ('TENANT', '2030-01-02', 0, 1, 1);
+INSERT INTO served_requests (request, tenant, key, pool, task, version, attempt, prompt_tokens, cached_tokens, sampled_tokens)
+    VALUES ('TENANT', 'TENANT', 'TENANT', 'tiny', 'TENANT' || '-task', 1, 0, 1, 0, 1);
+INSERT INTO served_usage (tenant, day, pool, task, kind, quantity, money)
+    VALUES ('TENANT', '2030-01-02', 'tiny', 'TENANT' || '-task', 'served_sampled', 1, 1);
 INSERT INTO budgets (tenant, period, unit, amount, begins_at, before) VALUES ('TENANT', 'total', 'tokens', 1, now(), 0);
 INSERT INTO keys (key, tenant, name, role) VALUES (rpad('U' || upper('TENANT'), 56, 'A'), 'TENANT', 'TENANT', 'owner');
 INSERT INTO audit (tenant, via, verb, outcome) VALUES ('TENANT', 'short form', 'submit', 'accepted');

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_svc.contract import ToolCall
-from env_svc.tools.call_parser import MalformedCall, Schema, find_calls, text_parameter
+from common.tool_calls import MalformedCall, Schema, ToolCall, find_calls, text_parameter
 
 TEXT: Schema = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
 TWO: Schema = {"type": "object", "properties": {"query": {"type": "string"}, "k": {"type": "integer"}}, "required": ["query"]}

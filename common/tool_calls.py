@@ -1,4 +1,4 @@
-"""Parser of tool calls in a reply's text. Pure.
+"""Parser of tool calls in a reply's text, for environments and for serving. Pure.
 
 It reads three notations, for every model:
 
@@ -18,8 +18,6 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from env_svc.contract import ToolCall
-
 Schema = dict[str, JsonValue]
 """JSON schema of a tool's parameters."""
 
@@ -33,6 +31,14 @@ MAX_CALLS = 256
 """Maximum calls parsed in one reply; a task allows fewer."""
 MAX_QUOTE_CHARS = 40
 """Maximum length of the policy's text that a complaint quotes."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool call that the policy requests."""
+
+    name: str
+    arguments: dict[str, JsonValue]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,159 @@
+"""What routes in OpenAI's shape have in common: bodies, errors, whole answers and streams."""
+
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.types import Receive, Scope, Send
+
+from common.messages.serving import ServedDelta
+from gateway_svc.access import Caller
+from gateway_svc.http.connected import while_connected
+from gateway_svc.http.event_stream import Ends, EventStream, Sse
+from gateway_svc.http.gateway import check_job, gateway_of
+from gateway_svc.http.strict import StrictRoute
+from gateway_svc.openai.errors import ErrorAnswer, error_answer, headers_of
+from gateway_svc.openai.models import resolve
+from gateway_svc.openai.parsing import problem_of
+from gateway_svc.openai.sampling.choices import sampled
+from gateway_svc.openai.sampling.counting import Head
+from gateway_svc.openai.sampling.order import Choice, Target
+from gateway_svc.problems import Problem
+
+MODEL_HEADER = "x-marlaas-model"
+"""Header with the exact name of the model that answers."""
+DONE = Sse("[DONE]")
+Numbered = tuple[int, ServedDelta]
+
+
+class OpenAIRoute(StrictRoute):
+    """Names what a body has wrong as OpenAI does."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_and_name(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except RequestValidationError as error:
+                first = error.errors()[0]
+                if first["loc"][:1] != ("body",):
+                    raise
+                raise problem_of(first["type"], first["msg"], first["loc"][1:], first.get("ctx", {}), error.body) from None
+
+        return handle_and_name
+
+
+def render(problem: Problem) -> Response:
+    return json_answer(error_answer(problem), status=problem.status, headers=headers_of(problem))
+
+
+def json_answer(answer: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(answer.model_dump_json(), status, headers=dict(headers or {}), media_type="application/json")
+
+
+def error_event(problem: Problem) -> Sse:
+    """An error that ends a stream; the client raises it."""
+    return Sse(error_answer(problem).model_dump_json())
+
+
+def chunk(answer: BaseModel) -> Sse:
+    return Sse(answer.model_dump_json(exclude_unset=True))
+
+
+def responses(answer: type[BaseModel], *statuses: int, is_streamed: bool = False) -> dict[int | str, dict[str, Any]]:
+    """Documentation of a route's answers. `is_streamed`: whether it may be a stream of events too."""
+    errors = {status: {"model": ErrorAnswer, "description": HTTPStatus(status).phrase} for status in statuses}
+    content = {"content": {"text/event-stream": {"schema": {"type": "string"}}}} if is_streamed else {}
+    return {200: {"model": answer, "description": "The answer.", **content}, **errors}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The sampling that one request has begun."""
+
+    request: Request
+    caller: Caller
+    target: Target
+    deltas: AsyncGenerator[Numbered]
+
+    @classmethod
+    async def of(cls, request: Request, caller: Caller, model: str, choices: list[Choice]) -> "Sampling":
+        """Raises: Problem when there is no such model, or the role may not spend."""
+        check_job(caller, "submit")  # both cost the tenant
+        sampler = gateway_of(request).sampler
+        target = (await resolve(caller.door, model)).target(caller)
+        deltas = sampled(sampler, choices, target, request=request.state.request_id, key=caller.key or None)
+        return cls(request, caller, target, deltas)
+
+    @property
+    def head(self) -> Head:
+        return Head(self.request.state.request_id, int(time.time()), self.target.model)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {MODEL_HEADER: self.target.model}
+
+    @property
+    def ends(self) -> Ends:
+        return Ends(self.caller, gateway_of(self.request).drain, is_resumable=False)
+
+    async def whole(self, work: Coroutine[Any, Any, list[list[ServedDelta]]]) -> list[list[ServedDelta]]:
+        """All deltas, unless the client goes before. Raises: Problem."""
+        return await while_connected(self.request, self.ends, work)
+
+    async def streamed(
+        self,
+        lines: Callable[[int, ServedDelta], Iterable[Sse]],
+        last: Callable[[], Iterable[Sse]],
+        *,
+        first: Iterable[Sse] = (),
+        error: Callable[[Problem], Sse] = error_event,
+    ) -> Response:
+        """A stream that begins with the first delta: what fails before it is an answer of its own. Raises: Problem."""
+        try:
+            number, delta = await while_connected(self.request, self.ends, _next(self.deltas))
+        except BaseException:
+            await self.deltas.aclose()
+            raise
+
+        async def events() -> AsyncGenerator[Sse]:
+            for line in (*first, *lines(number, delta)):
+                yield line
+            async for one, more in self.deltas:
+                for line in lines(one, more):
+                    yield line
+            for line in last():
+                yield line
+
+        return SamplingStream(self.deltas, events(), self.ends, error=error, headers=self.headers)
+
+
+async def _next(deltas: AsyncGenerator[Numbered]) -> Numbered:
+    return await anext(deltas)
+
+
+class SamplingStream(EventStream):
+    """Ends the sampling, which has begun before the stream does, however the stream ends."""
+
+    def __init__(
+        self,
+        deltas: AsyncGenerator[Numbered],
+        events: AsyncGenerator[Sse],
+        ends: Ends,
+        *,
+        error: Callable[[Problem], Sse],
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__(events, ends, error=error, headers=headers)
+        self._deltas = deltas
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._deltas):
+            await super().__call__(scope, receive, send)

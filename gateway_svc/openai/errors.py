@@ -1,0 +1,84 @@
+"""Errors in OpenAI's shape."""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel
+
+from common.messages.serving import Failure
+from gateway_svc.problems import RETRY_AFTER_S, FieldError, Problem
+
+TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
+"""Status → `type`; others below 500 are `invalid_request_error`, from 500 on `server_error`."""
+CODES = {"unauthorized": "invalid_api_key", "invalid": "invalid_value"}
+"""Codes of the gateway's own that OpenAI has another name for."""
+NO_RETRY = {"x-should-retry": "false"}
+"""The client repeats an answer 409 unless this header says that a repetition cannot help."""
+RETRY_LATER = {"Retry-After": str(RETRY_AFTER_S)}
+STATUSES: Mapping[Failure, tuple[int, str, Mapping[str, str]]] = {
+    "invalid": (400, "invalid_value", {}),
+    "context_length_exceeded": (400, "context_length_exceeded", {}),
+    "version_unusable": (409, "version_unusable", NO_RETRY),
+    "overdue": (503, "overdue", RETRY_LATER),
+    "engine_lost": (503, "engine_lost", RETRY_LATER),
+    "slow_reader": (408, "slow_reader", NO_RETRY),
+    "internal": (500, "internal", {}),
+}
+"""Failure of sampling → status, `code`, headers."""
+
+
+class ErrorOf(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    error: ErrorOf
+
+
+def error_answer(problem: Problem) -> ErrorAnswer:
+    """A problem as OpenAI's clients read it; `param` is the first wrong field."""
+    code = CODES.get(problem.code, problem.code) or None
+    param = next((error.field for error in problem.errors if error.field), None)
+    return ErrorAnswer(error=ErrorOf(message=problem.detail or problem.title, type=_type_of(problem.status), param=param, code=code))
+
+
+def headers_of(problem: Problem) -> dict[str, str]:
+    """Headers of the answer."""
+    return {**(NO_RETRY if problem.status == 409 else {}), **problem.headers}
+
+
+def _type_of(status: int) -> str:
+    return TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+
+
+def unsupported(param: str, reason: str) -> Problem:
+    """A field, or a value of it, that is not honoured."""
+    return _wrong("unsupported_parameter", param, reason)
+
+
+def missing(param: str, reason: str = "it is required") -> Problem:
+    return _wrong("missing_required_parameter", param, reason)
+
+
+def wrong_value(param: str, reason: str) -> Problem:
+    return _wrong("invalid_value", param, reason)
+
+
+def _wrong(code: str, param: str, reason: str) -> Problem:
+    detail = f"{param}: {reason}" if param else reason
+    return Problem(400, "Invalid request", detail, code, [FieldError(param, reason)])
+
+
+def model_not_found(name: str, reason: str) -> Problem:
+    """The same for a model that there is not and for another tenant's."""
+    return Problem(404, "Not found", f"no model '{name}': {reason}", "model_not_found", [FieldError("model", reason)])
+
+
+def failed_sampling(failure: Failure, reason: str) -> Problem:
+    """A failure that the sampler reports, or the lack of one."""
+    status, code, headers = STATUSES[failure]
+    params = {"context_length_exceeded": "messages"}
+    errors = [FieldError(params[failure], reason)] if failure in params else []
+    return Problem(status, "Sampling failed", reason or f"sampling failed: {failure}", code, errors, headers)

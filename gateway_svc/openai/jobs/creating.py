@@ -1,0 +1,94 @@
+"""Creates a job: its task file is submitted as any other."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from common.door.asking import Door
+from common.door.errors import TaskRejected, Unanswered, rejection_reasons
+from common.door.submission import new_task_id, preview, submit
+from common.messages import AskTask, SpecAnswer, StatusAnswer, SubmitTask, TaskStatus
+from gateway_svc.access import Caller
+from gateway_svc.openai.errors import wrong_value
+from gateway_svc.openai.jobs.job import Job, job_of
+from gateway_svc.openai.jobs.repeats import submitted_before
+from gateway_svc.openai.jobs.request import JobRequest, Origin, Values, hyperparameters_of, named, task_file
+from gateway_svc.openai.models import resolve
+from gateway_svc.problems import Problem, rejected
+from gateway_svc.task_bodies import for_tenant, id_of
+
+
+@dataclass(frozen=True)
+class Creation:
+    """How a job is created. `key`: its idempotency key."""
+
+    caller: Caller
+    timeout_s: float
+    key: str | None = None
+    is_repeated: bool = False
+    """Whether the client says that it has sent the request before."""
+
+    async def create(self, request: JobRequest) -> Job:
+        """The job, accepted; or as it was submitted, where no scheduler answers. Raises: Problem; as `submit`."""
+        origin, scaled = await self._origin(request.model), dict[str, JsonValue]()
+        try:
+            if hyperparameters_of(request).needs_defaults:
+                scaled = hyperparameters_of(request).scaled(await self._completed(task_file(request, origin, {})))
+            spec = for_tenant(task_file(request, origin, scaled), self.caller.tenant)
+            return await self._submitted(spec)
+        except TaskRejected as error:
+            raise named(rejected(error.reasons), request, origin, scaled) from None
+        except Problem as problem:
+            raise (named(problem, request, origin, scaled) if problem.code == "invalid" else problem) from None
+
+    async def _origin(self, model: str) -> Origin:
+        found = await resolve(self.caller.door, model)
+        if found.adapter is None:
+            return Origin(found.pool)
+        if found.adapter.version == 0:
+            raise wrong_value("model", "version 0 is where another task ended; name that version")
+        return Origin(found.pool, found.adapter.task, found.adapter.version)
+
+    async def _completed(self, spec: Values) -> Mapping[str, JsonValue]:
+        """The task file with the defaults of its pool. Raises: TaskRejected; NoAnswer."""
+        answer = await preview(self.caller.door, for_tenant(spec, self.caller.tenant), timeout_s=self.timeout_s)
+        if answer.data.get("reasons"):
+            raise TaskRejected(str(spec.get("name")), rejection_reasons(answer))
+        found = answer.data.get("spec")
+        assert isinstance(found, dict), "a preview without reasons has the task"
+        return found
+
+    async def _submitted(self, spec: Values) -> Job:
+        tenant, name = str(spec["tenant"]), str(spec["name"])
+        task = new_task_id(name) if self.key is None else id_of(tenant, self.key)
+        job = SubmitTask(task=task, tenant=tenant, spec=spec)
+        if self.is_repeated and self.key is None and (earlier := await submitted_before(self.caller.door, job)) is not None:
+            return await _job(self.caller.door, earlier.task)
+        try:
+            accepted = await submit(self.caller.door, spec, task, timeout_s=self.timeout_s)
+        except Unanswered:
+            return job_of(_unanswered(task, spec), spec)
+        return await _job(self.caller.door, accepted.task)
+
+
+async def _job(door: Door, task: str) -> Job:
+    status = (await door.ask("status", AskTask(task=task), StatusAnswer)).status
+    return job_of(status, (await door.ask("spec", AskTask(task=task), SpecAnswer)).spec)
+
+
+def _unanswered(task: str, spec: Values) -> TaskStatus:
+    """Of a task that NATS has and no scheduler has read yet."""
+    steps, now_s = spec.get("steps"), time.time()
+    return TaskStatus(
+        tenant=str(spec["tenant"]),
+        task=task,
+        name=str(spec["name"]),
+        pool=str(spec["pool"]),
+        state="submitted",
+        version=0,
+        steps=steps if isinstance(steps, int) else 0,
+        submitted_s=now_s,
+        updated_s=now_s,
+    )

@@ -1,0 +1,149 @@
+"""A task's state as a job."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, JsonValue
+
+from common.messages import StepOf, TaskStatus
+from gateway_svc.openai.jobs.request import ENVIRONMENT
+from gateway_svc.openai.model_names import name_of
+
+Status = Literal["validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled"]
+STATUSES: Mapping[str, Status] = {
+    "submitted": "validating_files",
+    "paused": "paused",
+    "finished": "succeeded",
+    "failed": "failed",
+    "rejected": "failed",
+    "cancelled": "cancelled",
+}
+ENDED = ("succeeded", "failed", "cancelled")
+PACE_STEPS = 5
+"""Latest steps from whose times the end is estimated."""
+
+
+class JobError(BaseModel):
+    code: str
+    message: str
+    param: str | None
+
+
+class Hyperparameters(BaseModel):
+    """Effective values of a task file, under OpenAI's names; the last two are always `auto`."""
+
+    batch_size: int | Literal["auto"]
+    eval_interval: int | Literal["auto"]
+    eval_samples: int | Literal["auto"]
+    learning_rate_multiplier: Literal["auto"] = "auto"
+    n_epochs: Literal["auto"] = "auto"
+
+
+class Method(BaseModel):
+    type: Literal["reinforcement"] = "reinforcement"
+
+
+class TaskOfJob(BaseModel):
+    """What the task has and OpenAI's job has not."""
+
+    name: str
+    pool: str
+    state: str
+    reason: str
+    version: int
+    steps: int
+    reward: float | None
+    sampled_tokens: int
+    spec: dict[str, JsonValue]
+    """The task file, completed by defaults."""
+
+
+class Job(BaseModel):
+    id: str
+    object: Literal["fine_tuning.job"] = "fine_tuning.job"
+    created_at: int
+    error: JobError | None
+    estimated_finish: int | None
+    fine_tuned_model: str | None
+    finished_at: int | None
+    hyperparameters: Hyperparameters
+    integrations: list[JsonValue] = []
+    metadata: dict[str, str]
+    method: Method = Method()
+    model: str
+    organization_id: str
+    """The tenant."""
+    result_files: list[str] = []
+    seed: int
+    status: Status
+    trained_tokens: int | None
+    training_file: str
+    validation_file: None = None
+    marlaas: TaskOfJob
+
+
+def job_of(status: TaskStatus, spec: Mapping[str, JsonValue], steps: Sequence[StepOf] = (), *, trained_tokens: int | None = None) -> Job:
+    """`spec`: the task file as the scheduler has it. `steps`: the latest, by version. `trained_tokens`: of a task that has ended."""
+    state = status_of(status)
+    has_ended = state in ENDED
+    return Job(
+        id=status.task,
+        created_at=int(status.submitted_s),
+        error=_error(status) if state == "failed" else None,
+        estimated_finish=_estimated_finish(status, steps) if state == "running" else None,
+        fine_tuned_model=name_of(status.task, status.adapter.version) if state == "succeeded" and status.adapter else None,
+        finished_at=int(status.updated_s) if has_ended else None,
+        hyperparameters=_hyperparameters(spec),
+        metadata=metadata_of(spec),
+        model=_model(status, _table(spec, "start")),
+        organization_id=status.tenant,
+        seed=seed if isinstance(seed := spec.get("seed"), int) else 0,
+        status=state,
+        trained_tokens=trained_tokens if has_ended else None,
+        training_file=f"{ENVIRONMENT}{_table(spec, 'environment').get('name', '')}",
+        marlaas=TaskOfJob(spec=dict(spec), **status.model_dump(include=set(TaskOfJob.model_fields) - {"spec"})),
+    )
+
+
+def status_of(status: TaskStatus) -> Status:
+    """A task is queued until the first token is sampled."""
+    has_begun = status.version > 0 or status.sampled_tokens > 0
+    return STATUSES.get(status.state, "running" if has_begun else "queued")
+
+
+def metadata_of(spec: Mapping[str, JsonValue]) -> dict[str, str]:
+    return {name: str(text) for name, text in _table(spec, "metadata").items()}
+
+
+def _error(status: TaskStatus) -> JobError:
+    code = "task_rejected" if status.state == "rejected" else "task_failed"
+    return JobError(code=code, message=status.reason or f"the task was {status.state}", param=None)
+
+
+def _estimated_finish(status: TaskStatus, steps: Sequence[StepOf]) -> int | None:
+    """Unix time, by the pace of the latest steps; None before two of them."""
+    times = [step.times.advanced_s for step in steps if step.times.advanced_s is not None]
+    if len(times) < 2:
+        return None
+    return int(times[-1] + (times[-1] - times[0]) / (len(times) - 1) * (status.steps - status.version))
+
+
+def _hyperparameters(spec: Mapping[str, JsonValue]) -> Hyperparameters:
+    evaluation, groups = _table(spec, "evaluation"), _table(spec, "algorithm").get("groups_per_step")
+    every = evaluation.get("every")
+    prompts = evaluation.get("prompts") if every else None
+    return Hyperparameters(
+        batch_size=groups if isinstance(groups, int) else "auto",
+        eval_interval=every if isinstance(every, int) and every else "auto",
+        eval_samples=prompts if isinstance(prompts, int) else "auto",
+    )
+
+
+def _model(status: TaskStatus, start: Mapping[str, JsonValue]) -> str:
+    task, version = start.get("task"), start.get("version")
+    return name_of(task, version) if isinstance(task, str) and isinstance(version, int) else status.pool
+
+
+def _table(spec: Mapping[str, JsonValue], name: str) -> Mapping[str, JsonValue]:
+    found = spec.get(name)
+    return found if isinstance(found, dict) else {}

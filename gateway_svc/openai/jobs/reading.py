@@ -1,0 +1,120 @@
+"""Reads jobs, their events and checkpoints through the caller's door."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+from pydantic import JsonValue
+
+from common.door.asking import Door, UnknownHere
+from common.door.progress import read_steps, read_versions
+from common.messages import AskEvents, AskTask, AskTasks, EventsAnswer, SpecAnswer, StatusAnswer, StepOf, TasksAnswer, TaskStatus
+from common.messages.asks import MAX_NUMBER, cursor_after
+from gateway_svc.openai.errors import wrong_value
+from gateway_svc.openai.jobs.job import ENDED, PACE_STEPS, Job, job_of, metadata_of, status_of
+from gateway_svc.openai.jobs.paging import Page, page_of
+from gateway_svc.openai.jobs.records import Checkpoint, JobEvent, checkpoint_of, event_of, number_of_event
+
+MAX_SCANNED = 2000
+"""Maximum tasks that are looked at for one page of a filtered list."""
+AT_ONCE = 8
+"""Tasks whose task files are asked for at once."""
+Metadata = Mapping[str, str]
+
+
+async def read_job(door: Door, status: TaskStatus) -> Job:
+    """Raises: as `Door.ask`."""
+    spec, steps, tokens = await asyncio.gather(_spec(door, status.task), _latest_steps(door, status), _trained_tokens(door, status))
+    return job_of(status, spec, steps, trained_tokens=tokens)
+
+
+async def list_jobs(door: Door, after: str | None, limit: int, metadata: Metadata | None) -> Page[Job]:
+    """Jobs, the newest first. `metadata`: entries that they have; None: any; empty: jobs without metadata. Raises: Problem."""
+    found: list[tuple[TaskStatus, Mapping[str, JsonValue]]] = []
+    async for status, spec in _tasks(door, await _cursor(door, after), limit + 1):
+        if metadata is None or _has(metadata_of(spec), metadata):
+            found.append((status, spec))
+        if len(found) > limit:
+            break
+    tokens = await asyncio.gather(*(_trained_tokens(door, status) for status, _ in found))
+    return page_of([job_of(status, spec, trained_tokens=of) for (status, spec), of in zip(found, tokens, strict=True)], limit)
+
+
+async def list_events(door: Door, task: str, after: str | None, limit: int) -> Page[JobEvent]:
+    """Events, the newest first. Raises: Problem; as `Door.ask`."""
+    before = None if after is None else number_of_event(after, task)
+    if after is not None and before is None:
+        raise wrong_value("after", "it is no event of this job")
+    if before is None:
+        before = (await door.ask("events", AskEvents(task=task, after=MAX_NUMBER), EventsAnswer)).last + 1
+    begin, found = max(before - limit - 2, 0), list[JobEvent]()
+    async for event in door.events_after(task, begin):
+        if event.number is None or event.number >= before:
+            break
+        found.append(event_of(event))
+    return page_of(found[::-1], limit)
+
+
+async def list_checkpoints(door: Door, task: str, after: str | None, limit: int) -> Page[Checkpoint]:
+    """Stored versions, the latest first. Raises: Problem; as `Door.ask`."""
+    versions = (await read_versions(door, task)).versions[::-1]
+    if after is not None:
+        places = [place for place, version in enumerate(versions) if f"{task}@{version.version}" == after]
+        if not places:
+            raise wrong_value("after", "it is no checkpoint of this job")
+        versions = versions[places[0] + 1 :]
+    kept = versions[: limit + 1]
+    steps = {step.version: step for step in await read_steps(door, task, max(kept[-1].version - 1, 0))} if kept else {}
+    return page_of([checkpoint_of(task, version, steps.get(version.version)) for version in kept], limit)
+
+
+async def _tasks(door: Door, cursor: str | None, most: int) -> AsyncIterator[tuple[TaskStatus, Mapping[str, JsonValue]]]:
+    """Tasks with their task files, the newest first. Raises: Problem when there are more than may be looked at."""
+    scanned, places = 0, asyncio.Semaphore(AT_ONCE)
+
+    async def with_spec(status: TaskStatus) -> tuple[TaskStatus, Mapping[str, JsonValue]]:
+        async with places:
+            return status, await _spec(door, status.task)
+
+    while scanned < MAX_SCANNED:
+        page = await door.ask("tasks", AskTasks(sort="created", descending=True, cursor=cursor, most=most), TasksAnswer)
+        for found in await asyncio.gather(*map(with_spec, page.tasks)):
+            yield found
+        scanned, cursor = scanned + len(page.tasks), page.cursor
+        if cursor is None:
+            return
+    raise wrong_value("metadata", f"{MAX_SCANNED} jobs were looked at; list from a later one on, with after")
+
+
+async def _cursor(door: Door, after: str | None) -> str | None:
+    """Raises: Problem when `after` is no job."""
+    if after is None:
+        return None
+    try:
+        return cursor_after((await door.ask("status", AskTask(task=after), StatusAnswer)).status)
+    except UnknownHere:
+        raise wrong_value("after", "there is no such job") from None
+
+
+async def _spec(door: Door, task: str) -> Mapping[str, JsonValue]:
+    """Empty for a task that was deleted meanwhile."""
+    try:
+        return (await door.ask("spec", AskTask(task=task), SpecAnswer)).spec
+    except UnknownHere:
+        return {}
+
+
+async def _latest_steps(door: Door, status: TaskStatus) -> list[StepOf]:
+    if status_of(status) != "running":
+        return []
+    return await read_steps(door, status.task, max(status.version - PACE_STEPS, 0))
+
+
+async def _trained_tokens(door: Door, status: TaskStatus) -> int | None:
+    """Of a task that has ended: the sum over its steps, which every role may read and the ledger has too."""
+    if status_of(status) not in ENDED:
+        return None
+    return sum(step.trained_tokens or 0 for step in await read_steps(door, status.task))
+
+
+def _has(metadata: Metadata, wanted: Metadata) -> bool:
+    return metadata.items() >= wanted.items() if wanted else not metadata

@@ -1,0 +1,106 @@
+"""Requests as values: each field is honoured, harmless or refused by name, and none is ignored."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from gateway_svc.openai.errors import missing, unsupported, wrong_value
+from gateway_svc.openai.fields import Harmless
+from gateway_svc.problems import Problem
+
+R = TypeVar("R", bound=BaseModel)
+
+UNSUPPORTED = "unsupported"
+"""Type of the validation errors that name what is not honoured."""
+
+
+class Strict(BaseModel):
+    """A part of a request. Unknown names are errors, and no value is converted from another type."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+def not_honoured(reason: str, param: str = "") -> PydanticCustomError:
+    """`param`: of the field, where the place of the error is the whole request."""
+    return PydanticCustomError(UNSUPPORTED, "{reason}", {"reason": reason, "param": param})
+
+
+def _null_is_absent(value: JsonValue) -> JsonValue:
+    if value is not None and value != []:
+        raise not_honoured("it is not supported; leave it out")
+    return None
+
+
+Unset = Annotated[None, BeforeValidator(_null_is_absent)]
+"""A field that answers of OpenAI's have, and that clients send back empty."""
+
+
+class WholeRequest(Strict):
+    """A request's body. Null counts as absent."""
+
+    harmless: ClassVar[Mapping[str, Harmless]] = {}
+    """Fields that it has besides, and that cannot change an answer."""
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Fields that are refused, all or but for harmless values → the reason."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_nothing_that_is_ignored(cls, raw: Any) -> Any:
+        """`Any`: whatever the body was."""
+        if not isinstance(raw, dict):
+            raise ValueError("the body is a JSON object")
+        body: dict[str, JsonValue] = raw
+        return {name: value for name, value in body.items() if _is_honoured(cls, name, value)}
+
+
+def parse_request(model: type[R], body: JsonValue) -> R:
+    """The request in `body`. Raises: Problem naming the first field that is wrong or not honoured."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise problem_of(first["type"], first["msg"], first["loc"], first.get("ctx", {}), body) from None
+
+
+def _is_honoured(model: type[WholeRequest], name: str, value: JsonValue) -> bool:
+    """Whether the model reads it. Raises: PydanticCustomError for what is neither honoured nor harmless."""
+    if name in model.model_fields:
+        return value is not None
+    harmless, refused = model.harmless.get(name), model.refused.get(name)
+    if harmless is not None and (value is None or harmless.permits(value)):
+        return False
+    if refused is not None and value is None:
+        return False
+    if harmless is not None:
+        raise not_honoured(refused or f"it may be {harmless.values} only", name)
+    raise not_honoured(refused or "there is no such field here", name)
+
+
+def problem_of(kind: str, message: str, location: Sequence[int | str], context: Mapping[str, Any], body: JsonValue) -> Problem:
+    """What is wrong with a body, by one error of the validator. `Any`: its context may be anything."""
+    param, reason = _path(location, body) or str(context.get("param", "")), message.removeprefix("Value error, ")
+    if kind == "extra_forbidden":
+        return unsupported(param, "there is no such field here")
+    if kind in (UNSUPPORTED, "union_tag_invalid", "union_tag_not_found"):
+        return unsupported(param, reason)
+    return missing(param) if kind == "missing" else wrong_value(param or _first_word_in(reason, body), reason)
+
+
+def _first_word_in(reason: str, body: JsonValue) -> str:
+    """The field that a reason about several fields begins with."""
+    word = reason.split(" ", 1)[0]
+    return word if isinstance(body, dict) and word in body else ""
+
+
+def _path(location: Sequence[int | str], body: JsonValue) -> str:
+    """`messages[0].content`; the validator's own parts, such as tags of unions, are left out."""
+    found, value = "", body
+    for number, part in enumerate(location):
+        is_last = number == len(location) - 1
+        if isinstance(part, int) and isinstance(value, list):
+            found, value = f"{found}[{part}]", value[part] if part < len(value) else None
+        elif isinstance(part, str) and isinstance(value, dict) and (part in value or (is_last and part.isidentifier())):
+            found, value = f"{found}.{part}" if found else part, value.get(part)
+    return found

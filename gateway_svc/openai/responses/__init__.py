@@ -1,0 +1,1 @@
+"""`/v1/responses`: items, the request, shapes, and the answer with its events."""

@@ -1,0 +1,73 @@
+"""Choices of one request, sampled at once: their deltas as they come, or all of them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+from common.messages.access import Key
+from common.messages.serving import ServedDelta
+from gateway_svc.openai.errors import failed_sampling
+from gateway_svc.openai.sampling.order import Choice, Target
+
+WAITING = 64
+"""Maximum deltas of all choices that wait to be taken; the sampler's own buffers are behind it."""
+
+
+class Sampler(Protocol):
+    """Whatever samples: the gateway's client of samplers."""
+
+    def sample(self, choice: Choice, target: Target, *, request: str, key: Key | None) -> AsyncGenerator[ServedDelta]:
+        """Deltas of one choice, without repetition, over as many attempts as it takes. The last one has `finish` or `failure`.
+
+        `request`: id of the choice. Closing the generator ends the request everywhere.
+        """
+        ...
+
+
+async def sampled(
+    sampler: Sampler, choices: Sequence[Choice], target: Target, *, request: str, key: Key | None
+) -> AsyncGenerator[tuple[int, ServedDelta]]:
+    """Deltas with the number of their choice, until all have ended. Raises: Problem when one fails; the others end then."""
+    waiting = asyncio.Queue[tuple[int, ServedDelta | Exception | None]](WAITING)
+
+    async def pump(number: int, choice: Choice) -> None:
+        try:
+            async with aclosing(sampler.sample(choice, target, request=id_of(request, number), key=key)) as deltas:
+                async for delta in deltas:
+                    await waiting.put((number, delta))
+            await waiting.put((number, None))
+        except Exception as error:
+            await waiting.put((number, error))
+
+    pumps = [asyncio.create_task(pump(number, choice)) for number, choice in enumerate(choices)]
+    running = len(pumps)
+    try:
+        while running:
+            number, found = await waiting.get()
+            if found is None:
+                running -= 1
+            elif isinstance(found, Exception):
+                raise found
+            elif found.failure is not None:
+                raise failed_sampling(found.failure, found.reason)
+            else:
+                yield number, found
+    finally:
+        for one in pumps:
+            one.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+def id_of(request: str, choice: int) -> str:
+    """Id of a choice, which begins with that of the HTTP request: so do log lines about it."""
+    return f"{request}n{choice}"
+
+
+async def whole(deltas: AsyncGenerator[tuple[int, ServedDelta]], choices: int) -> list[list[ServedDelta]]:
+    """All deltas of each choice. Raises: Problem when one fails."""
+    found: list[list[ServedDelta]] = [[] for _ in range(choices)]
+    async with aclosing(deltas):
+        async for number, delta in deltas:
+            found[number].append(delta)
+    return found

@@ -1,0 +1,32 @@
+"""Choices sampled by replicas, through the gateway's client of serving."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from common.messages.access import Key
+from common.messages.serving import ServedDelta
+from gateway_svc.openai.errors import RETRY_LATER
+from gateway_svc.openai.sampling.order import Choice, Target, serve_request
+from gateway_svc.problems import Problem
+from gateway_svc.serving.client import Serving, TooManyStreams
+
+
+class Replicas:
+    """Samples at whichever replica of the pool takes a choice."""
+
+    def __init__(self, serving: Serving, now_s: Callable[[], float], first_token_s: float) -> None:
+        """`now_s`: NATS's clock. `first_token_s`: seconds after which a choice that no replica has begun is not sampled."""
+        self._serving = serving
+        self._now_s = now_s
+        self._first_token_s = first_token_s
+
+    async def sample(self, choice: Choice, target: Target, *, request: str, key: Key | None) -> AsyncGenerator[ServedDelta]:
+        """As `Sampler.sample`. Raises: Problem when this process has as many streams as it may; as `Serving.deltas`."""
+        begin_by_s = self._now_s() + self._first_token_s
+        message = serve_request(choice, target, request=request, gateway=self._serving.gateway, key=key, first_token_by_s=begin_by_s)
+        try:
+            async with aclosing(self._serving.deltas(message)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        except TooManyStreams as error:
+            raise Problem(503, "Unavailable", str(error), "too_many_streams", headers=RETRY_LATER) from None

@@ -1,0 +1,84 @@
+"""Settings of sampling, which all three APIs have in common, and seeds of choices."""
+
+import hashlib
+import secrets
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, JsonValue, field_validator
+
+from common.messages.serving import ServedSampling
+from gateway_svc.openai.fields import HARMLESS, REFUSED
+from gateway_svc.openai.parsing import WholeRequest
+
+MAX_CHOICES = 8
+"""Maximum choices for one prompt."""
+MAX_STOP_CHARS = 256
+MAX_TOKEN_ID = 2**31 - 1
+MAX_BIASES = 1024
+SEEDS = 2**63
+
+
+def _as_list(value: JsonValue) -> JsonValue:
+    return [value] if isinstance(value, str) else value
+
+
+Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+Stops = Annotated[list[Stop], BeforeValidator(_as_list), Field(max_length=4)]
+"""A text, or up to four."""
+Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+class SamplingFields(WholeRequest):
+    """What a request of inference may set besides its prompt."""
+
+    harmless = HARMLESS
+    refused = REFUSED
+
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=-1)
+    """0 and -1: all tokens."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(default=1.0, gt=0, le=10)
+    logit_bias: dict[str, Bias] = Field(default={}, max_length=MAX_BIASES)
+    seed: int | None = Field(default=None, ge=0, lt=SEEDS)
+    """None: another one for each request."""
+    stop: Stops = []
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _are_of_tokens(cls, biases: dict[str, float]) -> dict[str, float]:
+        for token in biases:
+            if not (token.isascii() and token.isdigit() and int(token) <= MAX_TOKEN_ID):
+                raise ValueError(f"'{token[:20]}' is no token's id")
+        return biases
+
+    def settings(self, seed: int, max_tokens: int | None, top_logprobs: int | None) -> ServedSampling:
+        """`top_logprobs`: alternatives per token; None: no log-probabilities."""
+        return ServedSampling(
+            max_tokens=max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=max(self.top_k, 0),
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias={int(token): bias for token, bias in self.logit_bias.items()},
+            seed=seed,
+            stop=self.stop,
+            top_logprobs=top_logprobs,
+        )
+
+    @property
+    def first_seed(self) -> int:
+        return secrets.randbelow(SEEDS) if self.seed is None else self.seed
+
+
+def seed_of_choice(seed: int, choice: int) -> int:
+    """The seed itself for the first choice, which is the same however many are requested; others are derived."""
+    if choice == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed}:{choice}".encode()).digest()[:8]) % SEEDS

@@ -1,0 +1,1 @@
+"""`/v1/completions`: the request, the answer and its chunks."""

@@ -1,0 +1,199 @@
+"""Client of serving: a request becomes a stream of deltas, whichever replicas sample it.
+
+The request is stored in a work queue, from which one replica takes it; its tokens come by NATS's core. Where some are missing, or the
+replica is silent, the next attempt brings the tokens so far, and another replica goes on behind them.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from common import streams
+from common.bus import Bus, Delivery, Outgoing
+from common.cancellation import notice_cancellation
+from common.errors import MarlaasError, Reject, Unavailable
+from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest
+from gateway_svc.serving.buffer import Buffer
+from gateway_svc.serving.progress import Progress
+
+MAX_STREAMS = 1000
+"""Requests at once in one process."""
+MAX_ATTEMPTS = 8
+RESUME_S = 5.0
+"""Seconds in which another replica must go on with a stream that has begun."""
+MAX_UNHEARD = 2
+"""Attempts in a row that no replica may be heard of, before a stream that has begun ends."""
+GRACE_S = 0.5
+"""Seconds that a replica's own report of an overdue request may take."""
+LOOK_S = 0.25
+"""Seconds between two looks for what does not come."""
+LISTEN_S = 60.0
+RECONNECT_S = 0.5
+
+log = structlog.get_logger()
+
+
+class TooManyStreams(MarlaasError):
+    """This process has as many requests as it may."""
+
+
+@dataclass
+class _Stream:
+    request: ServeRequest
+    """Of the current attempt."""
+    progress: Progress = field(default_factory=Progress)
+    buffer: Buffer = field(default_factory=Buffer)
+    unheard: int = 0
+    """Latest attempts that no replica was heard of."""
+    has_ended: bool = False
+    """Its last delta came."""
+
+
+class Serving:
+    """Requests of one gateway replica. `run` must run."""
+
+    def __init__(
+        self, bus: Bus, gateway: str, *, max_streams: int = MAX_STREAMS, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`gateway`: this replica's name, under which it also reports itself in the bucket `replicas`: without that its requests end."""
+        self._bus = bus
+        self.gateway = gateway
+        self._max_streams = max_streams
+        self._monotonic_s = monotonic_s
+        self._streams: dict[str, _Stream] = {}
+        self._listens = asyncio.Event()
+
+    @property
+    def requests(self) -> int:
+        return len(self._streams)
+
+    async def run(self) -> None:
+        """Takes deltas, until cancelled."""
+        while True:
+            notice_cancellation()
+            try:
+                async with self._bus.requests.listening(streams.replies(self.gateway)) as listening:
+                    self._listens.set()
+                    while True:
+                        if (delivery := await listening.next(LISTEN_S)) is not None:
+                            await self._take(delivery)
+            except Unavailable as error:
+                self._listens.clear()
+                log.warning("replies_unheard", reason=str(error))
+                await asyncio.sleep(RECONNECT_S)
+
+    async def deltas(self, request: ServeRequest) -> AsyncGenerator[ServedDelta]:
+        """The deltas of a request, whose attempt is 0 and whose gateway is this one; the last has `finish` or `failure`.
+
+        Nothing is sent before the first is asked for. Closing the generator ends the request wherever it runs. Only the first delta has
+        `prompt_tokens` and `fingerprint`. Raises: TooManyStreams; Unavailable when NATS does not store it; Reject when it is too large.
+        """
+        if len(self._streams) >= self._max_streams:
+            raise TooManyStreams(f"this gateway has {self._max_streams} requests to versions, as many as it may; ask again later")
+        if request.request in self._streams:
+            raise Reject(f"request {request.request} is running already")
+        stream = self._streams[request.request] = _Stream(request)
+        try:
+            await self._listens.wait()
+            await self._publish(request)
+            while True:
+                delta = stream.buffer.take() or await self._missing(stream)
+                if delta is not None:
+                    yield delta
+                    if delta.finish or delta.failure:
+                        return
+        finally:
+            del self._streams[request.request]
+            if not stream.has_ended:
+                await asyncio.shield(self._cancel(stream.progress.replica, request.request, stream.progress.attempt))
+
+    async def _missing(self, stream: _Stream) -> ServedDelta | None:
+        """Waits for a delta, or gives the last one where none will come."""
+        if stream.buffer.is_over:
+            return _failed(stream, "slow_reader", "the client has read too slowly")
+        now_s, progress = self._bus.clock.now_s(), stream.progress
+        if progress.is_lost or progress.is_silent(self._monotonic_s()):
+            return await self._try_again(stream)
+        if now_s > stream.request.first_token_by_s + GRACE_S and (progress.replica is None or not progress.ids):
+            return await self._not_taken(stream)
+        await stream.buffer.wait(LOOK_S)
+        return None
+
+    async def _not_taken(self, stream: _Stream) -> ServedDelta | None:
+        if not stream.progress.ids:
+            return _failed(stream, "overdue", "no replica had a place for it in time")
+        stream.unheard += 1
+        if stream.unheard >= MAX_UNHEARD:
+            return _failed(stream, "engine_lost", "no replica goes on with it")
+        return await self._try_again(stream)
+
+    async def _try_again(self, stream: _Stream) -> ServedDelta | None:
+        """The next attempt; the last delta where there have been too many."""
+        progress, now_s = stream.progress, self._bus.clock.now_s()
+        log.warning("request_resumed", request=stream.request.request, attempt=progress.attempt, tokens=len(progress.ids) // 4)
+        await self._cancel(progress.replica, stream.request.request, progress.attempt)
+        if progress.attempt + 1 >= MAX_ATTEMPTS:
+            return _failed(stream, "engine_lost", f"{MAX_ATTEMPTS} attempts were lost")
+        progress.begin_next()
+        first_token_by_s = now_s + RESUME_S if progress.ids else stream.request.first_token_by_s
+        update = {"attempt": progress.attempt, "sampled": progress.ids, "first_token_by_s": first_token_by_s}
+        stream.request = stream.request.model_copy(update=update)
+        try:
+            await self._publish(stream.request)
+        except MarlaasError as error:
+            return _failed(stream, "engine_lost", str(error))
+        return None
+
+    async def _publish(self, request: ServeRequest) -> None:
+        task = request.adapter.task if request.adapter else None
+        message_id = f"serve:{self.gateway}:{request.request}:{request.attempt}"
+        await self._bus.publish(Outgoing(streams.serve(request.pool, task, request.request), request, message_id))
+
+    async def _take(self, delivery: Delivery) -> None:
+        try:
+            message = delivery.read(Served)
+        except Reject as error:
+            log.warning("reply_unreadable", reason=str(error))
+            return
+        unwanted: dict[str, int] = {}
+        for alive in message.alive:
+            stream = self._streams.get(alive.request)
+            if stream is None or not stream.progress.hear(message.replica, alive.attempt, self._monotonic_s()):
+                unwanted[alive.request] = alive.attempt
+        for delta in message.deltas:
+            if not self._give(message.replica, delta):
+                unwanted[delta.request] = delta.attempt
+        for request, attempt in unwanted.items():  # of a client that went before the replica was known, or of an earlier attempt
+            await self._cancel(message.replica, request, attempt)
+
+    def _give(self, replica: str, delta: ServedDelta) -> bool:
+        """False where the replica shall end the attempt, because the client reads too slowly."""
+        stream = self._streams.get(delta.request)
+        if stream is None:
+            return True  # it is told when it shows life the next time
+        wanted = stream.progress.take(replica, delta, self._monotonic_s())
+        if wanted is not None:
+            stream.unheard = 0
+            stream.has_ended = bool(wanted.finish or wanted.failure)
+            if not stream.buffer.is_over:
+                stream.buffer.put(wanted)
+        stream.buffer.wake()
+        return stream.has_ended or not stream.buffer.is_over
+
+    async def _cancel(self, replica: str | None, request: str, attempt: int) -> None:
+        """End an attempt at the replica that has it. A lost message is repeated when that shows life."""
+        if replica is None:
+            return
+        message = CancelServing(gateway=self.gateway, requests=[ServedAttempt(request=request, attempt=attempt)])
+        try:
+            await self._bus.requests.tell(streams.cancels(replica), message)
+        except Unavailable as error:
+            log.warning("cancellation_lost", request=request, reason=str(error))
+
+
+def _failed(stream: _Stream, failure: Failure, reason: str) -> ServedDelta:
+    progress = stream.progress
+    return ServedDelta(request=stream.request.request, attempt=progress.attempt, number=0, failure=failure, reason=reason)

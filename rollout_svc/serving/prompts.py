@@ -1,0 +1,82 @@
+"""Prompts of served requests, in tokens: a conversation, a text or tokens."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from common.messages import Failure, ServedCall, ServedMessage, ServeRequest
+from rollout_svc.chat import Chat, PromptTooLong, UnusablePrompt
+from rollout_svc.serving.parts import opens_thoughts
+
+
+class Refused(Exception):
+    """A request that cannot be answered; its text is the reason that the user reads."""
+
+    def __init__(self, failure: Failure, reason: str) -> None:
+        super().__init__(reason)
+        self.failure: Failure = failure
+
+
+@dataclass(frozen=True)
+class Prompt:
+    ids: list[int]
+    max_tokens: int
+    """Of the whole reply."""
+    begins_inside: bool = False
+    """The prompt ends inside thoughts."""
+
+
+async def prompt_of(chat: Chat, request: ServeRequest, context: int, thoughts: tuple[str, str] | None) -> Prompt:
+    """Raises: Refused."""
+    wanted = request.sampling.max_tokens
+    begins_inside = False
+    try:
+        match request:
+            case ServeRequest(messages=list() as messages, text=None, ids=None):
+                said = [_message(message) for message in messages]
+                ids, rendered = await chat.conversation(said, request.tools, request.template, context)
+                begins_inside = opens_thoughts(rendered, thoughts)
+            case ServeRequest(messages=None, text=str() as text, ids=None):
+                ids = await chat.plain(text, context)
+            case ServeRequest(messages=None, text=None, ids=bytes() as written) if len(written) % 4 == 0:
+                ids = np.frombuffer(written, dtype="<i4").tolist()
+            case _:
+                raise Refused("invalid", "a request has either messages, or a text, or tokens")
+    except PromptTooLong as size:
+        raise Refused("context_length_exceeded", _too_long(str(size), wanted, context)) from None
+    except UnusablePrompt as error:
+        raise Refused("invalid", str(error)) from None
+    if not ids or not all(0 <= token < chat.vocabulary for token in ids):
+        raise Refused("invalid", f"a prompt has at least one token, each from 0 to {chat.vocabulary - 1}")
+    if len(ids) + (wanted or 1) > context:
+        raise Refused("context_length_exceeded", _too_long(f"{len(ids)} tokens", wanted, context))
+    return Prompt(ids, wanted or context - len(ids), begins_inside)
+
+
+def _too_long(size: str, wanted: int | None, context: int) -> str:
+    return f"the prompt has {size}, {wanted or 1} may be sampled, and the context is {context} tokens"
+
+
+def _message(message: ServedMessage) -> dict[str, Any]:
+    """As chat templates take it: without what it does not have, but always with content."""
+    found: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+    if message.name is not None:
+        found["name"] = message.name
+    if message.tool_call_id is not None:
+        found["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        found["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return found
+
+
+def _call(call: ServedCall) -> dict[str, Any]:
+    """Templates expect arguments as a mapping. Raises: Refused when they are none."""
+    try:
+        arguments: object = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise Refused("invalid", f"the arguments of the tool call {call.id} are not a JSON object")
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

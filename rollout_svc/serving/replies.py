@@ -1,0 +1,136 @@
+"""Deltas on their way to gateways: one message per gateway every FLUSH_S, however many requests it has."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+
+from common import streams
+from common.cancellation import notice_cancellation
+from common.errors import MarlaasError
+from common.messages import Message, Served, ServedAttempt, ServedDelta
+from common.messages.serving import ALIVE_S
+from rollout_svc.serving.reply import Piece
+
+FLUSH_S = 0.005
+"""Seconds that deltas wait for others: a message for each token costs NATS and gateways a hundred times as much."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Address:
+    """One attempt at a request of one gateway."""
+
+    gateway: str
+    request: str
+    attempt: int
+
+
+class Replies:
+    """Numbers and sends what attempts add to their replies, and that they are alive."""
+
+    def __init__(self, replica: str, tell: Callable[[str, Message], Awaitable[None]]) -> None:
+        """`tell`: sends a message by NATS's core, `Requests.tell`."""
+        self._replica = replica
+        self._tell = tell
+        self._pending: dict[Address, ServedDelta] = {}
+        self._numbers: dict[Address, int] = {}
+        """Number of the next delta of each attempt that is open."""
+        self._woken = asyncio.Event()
+
+    def open(self, address: Address) -> None:
+        self._numbers[address] = 0
+
+    def close(self, address: Address) -> None:
+        """Its last delta may still wait to be sent."""
+        self._numbers.pop(address, None)
+
+    def add(self, address: Address, delta: ServedDelta) -> None:
+        """Number and content are those of `delta`; it is joined to the one that waits already."""
+        waiting = self._pending.get(address)
+        if waiting is None:
+            self._pending[address] = delta.model_copy(update={"number": self._numbers[address]})
+            self._numbers[address] += 1
+        else:
+            self._pending[address] = _joined(waiting, delta)
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Send what is added, until cancelled."""
+        async with asyncio.TaskGroup() as runners:
+            runners.create_task(self._flush_often())
+            runners.create_task(self._show_life())
+
+    async def flush(self) -> None:
+        """Send all that waits."""
+        pending, self._pending = self._pending, {}
+        by_gateway: dict[str, list[ServedDelta]] = defaultdict(list)
+        for address, delta in pending.items():
+            by_gateway[address.gateway].append(delta)
+        for gateway, deltas in by_gateway.items():
+            await self._send(gateway, Served(replica=self._replica, deltas=deltas))
+
+    async def show_life(self, only: Address | None = None) -> None:
+        """Report the open attempts to their gateways, or one of them."""
+        by_gateway: dict[str, list[ServedAttempt]] = defaultdict(list)
+        for address in [only] if only else self._numbers:
+            by_gateway[address.gateway].append(ServedAttempt(request=address.request, attempt=address.attempt))
+        for gateway, alive in by_gateway.items():
+            await self._send(gateway, Served(replica=self._replica, alive=alive))
+
+    async def _send(self, gateway: str, message: Served) -> None:
+        try:
+            await self._tell(streams.replies(gateway), message)
+        except MarlaasError as error:  # the gateway finds a gap in the numbers, and asks another replica
+            log.warning("reply_lost", gateway=gateway, reason=str(error))
+
+    async def _flush_often(self) -> None:
+        while True:
+            notice_cancellation()
+            await self._woken.wait()
+            await asyncio.sleep(FLUSH_S)
+            self._woken.clear()
+            await self.flush()
+
+    async def _show_life(self) -> None:
+        while True:
+            notice_cancellation()
+            with suppress(MarlaasError):
+                await self.show_life()
+            await asyncio.sleep(ALIVE_S)
+
+
+def delta_of(address: Address, piece: Piece) -> ServedDelta:
+    """`piece` as a delta, whose number is given later."""
+    return ServedDelta(
+        request=address.request,
+        attempt=address.attempt,
+        number=0,
+        ids=np.asarray(piece.ids, dtype="<i4").tobytes(),
+        text=piece.text,
+        reasoning=piece.reasoning,
+        tokens=piece.tokens,
+        calls=piece.calls,
+        finish=piece.finish,
+    )
+
+
+def _joined(first: ServedDelta, second: ServedDelta) -> ServedDelta:
+    return second.model_copy(
+        update={
+            "number": first.number,
+            "ids": first.ids + second.ids,
+            "text": first.text + second.text,
+            "reasoning": first.reasoning + second.reasoning,
+            "tokens": [*first.tokens, *second.tokens],
+            "calls": [*first.calls, *second.calls],
+            "prompt_tokens": first.prompt_tokens,
+            "fingerprint": first.fingerprint,
+            "cached_tokens": second.cached_tokens if second.cached_tokens is not None else first.cached_tokens,
+        }
+    )

@@ -1,0 +1,152 @@
+"""One attempt at a request: its prompt, a place, its adapter, and the tokens that it gets."""
+
+import hashlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import numpy as np
+from prometheus_client import Counter as Metric
+
+from common.errors import Reject
+from common.fairness.fair_queue import Claimant
+from common.messages import AdapterRef, ServedDelta, ServedSampling, ServeRequest
+from rollout_svc.adapters import Adapters
+from rollout_svc.chat import Chat
+from rollout_svc.engine_stream import StreamPart, StreamRequest
+from rollout_svc.serving.admission import Admission
+from rollout_svc.serving.parts import Parts, schemas_of
+from rollout_svc.serving.prompts import Prompt, Refused, prompt_of
+from rollout_svc.serving.replies import Address, delta_of
+from rollout_svc.serving.reply import Reply
+
+SERVED_TOKENS = Metric("marlaas_rollout_served_tokens_total", "Tokens that requests to versions got")
+
+NO_KEY = "_"
+"""In place of the key, on a server without keys."""
+Sample = Callable[[StreamRequest], AsyncGenerator[StreamPart]]
+"""`engine_stream.stream` of an engine."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a replica answers requests with."""
+
+    chat: Chat
+    adapters: Adapters
+    sample: Sample
+    admission: Admission
+    context_tokens: int
+    thoughts: tuple[str, str] | None
+    engine: str
+    """Name of the engine, for fingerprints."""
+
+
+async def answer(means: Means, request: ServeRequest, address: Address, send: Callable[[ServedDelta], None]) -> None:
+    """Samples until the reply ends; `send` gets all deltas, the last one with `finish`.
+
+    Closed early, it ends the request in the engine. Raises: Refused; Fatal when the engine is dead; Unavailable when the blob store is.
+    """
+    prompt = await prompt_of(means.chat, request, means.context_tokens, means.thoughts)
+    reply = _reply(means, request, prompt)
+    before = np.frombuffer(request.sampled, dtype="<i4").tolist()
+    fingerprint = _fingerprint(means.engine, request.pool, request.adapter)
+    if (resumed := reply.resume(before)).finish or len(before) >= prompt.max_tokens:
+        # Its gateway has all of it but the end.
+        send(_begun(ServedDelta(request=address.request, attempt=address.attempt, number=0, finish=resumed.finish or "length"), prompt, ""))
+        return
+    name = request.adapter.engine_name if request.adapter else None
+    async with means.admission.place(Claimant(request.tenant, request.key or NO_KEY, request.weight), name) as place:
+        try:
+            async with means.adapters.using(request.adapter, serving=True) as adapter:
+                wanted = _stream_request(request, address, prompt, before, means.chat.stop_ids, adapter)
+                place.tokens = len(prompt.ids)
+                async with aclosing(_deltas(means.sample(wanted), reply, address, prompt, fingerprint)) as deltas:
+                    async for delta in deltas:
+                        SERVED_TOKENS.inc(len(delta.ids) // 4)
+                        place.tokens += len(delta.ids) // 4
+                        send(delta)
+        except Reject as error:
+            raise Refused("version_unusable" if name and _is_about_adapter(means, request.adapter) else "invalid", str(error)) from None
+
+
+def _is_about_adapter(means: Means, ref: AdapterRef | None) -> bool:
+    """Whether the version could not be loaded; otherwise the engine has refused the request."""
+    return ref is not None and not means.adapters.is_loaded(ref)
+
+
+async def _deltas(
+    parts: AsyncGenerator[StreamPart], reply: Reply, address: Address, prompt: Prompt, fingerprint: str
+) -> AsyncGenerator[ServedDelta]:
+    """Until the reply ends."""
+    has_begun = False
+    async with aclosing(parts):
+        async for part in parts:
+            piece = reply.feed(part.ids, part.logprobs, part.finish)
+            delta = delta_of(address, piece)
+            if not has_begun:
+                delta, has_begun = _begun(delta, prompt, fingerprint), True
+            if piece.finish:
+                yield delta.model_copy(update={"cached_tokens": min(part.cached_tokens, len(prompt.ids))})
+                return
+            yield delta
+
+
+def _begun(delta: ServedDelta, prompt: Prompt, fingerprint: str) -> ServedDelta:
+    return delta.model_copy(update={"prompt_tokens": len(prompt.ids), "fingerprint": fingerprint})
+
+
+def _reply(means: Means, request: ServeRequest, prompt: Prompt) -> Reply:
+    """Raises: Refused."""
+    try:
+        parts = Parts(schemas_of(request.tools), means.thoughts, begins_inside=prompt.begins_inside)
+    except ValueError as error:
+        raise Refused("invalid", str(error)) from None
+    return Reply(request.request, means.chat, parts, request.sampling.stop, parallel_calls=request.parallel_calls)
+
+
+def _stream_request(
+    request: ServeRequest, address: Address, prompt: Prompt, before: list[int], stop_ids: tuple[int, ...], adapter: str | None
+) -> StreamRequest:
+    sampling = request.sampling
+    return StreamRequest(
+        request_id=f"serve:{address.gateway}:{address.request}:{address.attempt}",
+        ids=[*prompt.ids, *before],
+        max_tokens=prompt.max_tokens - len(before),
+        seed=seed_after(sampling.seed, len(before)),
+        stop_ids=stop_ids,
+        adapter=adapter,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        logit_bias=bias_after(sampling, before),
+        top_logprobs=sampling.top_logprobs,
+    )
+
+
+def seed_after(seed: int, sampled: int) -> int:
+    """Seed of an attempt that continues behind tokens of others: with the first one's it would draw the same numbers again."""
+    if not sampled:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed}:{sampled}".encode()).digest()[:8], "big") >> 1
+
+
+def bias_after(sampling: ServedSampling, before: list[int]) -> dict[int, float]:
+    """`logit_bias`, with the penalties of tokens that earlier attempts sampled: the engine takes them for the prompt.
+
+    A token that is present in both is penalized twice for its presence.
+    """
+    bias = dict(sampling.logit_bias)
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        for token, count in Counter(before).items():
+            bias[token] = bias.get(token, 0.0) - sampling.presence_penalty - sampling.frequency_penalty * count
+    return bias
+
+
+def _fingerprint(engine: str, pool: str, ref: AdapterRef | None) -> str:
+    return f"{engine}-{pool}-{ref.blob.sha256[:12] if ref else 'base'}"

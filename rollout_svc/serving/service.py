@@ -1,0 +1,169 @@
+"""Serving's handler: takes requests of gateways, and ends those that nobody waits for.
+
+A request is acknowledged when it is taken: its gateway asks again where this replica falls silent. So a redelivered message, or an older
+attempt, has no use; a newer attempt replaces the one that runs here.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import structlog
+from prometheus_client import Gauge
+
+from common import streams
+from common.bus import Bus, Delivery, Outgoing, Slots
+from common.cancellation import notice_cancellation
+from common.errors import Fatal, MarlaasError, Reject, Unavailable
+from common.messages import CancelServing, Failure, ReplicaReport, ServedDelta, ServeRequest
+from rollout_svc.serving.prompts import Refused
+from rollout_svc.serving.replies import Address, Replies
+from rollout_svc.serving.request import Means, answer
+
+TAKEN_PER_SEQUENCE = 4
+"""Requests that a replica takes for each that it answers at once: fairness is among those that it has."""
+GATEWAYS_S = 2.5
+"""Seconds between two looks for gateways that have died; their entries expire after REPLICA_TTL_S."""
+LISTEN_S = 60.0
+
+SERVING = Gauge("marlaas_rollout_serving", "Requests to versions that this replica has, waiting ones included")
+
+log = structlog.get_logger()
+
+
+class Serving:
+    """Requests that this replica has taken."""
+
+    def __init__(self, means: Means, replies: Replies, slots: Slots, now_s: Callable[[], float]) -> None:
+        """`slots`: as many as requests may be taken. `now_s`: the clock of deadlines, `Clock.now_s`."""
+        self._means = means
+        self._replies = replies
+        self._slots = slots
+        self._now_s = now_s
+        self._running: dict[Address, asyncio.Task[None]] = {}
+
+    @property
+    def requests(self) -> int:
+        return len(self._running)
+
+    async def run(self, bus: Bus, pool: str, replica: str) -> None:
+        """Until cancelled. Raises: Fatal when the engine is dead. What runs then is reported as lost."""
+        try:
+            async with asyncio.TaskGroup() as self._runners:
+                self._runners.create_task(self._replies.run())
+                self._runners.create_task(self._follow_cancellations(bus, replica))
+                self._runners.create_task(self._end_with_gateways(bus))
+                await bus.consume(streams.rollout_serves(pool), self.handle, self._slots)
+        finally:
+            await asyncio.shield(self._replies.flush())
+
+    async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        """Takes one request; its answer does not go through the bus."""
+        try:
+            request = delivery.read(ServeRequest)
+        except Reject as error:  # no gateway of this version sends it; its own waits for nothing else than its deadline
+            log.warning("serve_request_unreadable", subject=delivery.subject, reason=str(error))
+            return
+        address = Address(request.gateway, request.request, request.attempt)
+        if any(other.attempt >= address.attempt for other in self._of(request.gateway, request.request)):
+            return
+        self._end(list(self._of(request.gateway, request.request)))
+        self._slots.take()
+        SERVING.inc()
+        self._replies.open(address)
+        self._running[address] = self._runners.create_task(self._answer(request, address))
+        await self._replies.show_life(address)
+        return
+        yield  # makes this an async generator, as handlers are
+
+    async def _answer(self, request: ServeRequest, address: Address) -> None:
+        left_s = request.first_token_by_s - self._now_s()
+        deadline = asyncio.timeout(max(0.0, left_s))
+
+        def send(delta: ServedDelta) -> None:
+            deadline.reschedule(None)
+            self._replies.add(address, delta)
+
+        try:
+            with structlog.contextvars.bound_contextvars(request=address.request, attempt=address.attempt, tenant=request.tenant):
+                try:
+                    async with deadline:
+                        if left_s <= 0:
+                            raise TimeoutError
+                        await answer(self._means, request, address, send)
+                except TimeoutError:
+                    self._fail(address, "overdue", "no replica had a place for it in time")
+                except Refused as error:
+                    self._fail(address, error.failure, str(error))
+                except Unavailable as error:
+                    self._fail(address, "engine_lost", str(error))
+                except asyncio.CancelledError:
+                    if address in self._running:  # this replica ends, not the request
+                        self._fail(address, "engine_lost", "the replica ends")
+                    raise
+                except Fatal as error:
+                    self._fail(address, "engine_lost", str(error))
+                    raise
+                except Exception:
+                    log.exception("serving_failed")
+                    self._fail(address, "internal", "an error of this system; its log has more")
+        finally:
+            self._close(address)
+
+    def _fail(self, address: Address, failure: Failure, reason: str) -> None:
+        log.info("request_not_served", request=address.request, failure=failure)
+        self._replies.add(address, ServedDelta(request=address.request, attempt=address.attempt, number=0, failure=failure, reason=reason))
+
+    def _close(self, address: Address) -> None:
+        if self._running.pop(address, None) is not None:
+            self._replies.close(address)
+            self._slots.release()
+            SERVING.dec()
+
+    def _of(self, gateway: str, request: str) -> Iterator[Address]:
+        return (address for address in self._running if (address.gateway, address.request) == (gateway, request))
+
+    def _end(self, addresses: list[Address]) -> None:
+        """End these attempts; nobody hears of it."""
+        for address in addresses:
+            log.info("request_cancelled", request=address.request, attempt=address.attempt)
+            running = self._running[address]
+            self._close(address)
+            running.cancel()
+
+    # ---------------------------------------------------------------------------------------------------- what ends one
+
+    async def _follow_cancellations(self, bus: Bus, replica: str) -> None:
+        while True:
+            notice_cancellation()
+            try:
+                async with bus.requests.listening(streams.cancels(replica)) as listening:
+                    while True:
+                        if (delivery := await listening.next(LISTEN_S)) is not None:
+                            self._cancel(delivery)
+            except Unavailable as error:
+                log.warning("cancellations_unheard", reason=str(error))
+                await asyncio.sleep(1.0)
+
+    def _cancel(self, delivery: Delivery) -> None:
+        try:
+            message = delivery.read(CancelServing)
+        except Reject as error:
+            log.warning("cancellation_unreadable", reason=str(error))
+            return
+        for wanted in message.requests:
+            self._end([address for address in self._of(message.gateway, wanted.request) if address.attempt <= wanted.attempt])
+
+    async def _end_with_gateways(self, bus: Bus) -> None:
+        """End the requests of gateways that have died."""
+        while True:
+            notice_cancellation()
+            await asyncio.sleep(GATEWAYS_S)
+            if not self._running:
+                continue
+            try:
+                reports = await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
+            except (MarlaasError, OSError, RuntimeError) as error:
+                log.warning("gateways_unknown", reason=str(error))
+                continue
+            live = {report.replica for report in reports if report.service == "gateway"}
+            self._end([address for address in self._running if address.gateway not in live])

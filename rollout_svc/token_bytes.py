@@ -1,0 +1,37 @@
+"""Bytes of single tokens, which text cannot tell where a character lies across several."""
+
+import re
+from typing import Any
+
+BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+"""A byte of tokenizers that fall back to bytes."""
+
+
+class TokenBytes:
+    def __init__(self, tokenizer: Any) -> None:  # of transformers, whose classes are loosely typed
+        from tokenizers.decoders import ByteLevel
+
+        self._tokenizer = tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._is_bytes = backend is not None and isinstance(backend.decoder, ByteLevel)
+        self._added = {id: token.content for id, token in tokenizer.added_tokens_decoder.items()}
+
+    def of(self, token: int) -> bytes:
+        if token in self._added:
+            return self._added[token].encode()
+        spelled: str = self._tokenizer.convert_ids_to_tokens(token) or ""
+        if self._is_bytes and all(char in BYTES for char in spelled):
+            return bytes(BYTES[char] for char in spelled)
+        if found := BYTE_TOKEN.fullmatch(spelled):
+            return bytes([int(found[1], 16)])
+        return str(self._tokenizer.decode([token], skip_special_tokens=False)).encode()
+
+
+def _bytes() -> dict[str, int]:
+    """Character → byte, in which vocabularies of bytes spell their tokens: printable ones are themselves, others follow from 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+BYTES = _bytes()

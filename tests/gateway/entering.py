@@ -1,0 +1,58 @@
+"""HTTP keys made as the operator's command makes them, and a gateway's side of them on real servers."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from common.access.http_keys import digest_of
+from common.access.roles import Role
+from common.bus import Bus
+from common.messages import HttpKey
+from common.streams import HTTP_KEYS_BUCKET
+from gateway_svc.connections import KeyAccess, Nats
+from gateway_svc.keys import HttpKeys
+from marlaas.tenancy import accounts, keys, recording
+from marlaas.tenancy.receiving import Receiver
+from marlaas.tenancy.recording import Operator
+from tests.common.access.keyed import Keyed
+from tests.conftest import HASTY, at_work, eventually
+
+
+@dataclass(frozen=True)
+class Entering:
+    """The operator, and one gateway."""
+
+    operator: Operator
+    bus: Bus
+    """The gateway's own connection."""
+    keys: HttpKeys
+    access: KeyAccess
+    shown: list[str] = field(default_factory=list[str])
+
+    async def tenant(self, name: str) -> None:
+        await accounts.create_tenant(self.operator, name)
+
+    async def key(self, tenant: str, name: str, role: Role = "member", *, ends: datetime | None = None) -> str:
+        """Text of a new key, which the gateway has heard of."""
+        await keys.create_key(self.operator, tenant, name, role, Receiver(None, self.shown.append), ends, is_http=True)
+        await self.is_told(self.shown[-1])
+        return self.shown[-1]
+
+    async def is_told(self, text: str) -> None:
+        await eventually(lambda: self.keys.find(digest_of(text)) is not None, 30)
+
+    async def stored(self) -> dict[str, HttpKey]:
+        """Digest → what NATS has."""
+        return {one.digest: one for one in await self.operator.door._bus.kv.values(HTTP_KEYS_BUCKET, HttpKey)}
+
+
+@asynccontextmanager
+async def entering(keyed: Keyed, clock: Any = None, **limits: Any) -> AsyncGenerator[Entering]:
+    """`clock`: in place of the gateway's. `limits`: fields of `Nats`."""
+    async with recording.connected(keyed.keys, keyed.url) as operator, await keyed.connect("gateway") as bus:
+        keys = HttpKeys(bus, reread_s=1.0, **({"clock": clock} if clock else {}))
+        access = KeyAccess(keys, replace(Nats(keyed.url, "gateway", timings=HASTY, connect_s=3.0), **limits))
+        async with at_work(access.run()):
+            yield Entering(operator, bus, keys, access)

@@ -1,0 +1,31 @@
+"""The client of OpenAI, before a real gateway, NATS and scheduler. A source of made-up tokens is in place of samplers."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+from openai import AsyncOpenAI
+
+from gateway_svc.access import Access
+from tests.gateway.openai.deltas import Source
+from tests.gateway.serving import gateway
+from tests.scheduler.stages import World
+
+Opened = Callable[..., AbstractAsyncContextManager[AsyncOpenAI]]
+
+
+def openai(address: str, *, tenant: str | None = "acme") -> AsyncOpenAI:
+    query = {} if tenant is None else {"tenant": tenant}
+    return AsyncOpenAI(base_url=f"{address}/v1", api_key="mk-none", default_query=query, max_retries=0, timeout=60)
+
+
+@pytest.fixture
+def opened(world: World, nats_url: str) -> Opened:
+    """A client of a gateway whose samplers are the source."""
+
+    @asynccontextmanager
+    async def open_(source: Source, *, tenant: str | None = "acme", access: Access | None = None) -> AsyncGenerator[AsyncOpenAI]:
+        async with gateway(world.bus, nats_url, sampler=source, access=access) as address, openai(address, tenant=tenant) as client:
+            yield client
+
+    return open_

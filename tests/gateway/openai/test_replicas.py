@@ -1,0 +1,108 @@
+"""OpenAI's client against replicas through NATS: the sampler's own serving, with a source of tokens in place of its engine."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import httpx
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from tests.conftest import eventually
+from tests.gateway.openai.conftest import openai as client_of
+from tests.gateway.serving import gateway
+from tests.scheduler.stages import World, spec
+from tests.serving.replicas import CONTEXT, Replica
+
+HELLO: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "What is 3 + 4?"}]
+
+
+@pytest.fixture
+async def replica(world: World) -> AsyncGenerator[Replica]:
+    replica = Replica(world.bus, "r0", sequences=16)
+    replica.start()
+    yield replica
+    await replica.stop()
+
+
+@pytest.fixture
+async def client(world: World, nats_url: str, replica: Replica) -> AsyncGenerator[AsyncOpenAI]:
+    async with gateway(world.bus, nats_url) as address, client_of(address) as found:
+        yield found
+
+
+async def test_a_version_answers_whole_and_streamed_with_the_same_text_and_usage(
+    world: World, client: AsyncOpenAI, replica: Replica
+) -> None:
+    await world.run("sums-1", spec())
+
+    whole = await client.chat.completions.create(model="sums-1@latest", messages=HELLO, max_tokens=40)
+    stream = await client.chat.completions.create(
+        model="sums-1@3", messages=HELLO, max_tokens=40, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+
+    assert whole.choices[0].message.content
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == whole.choices[0].message.content
+    assert whole.usage is not None
+    assert chunks[-1].usage == whole.usage
+    assert whole.usage.completion_tokens == 40
+    assert whole.usage.prompt_tokens == len(replica.source.begun[0].ids)
+    assert (whole.model, chunks[0].model, whole.choices[0].finish_reason) == ("sums-1@3", "sums-1@3", "length")
+    assert whole.system_fingerprint
+
+
+async def test_text_tokens_choices_and_responses(client: AsyncOpenAI) -> None:
+    text = await client.completions.create(model="tiny", prompt=[[5, 6, 7], [8, 9]], n=2, max_tokens=8)
+    response = await client.responses.create(model="tiny", input="What is 3 + 4?", max_output_tokens=40)
+    chat = await client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=40)
+
+    assert [choice.index for choice in text.choices] == [0, 1, 2, 3]
+    assert text.usage is not None
+    assert (text.usage.prompt_tokens, text.usage.completion_tokens) == (10, 32)
+    assert response.output_text == chat.choices[0].message.content
+    assert (response.status, response.incomplete_details and response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
+async def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=CONTEXT)
+
+    assert caught.value.code == "context_length_exceeded"
+    assert str(CONTEXT) in str(caught.value)
+
+
+async def test_without_a_replica_it_is_503_in_time_and_never_sampled(world: World, nats_url: str) -> None:
+    async with gateway(world.bus, nats_url, first_token_s=0.5) as address, client_of(address) as client:
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=4)
+        late = Replica(world.bus, "late")
+        late.start()
+        try:
+            await client.with_options(timeout=30).chat.completions.create(model="tiny", messages=HELLO, max_tokens=4)
+        finally:
+            await late.stop()
+
+    assert (caught.value.status_code, caught.value.code) == (503, "overdue")
+    assert caught.value.response.headers["retry-after"]
+    assert len(late.source.begun) == 1
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+async def test_a_client_that_goes_frees_its_places_at_the_replica(client: AsyncOpenAI, replica: Replica, is_begun: bool) -> None:
+    (replica.source.may_go_on if is_begun else replica.source.may_begin).clear()
+    body = {"model": "tiny", "messages": HELLO, "stream": True, "n": 2}
+    async with httpx.AsyncClient(timeout=60) as plain:
+        sent = asyncio.create_task(_read_one(plain, f"{client.base_url}chat/completions?tenant=acme", body))
+        await eventually(lambda: len(replica.source.running) == 2)
+        if not is_begun:
+            sent.cancel()
+        await asyncio.gather(sent, return_exceptions=True)
+    await eventually(lambda: not replica.source.running, 30)
+
+
+async def _read_one(plain: httpx.AsyncClient, url: str, body: dict[str, object]) -> None:
+    async with plain.stream("POST", url, json=body) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data:"):
+                return

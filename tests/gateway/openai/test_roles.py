@@ -1,0 +1,104 @@
+"""Who may do what by OpenAI's routes: a key of each role and of another tenant, none, and one that there is not."""
+
+from typing import Any
+
+import httpx
+
+from gateway_svc.http.application import described
+from gateway_svc.http.routes import fine_tuning, inference
+from tests.common.access.keyed import Keyed
+from tests.gateway.entering import entering
+from tests.gateway.openai.deltas import Part, Source, deltas
+from tests.gateway.serving import client, gateway
+from tests.gateway.test_requests import ROLES
+from tests.scheduler.stages import World
+from tests.serving.replicas import Replica
+
+ALL = {"reader", "member", "owner", "admin"}
+SPENDING = ALL - {"reader"}
+HELLO = [{"role": "user", "content": "x"}]
+JOB: dict[str, Any] = {"training_file": "env:toy", "method": {"type": "reinforcement"}, "marlaas": {"steps": 0, "tenant": "acme"}}
+ROWS: dict[tuple[str, str], tuple[set[str], dict[str, Any] | None]] = {
+    ("GET", "/v1/models"): (ALL, None),
+    ("GET", "/v1/models/slow-1@1"): (ALL, None),
+    ("POST", "/v1/chat/completions"): (SPENDING, {"model": "slow-1@1", "messages": HELLO}),
+    ("POST", "/v1/completions"): (SPENDING, {"model": "slow-1@1", "prompt": "x"}),
+    ("POST", "/v1/responses"): (SPENDING, {"model": "slow-1@1", "input": "x"}),
+    ("POST", "/v1/fine_tuning/jobs"): (SPENDING, {"model": "slow-1@1"} | JOB),
+    ("GET", "/v1/fine_tuning/jobs"): (ALL, None),
+    ("GET", "/v1/fine_tuning/jobs/slow-1"): (ALL, None),
+    ("GET", "/v1/fine_tuning/jobs/slow-1/events"): (ALL, None),
+    ("GET", "/v1/fine_tuning/jobs/slow-1/checkpoints"): (ALL, None),
+    ("POST", "/v1/fine_tuning/jobs/slow-1/pause"): (SPENDING, None),
+    ("POST", "/v1/fine_tuning/jobs/slow-1/resume"): (SPENDING, None),
+    ("POST", "/v1/fine_tuning/jobs/slow-1/cancel"): (SPENDING, None),
+}
+"""Route → roles of the tenant that may, and a body. The last row ends the task of the others."""
+VALUES = {"{job}": "slow-1", "{model}": "slow-1@1"}
+OWN = {"/v1/models", "/v1/fine_tuning/jobs"}
+"""Lists, in which another tenant finds its own."""
+
+
+def test_every_route_has_a_row() -> None:
+    found: set[tuple[str, str]] = set()
+    for path, operations in described([inference.FAMILY, fine_tuning.FAMILY]).openapi()["paths"].items():
+        for name, value in VALUES.items():
+            path = path.replace(name, value)
+        found |= {(method.upper(), path) for method in operations}
+
+    assert found == set(ROWS)
+
+
+async def test_each_role_may_what_it_may(keyed: Keyed, keyed_world: World) -> None:
+    source = Source(lambda _: deltas([Part("a")]))
+    async with entering(keyed) as made:
+        for tenant in ("acme", "globex"):
+            await made.tenant(tenant)
+        keys = {name: await made.key(tenant, name, role) for name, (tenant, role) in ROLES.items()}
+        await keyed_world.submit("slow-1")
+        await keyed_world.event("slow-1", "accepted")
+        async with gateway(made.bus, keyed.url, access=made.access, sampler=source) as address:
+            for (method, path), (permitted, body) in ROWS.items():
+                for name, key in {"no key": "", "unknown": f"mk-{'A' * 43}", "foreign": keys["foreign"]}.items():
+                    answer = await _tried(address, key, method, path, body)
+                    expected = 401 if name != "foreign" else 200 if path in OWN and method == "GET" else 404
+                    assert answer.status_code == expected, (name, path, answer.text)
+                    assert "slow-1" not in answer.text or path == "/v1/models/slow-1@1" or body is not None, (name, path)
+                for name in ("reader", "member", "owner", "admin"):
+                    answer = await _tried(address, keys[name], method, path, body)
+                    if name in permitted:
+                        assert answer.status_code in (200, 404, 409) or (path in OWN and answer.status_code == 400), (
+                            name,
+                            path,
+                            answer.text,
+                        )
+                    else:
+                        assert answer.status_code == 403, (name, path, answer.text)
+                        assert answer.json()["error"]["type"] == "permission_error"
+
+    assert source.choices == []  # the task has no version yet
+
+
+async def _tried(address: str, key: str, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
+    async with client(address, key) as door:
+        return await door.request(method, path, **({} if body is None else {"json": body}))
+
+
+async def test_services_keys_suffice_to_sample(keyed: Keyed, keyed_world: World) -> None:
+    """The gateway asks and the replica answers, each with its own key on a server with keys."""
+    async with entering(keyed) as made, await keyed.connect("rollout") as bus:
+        await made.tenant("acme")
+        key = await made.key("acme", "one", "member")
+        replica = Replica(bus, "r0")
+        replica.start()
+        try:
+            async with gateway(made.bus, keyed.url, access=made.access) as address:
+                body = {"model": "tiny", "messages": HELLO, "max_tokens": 8}
+                whole = await _tried(address, key, "POST", "/v1/chat/completions", body)
+                streamed = await _tried(address, key, "POST", "/v1/chat/completions", body | {"stream": True})
+        finally:
+            await replica.stop()
+
+    assert whole.status_code == 200, whole.text
+    assert whole.json()["usage"]["completion_tokens"] == 8
+    assert streamed.text.endswith("data: [DONE]\n\n")

@@ -1,0 +1,21 @@
+"""What rows of the books cost, counted in Python."""
+
+from decimal import Decimal
+from typing import Any
+
+SERVED = """
+SELECT tenant, 'served_prompt' AS kind, prompt_tokens AS tokens, at, 'tenant' AS paid_by FROM served_requests
+UNION ALL SELECT tenant, 'served_sampled', sampled_tokens, at, 'tenant' FROM served_requests
+"""
+
+
+def spent_by_unit(known: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Decimal]:
+    """By unit."""
+    money = sum((row["tokens"] * price_at(known, row) for row in rows), Decimal(0))
+    return {"money": money, "tokens": Decimal(sum(row["tokens"] for row in rows if row["kind"] != "env_ms"))}
+
+
+def price_at(known: list[dict[str, Any]], row: dict[str, Any]) -> Decimal:
+    """Price of one unit at the time of the row."""
+    found = [one for one in known if one["kind"] == row["kind"] and one["valid_from"] <= row["at"]]
+    return found[-1]["price"] if found else Decimal(0)
