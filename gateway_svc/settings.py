@@ -50,8 +50,8 @@ class GatewaySettings(Settings):
     """Seconds to wait for the answer to a submission until the gateway answers 202."""
 
     session_secret: str | None = Field(default=None, min_length=32, repr=False)
-    """Secret that seals the dashboard's sessions, the same for every gateway of a deployment: `openssl rand -hex 32`. Absent: one that each
-    process makes, so that users log in again after a restart, and at each replica."""
+    """Secret that seals the dashboard's sessions, the same for every gateway of a deployment: `openssl rand -hex 32`. Absent: the
+    gateway's key for NATS; without one, each process makes a secret, so that users log in again after a restart, and at each replica."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

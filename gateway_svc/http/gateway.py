@@ -38,8 +38,9 @@ class Gateway:
 
     @cached_property
     def sessions(self) -> Sessions:
-        """Of browsers."""
-        return Sessions(self.settings.session_secret)
+        """Of browsers. Without a secret of its own they are sealed by the gateway's key, which its replicas have in common."""
+        creds = self.settings.nats_creds
+        return Sessions(self.settings.session_secret or (creds.read_text() if creds is not None else None))
 
 
 def gateway_of(request: Request) -> Gateway:

@@ -19,8 +19,8 @@ _USE = b"marlaas dashboard session 1"
 
 
 class Sessions:
-    """Seals keys into cookies. `secret`: of the deployment, the same for all replicas; None: one of this process alone, so that users
-    log in again after a restart."""
+    """Seals keys into cookies. `secret`: of the deployment, the same for all replicas, of at least 128 random bits; None: one of this
+    process alone, so that users log in again after a restart."""
 
     def __init__(self, secret: str | None) -> None:
         root = secret.encode() if secret is not None else secrets.token_bytes(32)
