@@ -52,7 +52,8 @@ def _total(kind: str, lines: Sequence[InvoiceLine]) -> Total:
 
 
 def tokens(task: TaskUsage) -> int:
-    return task.prompt_tokens + task.sampled_tokens + task.trained_tokens + task.evaluation_tokens
+    own = task.prompt_tokens + task.sampled_tokens + task.trained_tokens + task.evaluation_tokens
+    return own + task.served_prompt_tokens + task.served_sampled_tokens
 
 
 def as_csv(lines: Sequence[InvoiceLine]) -> str:
