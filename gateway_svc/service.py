@@ -19,6 +19,9 @@ from gateway_svc.readiness import keep_readiness
 from gateway_svc.serving.client import Serving
 from gateway_svc.settings import GatewaySettings
 
+REPORTS_S = 5.0
+"""Maximum seconds that the end waits for reports of ended requests to be stored."""
+
 log = structlog.get_logger()
 
 
@@ -62,5 +65,6 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
                 await gateway.drain.finish(settings.drain_s)
                 http.should_exit = True
                 await asyncio.wait([answering])
+                await serving.reports.flush(REPORTS_S)
                 for other in others:
                     other.cancel()

@@ -1,9 +1,10 @@
 """Serving: the gateway's side of requests to versions. No HTTP here.
 
 Consumes  replies.<gateway>, by NATS's core
-Produces  prompts.serve.<pool>.<shard>.<task>.<request>, cancels.<replica>
+Produces  prompts.serve.<pool>.<shard>.<task>.<request>, cancels.<replica>, served.<task>.<request>
 
     client.py    a request as a stream of deltas, which survives the replicas that sample it
     progress.py  what has come of one request: which replica has it, what is missing; pure
     buffer.py    deltas that the client has not read yet, so many and no more
+    reports.py   ended requests, for the scheduler to book
 """

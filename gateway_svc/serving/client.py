@@ -18,6 +18,7 @@ from common.errors import MarlaasError, Reject, Unavailable
 from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest
 from gateway_svc.serving.buffer import Buffer
 from gateway_svc.serving.progress import Progress
+from gateway_svc.serving.reports import Account, Reports
 
 MAX_STREAMS = 1000
 """Requests at once in one process."""
@@ -46,6 +47,7 @@ class _Stream:
     """Of the current attempt."""
     progress: Progress = field(default_factory=Progress)
     buffer: Buffer = field(default_factory=Buffer)
+    account: Account = field(default_factory=Account)
     unheard: int = 0
     """Latest attempts that no replica was heard of."""
     has_ended: bool = False
@@ -65,13 +67,19 @@ class Serving:
         self._monotonic_s = monotonic_s
         self._streams: dict[str, _Stream] = {}
         self._listens = asyncio.Event()
+        self.reports = Reports(bus)
 
     @property
     def requests(self) -> int:
         return len(self._streams)
 
     async def run(self) -> None:
-        """Takes deltas, until cancelled."""
+        """Takes deltas and sends reports, until cancelled."""
+        async with asyncio.TaskGroup() as runners:
+            runners.create_task(self.reports.run())
+            runners.create_task(self._listen())
+
+    async def _listen(self) -> None:
         while True:
             notice_cancellation()
             try:
@@ -102,11 +110,14 @@ class Serving:
             while True:
                 delta = stream.buffer.take() or await self._missing(stream)
                 if delta is not None:
+                    stream.account.give(delta)
                     yield delta
                     if delta.finish or delta.failure:
                         return
         finally:
             del self._streams[request.request]
+            if (report := stream.account.report(stream.request)) is not None:
+                self.reports.send(report)
             if not stream.has_ended:
                 await asyncio.shield(self._cancel(stream.progress.replica, request.request, stream.progress.attempt))
 

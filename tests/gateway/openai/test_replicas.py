@@ -106,3 +106,20 @@ async def _read_one(plain: httpx.AsyncClient, url: str, body: dict[str, object])
         async for line in answer.aiter_lines():
             if line.startswith("data:"):
                 return
+
+
+async def test_each_request_is_booked_once_with_what_its_client_was_given(world: World, client: AsyncOpenAI, replica: Replica) -> None:
+    await world.run("sums-1", spec())
+    answers = [
+        await client.chat.completions.create(model="sums-1@2", messages=HELLO, max_tokens=9),
+        await client.completions.create(model="tiny", prompt="4 + 4", n=2, max_tokens=7),
+    ]
+    replica.source.may_go_on.clear()
+    stream = await client.chat.completions.create(model="sums-1@2", messages=HELLO, max_tokens=9, stream=True)
+    await anext(aiter(stream))
+    await stream.close()
+
+    booked = "SELECT task, version, count(*), sum(prompt_tokens), sum(sampled_tokens) FROM served_requests GROUP BY 1, 2 ORDER BY 1"
+    prompts = [answer.usage.prompt_tokens for answer in answers if answer.usage]
+    await world.rows_become(booked, [("sums-1", 2, 2, 2 * prompts[0], 9 + 1), (None, None, 2, prompts[1], 2 * 7)], 30)
+    assert [answer.usage.completion_tokens for answer in answers if answer.usage] == [9, 14]

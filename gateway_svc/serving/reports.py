@@ -1,0 +1,98 @@
+"""Reports of ended requests to the scheduler, which books them. One that NATS does not store is repeated until it does."""
+
+import asyncio
+from contextlib import suppress
+
+import structlog
+from prometheus_client import Counter
+
+from common import streams
+from common.backoff import Backoff
+from common.bus import Bus, Outgoing
+from common.errors import MarlaasError, Reject
+from common.messages import ServedDelta, ServeRequest, ServingEnded
+
+MAX_WAITING = 20_000
+"""Maximum reports that wait for NATS: about as many requests as one process ends in minutes."""
+PAUSE = Backoff(first_s=0.5, max_s=10.0)
+UNBOOKED = Counter("marlaas_gateway_unbooked_requests_total", "Ended requests whose report was dropped, so that nobody pays them")
+
+log = structlog.get_logger()
+
+
+class Account:
+    """What the client of one request was given."""
+
+    def __init__(self) -> None:
+        self._prompt_tokens: int | None = None
+        self._cached_tokens = 0
+        self._sampled_tokens = 0
+
+    def give(self, delta: ServedDelta) -> None:
+        if delta.prompt_tokens is not None:
+            self._prompt_tokens = delta.prompt_tokens
+        self._cached_tokens = delta.cached_tokens or self._cached_tokens
+        self._sampled_tokens += len(delta.ids) // 4
+
+    def report(self, request: ServeRequest) -> ServingEnded | None:
+        """`request`: of the last attempt. None where the client was given nothing."""
+        if self._prompt_tokens is None:
+            return None
+        adapter = request.adapter
+        return ServingEnded(
+            request=request.request,
+            attempt=request.attempt,
+            tenant=request.tenant,
+            key=request.key,
+            pool=request.pool,
+            task=adapter.task if adapter else None,
+            version=adapter.version if adapter else None,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=min(self._cached_tokens, self._prompt_tokens),  # an attempt that resumes also finds sampled ones there
+            sampled_tokens=self._sampled_tokens,
+        )
+
+
+class Reports:
+    """`run` must run."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._waiting = asyncio.Queue[ServingEnded](MAX_WAITING)
+
+    def send(self, report: ServingEnded) -> None:
+        try:
+            self._waiting.put_nowait(report)
+        except asyncio.QueueFull:
+            UNBOOKED.inc()
+            log.error("request_not_booked", request=report.request, reason=f"{MAX_WAITING} reports wait for NATS already")
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            report = await self._waiting.get()
+            try:
+                await self._store(report)
+            finally:
+                self._waiting.task_done()
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until all are stored, or the time has passed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._waiting.join()
+
+    async def _store(self, report: ServingEnded) -> None:
+        out, attempt = Outgoing(streams.served(report.task, report.request), report, f"served:{report.request}"), 0
+        while True:
+            try:
+                await self._bus.publish(out)
+                return
+            except Reject as error:
+                UNBOOKED.inc()
+                log.error("request_not_booked", request=report.request, reason=str(error))
+                return
+            except MarlaasError as error:
+                attempt += 1
+                log.warning("report_retried", request=report.request, attempt=attempt, reason=str(error))
+                await asyncio.sleep(PAUSE.pause_s(attempt))
