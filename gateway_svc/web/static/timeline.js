@@ -60,13 +60,13 @@ function row(pen, look, width, task, y) {
   pen.beginPath();
   pen.rect(left, y, width - left, ROW);
   pen.clip();
-  let x0 = -1, stage0 = -1;
-  for (const [stage, , from, to] of task.spans) {
+  const scale = (width - left) / (view.to - view.from), drawn = [-1, -1, -1, -1, -1]; // by stage, the last pixel
+  for (const span of task.spans) {
+    const stage = span[0], from = span[2], to = span[3];
     if (to < view.from || from > view.to) continue;
-    const x = place(from, width), w = Math.max(place(to, width) - x, 1);
-    if (w <= 1 && Math.floor(x) === x0 && stage === stage0) continue;
-    x0 = Math.floor(x);
-    stage0 = stage;
+    const x = left + (from - view.from) * scale, w = Math.max((to - from) * scale, 1), pixel = Math.floor(x);
+    if (w <= 1 && pixel === drawn[stage]) continue;
+    drawn[stage] = pixel;
     pen.fillStyle = look.stages[stage];
     pen.fillRect(x, stage === 0 ? y + 2 : y + 12, w, stage === 0 ? 8 : 11);
   }
