@@ -6,5 +6,5 @@ Owns      nothing
 
 Layout: __main__ and settings; service (starts, drains); access, keys and connections (who sends a request); problems (what a client is
 told), shapes, strict_json, task_bodies, downloads; readiness, drain; http/ (the application, which alone knows fastapi, starlette and
-uvicorn).
+uvicorn); web/ (the dashboard's pages).
 """

@@ -19,6 +19,7 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 class GatewaySettings(Settings):
     service: ClassVar[str] = "GATEWAY"
+    secrets: ClassVar[tuple[str, ...]] = (*Settings.secrets, "session_secret")
     public_hosts: ClassVar[tuple[str, ...]] = ("host",)
 
     host: str = "127.0.0.1"
@@ -47,6 +48,10 @@ class GatewaySettings(Settings):
     """Seconds in which a replica must begin a reply; one that is not begun by then is answered 503 and never sampled."""
     submit_timeout_s: float = Field(default=10.0, gt=0)
     """Seconds to wait for the answer to a submission until the gateway answers 202."""
+
+    session_secret: str | None = Field(default=None, min_length=32, repr=False)
+    """Secret that seals the dashboard's sessions, the same for every gateway of a deployment: `openssl rand -hex 32`. Absent: the
+    gateway's key for NATS; without one, each process makes a secret, so that users log in again after a restart, and at each replica."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

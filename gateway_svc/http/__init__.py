@@ -12,4 +12,5 @@ download.py      files with Range and ETag
 forwarded.py     headers of named proxies
 server.py        uvicorn in the service's loop
 routes/          the families
+dashboard/       pages for browsers
 """

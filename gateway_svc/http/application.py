@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from common.errors import MarlaasError
+from gateway_svc.http import dashboard
 from gateway_svc.http.description import describe
 from gateway_svc.http.errors import as_problem
 from gateway_svc.http.family import Family
@@ -29,7 +30,16 @@ EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-r
 
 def all_families() -> list[Family]:
     """Every family of routes; other parts of the gateway add theirs here."""
-    return [health.FAMILY, tasks.FAMILY, records.FAMILY, versions.FAMILY, deployment.FAMILY, inference.FAMILY, fine_tuning.FAMILY]
+    return [
+        health.FAMILY,
+        tasks.FAMILY,
+        records.FAMILY,
+        versions.FAMILY,
+        deployment.FAMILY,
+        inference.FAMILY,
+        fine_tuning.FAMILY,
+        dashboard.FAMILY,
+    ]
 
 
 def described(families: Sequence[Family]) -> FastAPI:

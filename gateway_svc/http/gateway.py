@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated
 
 from fastapi import Depends, Query, Request, Security
@@ -16,6 +17,7 @@ from gateway_svc.drain import Drain
 from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.problems import Problem, forbidden, roles_of_job, roles_of_question
 from gateway_svc.settings import GatewaySettings
+from gateway_svc.web.session import Sessions
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="A key, `mk-…`; not needed on a server without keys.")
 PATIENCE_S = 4.0
@@ -33,6 +35,12 @@ class Gateway:
     health: Health
     sampler: Sampler
     drain: Drain = field(default_factory=Drain)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        """Of browsers. Without a secret of its own they are sealed by the gateway's key, which its replicas have in common."""
+        creds = self.settings.nats_creds
+        return Sessions(self.settings.session_secret or (creds.read_text() if creds is not None else None))
 
 
 def gateway_of(request: Request) -> Gateway:

@@ -59,7 +59,7 @@ class StagesWithBlobs(Stages):
         if batch.task not in self.untrained:
             kinds = ("adapter", "checkpoint", *(["batch"] if batch.spec.keep.batches else []))
             stored = await self.store(batch.task, batch.version + 1, self.content, kinds)
-            made = updated(batch)
+            made = updated(batch, metrics=self.metrics(batch.version + 1))
             message: Any = made.message
             adapter = message.adapter.model_copy(update={"blob": stored["adapter"]})
             yield replace(made, message=message.model_copy(update=stored | {"adapter": adapter}))

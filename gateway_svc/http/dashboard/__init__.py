@@ -1,0 +1,13 @@
+"""The dashboard's routes, below `/ui`.
+
+route.py     PageRoute: headers of every page, and errors as pages
+visitor.py   who looks: a session, or a server without keys; CSRF
+bodies.py    forms as browsers send them
+pages.py     pages to read
+actions.py   forms that change something
+login.py     sessions
+live.py      what tells a page that its data changed
+files.py     scripts, styles and downloads
+"""
+
+from gateway_svc.http.dashboard.routes import FAMILY as FAMILY

@@ -1,0 +1,111 @@
+"""Forms that change something."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+from pydantic import JsonValue
+
+from common.door.control import control, resend
+from common.door.errors import TaskRejected, Unanswered
+from common.door.failures import read_failure
+from common.door.submission import preview, submit
+from common.messages import Event
+from common.spec import TASK_ID_PATTERN
+from gateway_svc.http.dashboard.route import PageRoute
+from gateway_svc.http.dashboard.visitor import Form, Looking, Visitor
+from gateway_svc.http.gateway import gateway_of
+from gateway_svc.problems import FieldError, Problem, not_found, rejected
+from gateway_svc.shapes import Preview
+from gateway_svc.task_bodies import TOML, for_tenant, read_task
+from gateway_svc.web import reading
+from gateway_svc.web.forms import Filled, read_form, task_form
+
+TaskId = Annotated[str, Path(pattern=TASK_ID_PATTERN)]
+REASON = "from the dashboard"
+
+router = APIRouter(route_class=PageRoute)
+
+
+@router.post("/tasks/{task}/{verb}")
+async def control_task(visitor: Looking, form: Form, task: TaskId, verb: str) -> Response:  # noqa: ARG001  checked
+    if verb not in ("pause", "resume", "cancel"):
+        raise not_found()
+    visitor.check_job(verb)
+    door = visitor.caller.door
+    await control(door, verb, await reading.read_status(door, task), REASON)
+    return visitor.to(f"/tasks/{task}?done={verb}")
+
+
+@router.post("/tasks/{task}/failures/{letter}/resend")
+async def resend_letter(visitor: Looking, form: Form, task: TaskId, letter: int) -> Response:  # noqa: ARG001  checked
+    visitor.check_job("resend")
+    door = visitor.caller.door
+    failure = await read_failure(door, letter)
+    if failure.task != task:
+        raise not_found()
+    await resend(door, failure, timeout_s=gateway_of(visitor.request).settings.submit_timeout_s)
+    return visitor.to(f"/tasks/{task}?done=resent")
+
+
+@router.post("/new")
+async def submit_form(visitor: Looking, form: Form) -> Response:
+    """Of the form with a field for each value: checks the task, or submits it."""
+    visitor.check_job("submit")
+    found, errors = None, list[FieldError]()
+    try:
+        found = await _submit(visitor, read_form(form), form)
+    except Problem as problem:
+        errors = _errors_of(problem)
+    if isinstance(found, Response):
+        return found
+    pools = [one.name for one in await reading.read_pools(visitor.caller.door)]
+    shown = task_form(Filled(form, errors or _previewed_errors(found)), pools)
+    return visitor.page("new", form=shown, tenant=form.get("tenant", ""), source="", preview=found, status=400 if errors else 200)
+
+
+@router.post("/new/toml")
+async def submit_toml(visitor: Looking, form: Form) -> Response:
+    """Of a task file as text."""
+    visitor.check_job("submit")
+    found, errors, text = None, list[FieldError](), form.get("text", "")
+    try:
+        found = await _submit(visitor, read_task(text.encode(), TOML), form)
+    except Problem as problem:
+        errors = _errors_of(problem)
+    if isinstance(found, Response):
+        return found
+    shown = {"text": text, "errors": errors or _previewed_errors(found), "preview": found}
+    return visitor.page("new_toml", status=400 if errors else 200, **shown)
+
+
+async def _submit(visitor: Visitor, given: dict[str, JsonValue], form: dict[str, str]) -> Response | Preview:
+    """What it would be accepted as, where only that is asked; else a redirection to the task. Raises: Problem with the reasons."""
+    tenant = visitor.caller.tenant
+    if tenant is None and form.get("tenant"):
+        given = {**given, "tenant": form["tenant"]}
+    spec, door = for_tenant(given, tenant), visitor.caller.door
+    timeout_s = gateway_of(visitor.request).settings.submit_timeout_s
+    try:
+        if form.get("action") != "submit":
+            return _preview_of(await preview(door, spec, timeout_s=timeout_s))
+        accepted = await submit(door, spec, None, timeout_s=timeout_s)
+    except TaskRejected as error:
+        raise rejected(error.reasons) from None
+    except Unanswered as error:
+        return visitor.to(f"/tasks?done=stored&text={error.task}")
+    return visitor.to(f"/tasks/{accepted.task}?done=submitted")
+
+
+def _preview_of(answer: Event) -> Preview:
+    return Preview.model_validate({"reasons": [], "spec": {}, "sources": {}} | answer.data)
+
+
+def _previewed_errors(found: Preview | None) -> list[FieldError]:
+    return list(rejected(found.reasons).errors) if found is not None and found.reasons else []
+
+
+def _errors_of(problem: Problem) -> list[FieldError]:
+    """Raises: the problem, where it is not the user's input that is wrong."""
+    if problem.status != 400:
+        raise problem
+    return list(problem.errors) or [FieldError("", problem.detail)]

@@ -1,0 +1,39 @@
+"""Scripts, styles and downloads."""
+
+from fastapi import APIRouter, Request, Response
+
+from common.messages import AdapterAnswer, AskAdapter
+from gateway_svc.downloads import Span
+from gateway_svc.http.dashboard.route import PageRoute
+from gateway_svc.http.dashboard.visitor import Looking
+from gateway_svc.http.download import download
+from gateway_svc.problems import not_found
+from gateway_svc.web.assets import assets
+from gateway_svc.web.reading import read_usage
+from gateway_svc.web.views.usage import as_csv
+
+router = APIRouter(route_class=PageRoute)
+
+
+@router.get("/static/{digest}/{name}")
+async def asset(digest: str, name: str) -> Response:
+    found = assets().get(name)
+    if found is None or found.digest != digest:
+        raise not_found()
+    headers = {"Cache-Control": "public, immutable, max-age=31536000", "Content-Type": found.media_type}
+    return Response(found.content, headers=headers)
+
+
+@router.get("/tasks/{task}/versions/{version}/adapter.tar")
+async def adapter(visitor: Looking, request: Request, task: str, version: int) -> Response:
+    found = (await visitor.caller.door.ask("adapter", AskAdapter(task=task, version=version), AdapterAnswer)).adapter
+    whole = Span(0, found.blob.size_bytes - 1)
+    return await download(request, visitor.caller, found, whole, name=f"{task}-v{version}.tar", media_type="application/x-tar")
+
+
+@router.get("/usage.csv")
+async def usage_csv(visitor: Looking) -> Response:
+    visitor.check_question("invoice")
+    content = as_csv((await read_usage(visitor.caller.door)).lines[::-1])
+    headers = {"Content-Disposition": 'attachment; filename="usage.csv"'}
+    return Response(content, media_type="text/csv; charset=utf-8", headers=headers)

@@ -1,0 +1,107 @@
+"""Pages to read."""
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import ValidationError
+from starlette.responses import JSONResponse
+
+from common.spec import TASK_ID_PATTERN
+from gateway_svc.http.dashboard.route import PageRoute
+from gateway_svc.http.dashboard.visitor import Looking
+from gateway_svc.problems import FieldError, invalid
+from gateway_svc.web import reading
+from gateway_svc.web.forms import Filled, filled_from, task_form
+from gateway_svc.web.views.charts import OVERS, Over
+from gateway_svc.web.views.compare import MAX_RUNS, compared, differences
+from gateway_svc.web.views.listing import COLUMNS, STATES, wanted_tasks
+from gateway_svc.web.views.timeline import STAGES, as_data
+
+TaskId = Annotated[str, Path(pattern=TASK_ID_PATTERN)]
+Text = Annotated[str, Query(max_length=200)]
+
+router = APIRouter(route_class=PageRoute)
+
+
+@router.get("")
+async def home(visitor: Looking) -> Response:
+    return visitor.to("/tasks")
+
+
+@router.get("/tasks")
+async def tasks(
+    visitor: Looking,
+    state: Annotated[list[str], Query(max_length=10)] = [],  # noqa: B006  never changed
+    pool: Text = "",
+    text: Text = "",
+    sort: Text = "",
+    cursor: Text = "",
+) -> Response:
+    try:
+        wanted = wanted_tasks(state, pool, text, sort, cursor)
+    except ValidationError as error:
+        raise invalid(*(FieldError(str(one["loc"][0]), one["msg"]) for one in error.errors())) from None
+    found = await reading.read_listing(visitor.caller.door, wanted)
+    pools = [one.name for one in await reading.read_pools(visitor.caller.door)]
+    return visitor.page("tasks", listing=found, states=STATES, columns=COLUMNS, pools=pools)
+
+
+@router.get("/tasks/{task}")
+async def task(visitor: Looking, task: TaskId, over: Over = "step") -> Response:
+    return visitor.page("task", shown=await reading.read_task_page(visitor.caller.door, task, over), overs=OVERS)
+
+
+@router.get("/new")
+async def new_task(visitor: Looking, source: Annotated[str, Query(alias="from", max_length=63)] = "", form: Text = "") -> Response:
+    """`from`: a task whose values fill the form."""
+    visitor.check_job("submit")
+    door = visitor.caller.door
+    spec = (await reading.read_spec(door, source)).spec if source else {}
+    pools = [one.name for one in await reading.read_pools(door)]
+    if form == "toml":
+        return visitor.page("new_toml", text="", errors=(), preview=None)
+    tenant = str(spec.get("tenant", ""))
+    return visitor.page("new", form=task_form(Filled(filled_from(spec)), pools), tenant=tenant, source=source, preview=None)
+
+
+@router.get("/timeline")
+async def timeline(visitor: Looking) -> Response:
+    lines = await reading.read_timeline(visitor.caller.door)
+    limits = {"most_tasks": reading.TIMELINE_TASKS, "most_steps": reading.TIMELINE_STEPS}
+    return visitor.page("timeline", lines=lines, stages=STAGES, **limits)
+
+
+@router.get("/timeline.json")
+async def timeline_data(visitor: Looking) -> Response:
+    lines = await reading.read_timeline(visitor.caller.door)
+    return JSONResponse(as_data(lines, {line.task: f"{visitor.root}/tasks/{line.task}" for line in lines}))
+
+
+@router.get("/compare")
+async def compare(
+    visitor: Looking,
+    task: Annotated[list[str], Query(max_length=50)] = [],  # noqa: B006  never changed
+    over: Over = "step",
+) -> Response:
+    names = list(dict.fromkeys(part for one in task for part in one.replace(",", " ").split()))
+    if len(names) > MAX_RUNS:
+        raise invalid(FieldError("task", f"{len(names)} tasks; a comparison has {MAX_RUNS} at most"))
+    runs = await reading.read_runs(visitor.caller.door, names)
+    same = urlencode([("task", name) for name in names])
+    differing = differences([run.spec for run in runs])
+    return visitor.page(
+        "compare", names=names, over=over, overs=OVERS, same=same, most=MAX_RUNS, charts=compared(runs, over), differences=differing
+    )
+
+
+@router.get("/usage")
+async def usage(visitor: Looking) -> Response:
+    visitor.check_question("invoice")
+    return visitor.page("usage", shown=await reading.read_usage(visitor.caller.door))
+
+
+@router.get("/stages")
+async def stages(visitor: Looking) -> Response:
+    door = visitor.caller.door
+    return visitor.page("stages", replicas=await reading.read_replicas(door), pools=await reading.read_pools(door))

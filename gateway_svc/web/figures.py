@@ -1,0 +1,49 @@
+"""Numbers, times and sizes as people read them."""
+
+from datetime import UTC, datetime
+
+NONE = "–"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """With `digits` after the point, or as many significant ones where the number is smaller than that shows."""
+    if value is None:
+        return NONE
+    if value != 0 and abs(value) < 10**-digits:
+        return f"{value:.{digits}g}"
+    return f"{value:,.{digits}f}"
+
+
+def whole(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def size(value: int | None) -> str:
+    """Bytes, in the largest unit of which there is at least one."""
+    if value is None:
+        return NONE
+    amount, unit = float(value), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return NONE
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def moment(unix_s: float | None) -> str:
+    """Time in UTC."""
+    return NONE if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def iso(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds")

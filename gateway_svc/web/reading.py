@@ -1,0 +1,151 @@
+"""What pages ask the scheduler, as the caller's key permits. A page asks few questions at once: a tenant has four places."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from common.door.asking import Door, UnknownHere
+from common.door.billing import Billing
+from common.door.failures import read_failures
+from common.door.progress import read_evaluations, read_steps, read_versions
+from common.messages import (
+    AskDeployment,
+    AskSteps,
+    AskTask,
+    AskTasks,
+    AskUsage,
+    PoolOffer,
+    PoolsAnswer,
+    ReplicasAnswer,
+    ReplicasOf,
+    SpecAnswer,
+    StatusAnswer,
+    StepOf,
+    StepsAnswer,
+    TasksAnswer,
+    TaskStatus,
+    TaskUsage,
+    UsageAnswer,
+    WhyAnswer,
+)
+from common.task_states import ENDED
+from gateway_svc.web.views.charts import Over
+from gateway_svc.web.views.compare import Run
+from gateway_svc.web.views.listing import Listing, listing
+from gateway_svc.web.views.task import TaskPage, flat, task_charts
+from gateway_svc.web.views.timeline import TaskLine, line_of
+from gateway_svc.web.views.usage import UsagePage, usage_page
+
+AT_ONCE = 3
+"""Questions of one page at once."""
+SPARK_STEPS = 40
+"""Latest steps of a task in the list of tasks."""
+TIMELINE_TASKS = 100
+"""Latest tasks of a timeline."""
+TIMELINE_STEPS = 200
+"""Latest steps of each of them."""
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+async def read_listing(door: Door, wanted: AskTasks) -> Listing:
+    """One page of tasks. Raises: as `Door.ask`, as everything here."""
+    page = await door.ask("tasks", wanted, TasksAnswer)
+    steps = await _each(page.tasks, lambda status: latest_steps(door, status, SPARK_STEPS))
+    waiting = [status for status in page.tasks if status.state not in ENDED]
+    why = await _each(waiting, lambda status: read_why(door, status))
+    by_task = {status.task: answer for status, answer in zip(waiting, why, strict=True) if answer is not None}
+    found = {status.task: of_task for status, of_task in zip(page.tasks, steps, strict=True)}
+    return listing(wanted, page.tasks, page.cursor, found, by_task)
+
+
+async def read_status(door: Door, task: str) -> TaskStatus:
+    return (await door.ask("status", AskTask(task=task), StatusAnswer)).status
+
+
+async def read_why(door: Door, status: TaskStatus) -> WhyAnswer | None:
+    """None for a task that was deleted meanwhile."""
+    with suppress(UnknownHere):
+        return await door.ask("why", AskTask(task=status.task), WhyAnswer)
+    return None
+
+
+async def read_spec(door: Door, task: str) -> SpecAnswer:
+    return await door.ask("spec", AskTask(task=task), SpecAnswer)
+
+
+async def latest_steps(door: Door, status: TaskStatus, most: int) -> list[StepOf]:
+    """Of a task: its `most` latest steps, and those that are with the trainer."""
+    if status.state == "rejected":
+        return []
+    with suppress(UnknownHere):
+        return (await door.ask("steps", AskSteps(task=status.task, after=max(status.version - most, 0)), StepsAnswer)).steps
+    return []
+
+
+async def read_task_page(door: Door, task: str, over: Over) -> TaskPage:
+    status = await read_status(door, task)
+    why = await read_why(door, status) if status.state not in ENDED else None
+    steps, evaluations = await read_steps(door, task), await read_evaluations(door, task)
+    return TaskPage(
+        status=status,
+        why=why,
+        charts=task_charts(steps, evaluations, over),
+        over=over,
+        evaluations=evaluations,
+        versions=await read_versions(door, task),
+        spec=flat((await read_spec(door, task)).spec),
+        failures=await read_failures(door, task) if status.dead_letters else [],
+    )
+
+
+async def read_timeline(door: Door) -> list[TaskLine]:
+    """Latest tasks with their latest steps; a task without a step has no line."""
+    page = await door.ask("tasks", AskTasks(sort="created", descending=True, most=TIMELINE_TASKS), TasksAnswer)
+    begun = [status for status in page.tasks if status.state not in ("submitted", "rejected")]
+    steps = await _each(begun, lambda status: latest_steps(door, status, TIMELINE_STEPS))
+    return [line_of(status, of_task) for status, of_task in zip(begun, steps, strict=True) if of_task]
+
+
+async def read_runs(door: Door, tasks: Sequence[str]) -> list[Run]:
+    async def read(task: str) -> Run:
+        return Run(task, (await read_spec(door, task)).spec, await read_steps(door, task), await read_evaluations(door, task))
+
+    return await _each(tasks, read)
+
+
+async def read_usage(door: Door) -> UsagePage:
+    billing = Billing(door)
+    lines, budgets, prices = await billing.invoice(), await billing.budgets(), await billing.prices()
+    first = await door.ask("usage", AskUsage(), UsageAnswer)
+    tasks, cursor = list[TaskUsage](first.tasks), first.cursor
+    while cursor is not None:
+        page = await door.ask("usage", AskUsage(cursor=cursor), UsageAnswer)
+        tasks, cursor = [*tasks, *page.tasks], page.cursor
+    return usage_page(lines, budgets, prices, first.tenants, tasks)
+
+
+async def read_pools(door: Door) -> list[PoolOffer]:
+    return (await door.ask("pools", AskDeployment(), PoolsAnswer)).pools
+
+
+async def read_replicas(door: Door) -> list[ReplicasOf]:
+    return (await door.ask("replicas", AskDeployment(), ReplicasAnswer)).replicas
+
+
+async def _each(items: Iterable[T], read: Callable[[T], Awaitable[U]]) -> list[U]:
+    """The answers in order, a few questions at once. The first error ends all of them."""
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: T) -> U:
+        async with places:
+            return await read(item)
+
+    try:
+        async with asyncio.TaskGroup() as questions:
+            asked = [questions.create_task(one(item)) for item in items]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [question.result() for question in asked]

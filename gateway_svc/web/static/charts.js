@@ -1,0 +1,77 @@
+// Draws each chart from its table: what is drawn is what the table says.
+const HEIGHT = 220;
+const drawn = new Map();
+
+function read(table) {
+  const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  const columns = names.map(() => []);
+  for (const row of table.tBodies[0].rows) {
+    for (let index = 0; index < names.length; index++) {
+      const value = row.cells[index].dataset.v;
+      columns[index].push(value === undefined ? null : Number(value));
+    }
+  }
+  return { names, columns };
+}
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+// Curves differ in colour and in dashes. A bound of an interval has the colour of its mean, and is thin.
+const DASHES = [[], [8, 4], [2, 3], [12, 4, 2, 4]];
+function styles(names) {
+  const means = names.slice(1).filter((name) => !name.endsWith(" bound"));
+  return names.slice(1).map((name) => {
+    const owner = Math.max(means.findIndex((mean) => name === mean || name.startsWith(`${mean}, `)), 0);
+    const stroke = colour(`--curve-${owner % 8}`);
+    return name.endsWith(" bound") ? { label: name, stroke, dash: [3, 3], width: 1 } : { label: name, stroke, dash: DASHES[owner % 4], width: 2 };
+  });
+}
+
+// Room for the longest label.
+function axisSize(plot, values) {
+  return 24 + 7 * Math.max(3, ...(values ?? []).map((value) => String(value).length));
+}
+
+function draw(plot) {
+  const table = document.getElementById(`table-${plot.dataset.chart}`);
+  const { names, columns } = read(table);
+  const few = columns[0].length < 60;
+  const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+  const options = {
+    width: Math.max(plot.clientWidth, 200),
+    height: HEIGHT,
+    scales: { x: { time: false } },
+    axes: [axis, { ...axis, size: axisSize }],
+    series: [{ label: names[0] }, ...styles(names).map((style) => ({ ...style, spanGaps: true, points: { show: few, size: 5 } }))],
+  };
+  drawn.get(plot)?.destroy();
+  plot.replaceChildren();
+  plot.classList.add("drawn");
+  drawn.set(plot, new uPlot(options, columns, plot));
+}
+
+function drawAll() {
+  for (const plot of drawn.keys()) if (!plot.isConnected) { drawn.get(plot).destroy(); drawn.delete(plot); }
+  document.querySelectorAll(".plot").forEach((plot) => { if (!drawn.has(plot)) draw(plot); });
+  document.documentElement.dataset.drawn = String(drawn.size);
+}
+
+function redrawAll() {
+  for (const plot of [...drawn.keys()]) if (plot.isConnected) draw(plot);
+}
+
+// What a user has unfolded stays so when the page reads its data again.
+let open = new Set();
+document.addEventListener("htmx:before:swap", () => {
+  open = new Set([...document.querySelectorAll(".chart details[open] table")].map((table) => table.id));
+});
+document.addEventListener("htmx:after:swap", () => {
+  for (const id of open) document.getElementById(id)?.closest("details")?.setAttribute("open", "");
+  drawAll();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+let width = innerWidth;
+addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redrawAll(); } });
+drawAll();

@@ -1,0 +1,17 @@
+// Whether the page is live: the stream of news is connected. What changed is read again by htmx.
+const banner = document.getElementById("not-live");
+const stream = document.getElementById("live");
+
+function show(isLost) {
+  banner.hidden = !isLost;
+  document.documentElement.dataset.live = isLost ? "no" : "yes";
+}
+
+if (stream && banner) {
+  stream.addEventListener("htmx:sse:after:connection", () => show(false));
+  stream.addEventListener("htmx:sse:before:connection", (event) => {
+    if (event.detail.connection.attempt > 0 && !document.hidden) show(true);
+  });
+  stream.addEventListener("htmx:sse:error", () => show(true));
+  stream.addEventListener("htmx:error", () => show(true));
+}

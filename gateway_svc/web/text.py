@@ -1,0 +1,34 @@
+"""Hostile text made visible. Names, reasons and model output are anybody's; autoescape takes their markup, this takes what has no glyph."""
+
+import unicodedata
+
+MAX_CHARS = 20_000
+"""Maximum characters of one text on a page."""
+KEPT = "\n\t"
+
+
+def visible(value: object) -> str:
+    """Text whose control, bidirectional and invisible characters are shown by their code point, such as `⟨U+202E⟩`; cut at MAX_CHARS."""
+    text = str(value)
+    cut = text[:MAX_CHARS]
+    shown = cut if cut.isascii() and cut.isprintable() else "".join(map(_shown, cut))
+    return shown if len(text) <= MAX_CHARS else f"{shown}… ({len(text)} characters)"
+
+
+def one_line(value: object) -> str:
+    """`visible`, line breaks and tabs included."""
+    return visible(str(value).replace("\n", "⏎").replace("\t", " "))
+
+
+def _shown(character: str) -> str:
+    if character in KEPT or not _is_invisible(character):
+        return character
+    return f"⟨U+{ord(character):04X}⟩"
+
+
+def _is_invisible(character: str) -> bool:
+    """Controls, format characters (bidirectional ones among them), surrogates, private ones, separators of lines, and fillers that
+    have the width of a letter and no ink."""
+    category = unicodedata.category(character)
+    is_space = category == "Zs" and character != " "
+    return category in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") or is_space or character in "\u115f\u1160\u3164\uffa0\u2800\u034f"

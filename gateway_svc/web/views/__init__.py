@@ -1,0 +1,9 @@
+"""View models: what each page shows, as pure functions of the scheduler's answers.
+
+charts.py    a chart and the table that it is drawn from
+listing.py   tasks
+task.py      one task
+timeline.py  stages of every step
+compare.py   several runs
+usage.py     what was used and what it costs
+"""

@@ -1,0 +1,77 @@
+"""Charts. Each is a table, which the page shows as its text alternative; the script draws what the table says, and nothing else."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+MAX_ROWS = 500
+"""Maximum rows of a chart; of more, some at equal distances, and the last."""
+Over = Literal["step", "time", "tokens"]
+OVERS: Mapping[Over, str] = {"step": "step", "time": "seconds since the first step", "tokens": "sampled tokens so far"}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Row:
+    x: float
+    values: tuple[float | None, ...]
+    """By series."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    title: str
+    name: str
+    """Unique on the page; of letters and hyphens."""
+    unit: str
+    over: str
+    """What `x` is."""
+    series: tuple[str, ...]
+    rows: tuple[Row, ...]
+    """By `x`."""
+    left_out: int = 0
+    """Rows that are not shown."""
+
+    @property
+    def summary(self) -> str:
+        """The chart in a sentence."""
+        parts: list[str] = []
+        for index, name in enumerate(self.series):
+            values = [value for row in self.rows if (value := row.values[index]) is not None]
+            if values:
+                parts.append(f"{name}: {values[0]:.4g} at first, {values[-1]:.4g} at last, from {min(values):.4g} to {max(values):.4g}")
+        return f"{self.title}. " + "; ".join(parts)
+
+
+def thinned(items: Sequence[T], most: int = MAX_ROWS) -> list[T]:
+    """At most `most` of them, at equal distances, with the first and the last."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
+
+
+def chart(
+    title: str, unit: str, over: Over, points: Mapping[str, Sequence[tuple[float, float | None]]], *, most: int = MAX_ROWS
+) -> Chart | None:
+    """A chart of series, each a sequence of (x, y); None without a point. Values that are not finite are gaps."""
+    values: dict[float, list[float | None]] = {}
+    names = [name for name, found in points.items() if any(_is_finite(y) for _, y in found)]
+    for index, name in enumerate(names):
+        for x, y in points[name]:
+            if y is not None and _is_finite(y):
+                values.setdefault(x, [None] * len(names))[index] = y
+    rows = [Row(x, tuple(values[x])) for x in sorted(values)]
+    if not rows:
+        return None
+    kept = thinned(rows, most)
+    identity = "-".join("".join(one if one.isalnum() else " " for one in title.lower()).split())
+    return Chart(title, identity, unit, OVERS[over], tuple(names), tuple(kept), len(rows) - len(kept))
+
+
+def series(items: Sequence[T], xs: Sequence[float], value: Callable[[T], float | None]) -> list[tuple[float, float | None]]:
+    return [(x, value(item)) for x, item in zip(xs, items, strict=True)]
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and value - value == 0

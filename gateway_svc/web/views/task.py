@@ -1,0 +1,125 @@
+"""One task."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from common.door.failures import Failure
+from common.messages import EvaluationOf, StepOf, TaskStatus, VersionsAnswer, WhyAnswer
+from common.task_states import ENDED
+from gateway_svc.web.views.charts import Chart, Over, chart, series
+
+MAX_VERSIONS = 200
+"""Latest versions that a page lists, beside the best."""
+
+
+@dataclass(frozen=True)
+class TaskPage:
+    status: TaskStatus
+    why: WhyAnswer | None
+    charts: Sequence[Chart]
+    over: Over
+    evaluations: Sequence[EvaluationOf]
+    versions: VersionsAnswer
+    spec: Sequence[tuple[str, str]]
+    """Path of a field → its value, as a task file has it."""
+    failures: Sequence[Failure]
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status.state in ENDED
+
+    @property
+    def controls(self) -> Sequence[str]:
+        """What may be done with it now."""
+        if self.has_ended:
+            return ()
+        return ("resume", "cancel") if self.status.state == "paused" else ("pause", "cancel")
+
+
+def flat(spec: Mapping[str, JsonValue], prefix: str = "") -> list[tuple[str, str]]:
+    """Fields of a spec by their paths, values as JSON. Options of an environment are one field."""
+    found: list[tuple[str, str]] = []
+    for name, value in spec.items():
+        if isinstance(value, dict) and not prefix:
+            found += flat(value, f"{name}.")
+        else:
+            found.append((f"{prefix}{name}", json.dumps(value, ensure_ascii=False)))
+    return found
+
+
+def places(steps: Sequence[StepOf], over: Over) -> list[float]:
+    """Each step's place on the axis."""
+    if over == "step":
+        return [float(step.version) for step in steps]
+    if over == "time":
+        begun_s = steps[0].times.first_admitted_s if steps else 0.0
+        return [round(_ended_s(step) - begun_s, 3) for step in steps]
+    sampled, found = 0, list[float]()
+    for step in steps:
+        sampled += step.sampled_tokens
+        found.append(float(sampled))
+    return found
+
+
+def task_charts(steps: Sequence[StepOf], evaluations: Sequence[EvaluationOf], over: Over) -> list[Chart]:
+    """Curves over the trained steps, those with data."""
+    trained = [step for step in steps if step.state == "trained"]
+    xs = places(trained, over)
+
+    def metric(name: str) -> list[tuple[float, float | None]]:
+        return series(trained, xs, lambda step: step.metrics.get(name))
+
+    at = {step.version: x for step, x in zip(trained, xs, strict=True)}
+    found = [
+        chart("Reward", "mean of a step", over, {"reward": series(trained, xs, lambda step: step.reward)}),
+        chart("Evaluations", "mean reward, with its 95 % interval", over, evaluation_points(evaluations, at)),
+        chart("KL", "nats", over, {"to the sampler": metric("kl_sampler"), "to the base model": metric("kl_base")}),
+        chart("Entropy", "nats", over, {"entropy": metric("entropy")}),
+        chart("Lengths", "sampled tokens", over, {"mean": metric("response_length"), "longest": metric("response_length_max")}),
+        chart(
+            "Staleness",
+            "versions",
+            over,
+            {
+                "mean": series(trained, xs, lambda step: step.staleness_mean),
+                "highest": series(trained, xs, lambda step: float(step.staleness_max)),
+            },
+        ),
+    ]
+    return [one for one in found if one is not None]
+
+
+def evaluation_points(evaluations: Sequence[EvaluationOf], places: Mapping[int, float]) -> dict[str, list[tuple[float, float | None]]]:
+    """Three series for each protocol: mean, lower and upper bound. Version 0 is at the beginning of the axis."""
+    by_version = {0: 0.0, **places}
+    found: dict[str, list[tuple[float, float | None]]] = {}
+    for one in evaluations:
+        if (x := by_version.get(one.version)) is None:
+            continue
+        low, high = interval(one)
+        for name, value in ((one.protocol, reward(one)), (f"{one.protocol}, lower bound", low), (f"{one.protocol}, upper bound", high)):
+            found.setdefault(name, []).append((x, value))
+    return found
+
+
+def reward(evaluation: EvaluationOf) -> float | None:
+    return _number(evaluation.report.get("reward"))
+
+
+def interval(evaluation: EvaluationOf) -> tuple[float | None, float | None]:
+    match evaluation.report.get("interval"):
+        case [low, high]:
+            return _number(low), _number(high)
+        case _:
+            return None, None
+
+
+def _number(value: JsonValue) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _ended_s(step: StepOf) -> float:
+    return step.times.advanced_s or step.times.batched_s

@@ -1,0 +1,195 @@
+"""Pages in a headless Chromium, with a real scheduler behind them."""
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page, Route
+
+from common import streams
+from common.bus import Outgoing
+from common.messages import DeadLetter
+from gateway_svc.web.text import visible
+from tests.gateway.dashboard.hostile import LONG, TEXTS
+from tests.gateway.dashboard.site import KEYS, PAGES, Seen, Site, chromium, looking, settle
+from tests.scheduler.stages import spec
+
+pytestmark = pytest.mark.slow
+FOR_OWNERS = ("/usage",)
+FOR_MEMBERS = ("/new", "/new?form=toml")
+
+
+async def faults(page: Page) -> list[str]:
+    """What axe finds, of WCAG and of good practice."""
+    found = await Axe().run(page)
+    return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found.response["violations"]]
+
+
+async def complaints(page: Page, seen: Seen, site: Site) -> list[str]:
+    """What a page did that it may not: reports of its policy, errors, requests elsewhere, being wider than the window."""
+    found = [*await page.evaluate("window.violations"), *seen.console]
+    found += [f"asked {host}" for host in seen.hosts if host != site.address.partition("//")[2]]
+    if await page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+        found.append("wider than the window")
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("key", ["mk-reader", "mk-owner"])
+async def test_every_page_is_clean(played: Site, key: str, scheme: str) -> None:
+    role = KEYS[key][1]
+    forbidden = (*FOR_OWNERS, *FOR_MEMBERS) if role == "reader" else ()
+    found: dict[str, list[str]] = {}
+    async with chromium() as browser:
+        for width in (1280, 360):
+            async with looking(browser, played, key, color_scheme=scheme, viewport={"width": width, "height": 800}) as (page, seen):
+                for path in (*PAGES, "/tasks/slow-1"):
+                    if path in forbidden:
+                        continue
+                    await page.goto(played.root + path)
+                    await settle(page)
+                    await unfold(page)
+                    found[f"{path} at {width}"] = [*await faults(page), *await complaints(page, seen, played)]
+                    seen.console.clear()
+
+    assert len(found) >= 2 * (len(PAGES) + 1 - len(forbidden))
+    assert {path: what for path, what in found.items() if what} == {}
+
+
+async def unfold(page: Page) -> None:
+    """Show what is folded."""
+    await page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+
+
+async def test_login_page_and_errors_are_clean_and_a_planted_fault_is_found(site: Site) -> None:
+    async with chromium() as browser:
+        for scheme in ("light", "dark"):
+            page = await (await browser.new_context(color_scheme=scheme)).new_page()
+            await page.goto(f"{site.root}/login")
+            assert await faults(page) == []
+            await page.fill("#key", "mk-wrong")
+            await page.click("button.primary")
+            await page.get_by_text("This key is not valid").wait_for()
+            assert await faults(page) == []
+            await page.goto(f"{site.root}/nothing")
+            assert await faults(page) == []
+            await page.evaluate("document.querySelector('p').style.color = '#888888'; document.body.append(new Image())")
+            assert {fault.partition(":")[0] for fault in await faults(page)} >= {"image-alt"}
+
+
+async def test_charts_and_timeline_are_drawn_and_moved_by_keyboard(played: Site) -> None:
+    async with chromium() as browser, looking(browser, played, "mk-reader") as (page, seen):
+        await page.goto(f"{played.root}/tasks/letters-1")
+        await settle(page)
+        charts, tables = await page.locator(".plot canvas").count(), await page.locator(".chart details table").count()
+        await page.goto(f"{played.root}/timeline")
+        await settle(page)
+        canvas = page.locator("canvas")
+        await canvas.focus()
+        before = await canvas.evaluate("canvas => canvas.toDataURL()")
+        await page.keyboard.press("+")
+        await page.locator("canvas[data-drawn='2']").wait_for()
+        zoomed = await canvas.evaluate("canvas => canvas.toDataURL()")
+        await page.keyboard.press("0")
+        await page.locator("canvas[data-drawn='3']").wait_for()
+        whole = await canvas.evaluate("canvas => canvas.toDataURL()")
+
+    assert charts == tables == 6
+    assert before != zoomed
+    assert before == whole
+    assert seen.console == []
+
+
+async def test_list_and_task_change_by_themselves(site: Site) -> None:
+    await site.world.run("slow-1", spec(name="slow"), until="accepted")
+    async with chromium() as browser, looking(browser, site, "mk-reader") as (tasks, seen):
+        await tasks.locator("html[data-live='yes']").wait_for()
+        task = await tasks.context.new_page()
+        await task.goto(f"{site.root}/tasks/slow-1")
+        await tasks.locator("#row-slow-1 .state-running").wait_for()
+        await site.world.control("pause", "slow-1", until="paused")
+        await task.locator(".facts .state-paused").wait_for(timeout=20_000)
+        await tasks.bring_to_front()
+        await tasks.locator("#row-slow-1 .state-paused").wait_for(timeout=20_000)
+        await site.world.run("new-1", spec(name="new", steps=1))
+        await tasks.locator("#row-new-1 .state-finished").wait_for(timeout=20_000)
+    assert seen.console == []
+
+
+async def test_page_says_when_it_is_not_live(site: Site) -> None:
+    async with chromium() as browser, looking(browser, site, "mk-reader") as (page, _):
+        await page.locator("html[data-live='yes']").wait_for()
+        assert not await page.locator("#not-live").is_visible()
+
+        async def refuse(route: Route) -> None:
+            await route.abort()
+
+        await page.route("**/live*", refuse)
+        site.keys.end("mk-reader")
+        await page.locator("#not-live").wait_for(timeout=20_000)
+        await page.unroute("**/live*")
+        await page.locator("#not-live").wait_for(state="hidden", timeout=20_000)
+
+
+async def test_task_is_made_watched_and_cancelled_by_keyboard_alone(site: Site) -> None:
+    async with chromium() as browser, looking(browser, site, "mk-member") as (page, seen):
+        await page.goto(f"{site.root}/tasks")
+        await press_to(page, "New task")
+        for name, text in (("name", "slow"), ("pool", "tiny"), ("steps", "2"), ("environment.name", "toy")):
+            await tab_to(page, f"document.activeElement.name === '{name}'")
+            await page.keyboard.type(text)
+        await press_to(page, "Submit")
+        await page.get_by_text("The task is accepted.").wait_for()
+        await tab_to(page, "document.activeElement.textContent === 'Cancel…'")
+        await page.keyboard.press("Enter")
+        await press_to(page, "Cancel slow")
+        await page.get_by_text("The scheduler is asked to cancel the task.").wait_for()
+        task = page.url.rpartition("/")[2].partition("?")[0]
+        await site.world.status_becomes(task, lambda status: status.state in ("cancelled", "finished"))
+    assert seen.console == []
+
+
+async def press_to(page: Page, text: str) -> None:
+    """Go to a link or button by keyboard, and press it: another page follows."""
+    await tab_to(page, f"document.activeElement.textContent.trim().startsWith('{text}')")
+    async with page.expect_navigation():
+        await page.keyboard.press("Enter")
+
+
+async def tab_to(page: Page, condition: str) -> None:
+    for _ in range(200):
+        if await page.evaluate(condition):
+            return
+        await page.keyboard.press("Tab")
+    raise AssertionError(f"no focus with {condition}")
+
+
+async def test_hostile_texts_are_shown_as_text(site: Site) -> None:
+    await site.world.run("slow-1", spec(name="slow", environment={"name": "toy", "options": {"texts": TEXTS}}), until="accepted")
+    for number, text in enumerate([*TEXTS, LONG]):
+        letter = DeadLetter(stage="sample", subject="prompts.sample.tiny.slow-1", reason=text[:4000], attempts=1, headers={}, body=b"")
+        await site.world.bus.publish(Outgoing(streams.failed("sample", "slow-1"), letter, f"letter-{number}"))
+    await site.world.status_becomes("slow-1", lambda status: status.dead_letters == len(TEXTS) + 1)
+    async with chromium() as browser, looking(browser, site, "mk-owner") as (page, seen):
+        for path in ("/tasks/slow-1", "/tasks", "/new?from=slow-1"):
+            await page.goto(site.root + path)
+            await settle(page)
+            await unfold(page)
+            assert await page.evaluate("window.broken") is None
+            assert await complaints(page, seen, site) == []
+        await page.goto(f"{site.root}/tasks/slow-1")
+        shown = await page.locator("#failures tbody tr td:nth-child(3)").all_text_contents()
+
+    assert set(shown[: len(TEXTS)]) == {visible(text) for text in TEXTS}
+    assert len(shown) == len(TEXTS) + 1
+
+
+async def test_pages_work_without_scripts(played: Site) -> None:
+    async with chromium() as browser, looking(browser, played, "mk-owner", java_script_enabled=False) as (page, _):
+        await page.goto(f"{played.root}/tasks?state=running")
+        assert await page.locator("tbody tr").count() == 1
+        await page.get_by_role("link", name="slow-1").click()
+        await page.locator("summary", has_text="Pause").click()
+        await page.get_by_role("button", name="Pause slow-1").click()
+        await page.get_by_text("The scheduler is asked to pause the task.").wait_for()
+        await page.select_option("#theme", "dark")
+        await page.get_by_role("button", name="Set colours").click()
+        assert await page.locator("html").get_attribute("data-theme") == "dark"

@@ -1,0 +1,358 @@
+"""Pages as a browser without scripts gets them, from a real scheduler."""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from html import unescape
+from typing import Any
+
+import pytest
+
+from common import streams
+from common.bus import Bus, Outgoing
+from common.door.asking import Door
+from common.door.billing import Billing
+from common.door.progress import read_steps, read_versions
+from common.messages import AskTask, DeadLetter, StatusAnswer
+from gateway_svc.access import Caller
+from gateway_svc.http.application import all_families, described
+from tests.gateway.dashboard.hostile import TEXTS
+from tests.gateway.dashboard.site import PAGES, Site, csrf_of, session
+from tests.gateway.serving import client, gateway
+from tests.scheduler.stages import spec
+
+CSP = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+
+
+def texts_of(page: str) -> str:
+    """What is read on a page."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", page)).split())
+
+
+def cells(page: str, table: str) -> list[list[str]]:
+    """Texts of a table's body."""
+    body = page.partition(f'<table id="{table}">')[2].partition("<tbody>")[2].partition("</tbody>")[0]
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", body, re.DOTALL)
+    return [[texts_of(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)] for row in rows]
+
+
+async def test_pages_show_what_the_scheduler_answers(played: Site) -> None:
+    door = Door(played.world.bus, played.keys.url, "acme")
+    steps, versions = await read_steps(door, "letters-1"), (await read_versions(door, "letters-1")).versions
+    status = (await door.ask("status", AskTask(task="letters-1"), StatusAnswer)).status
+    ledger = await Billing(door).invoice()
+    async with session(played, "mk-owner") as browser:
+        task, tasks = (await browser.get("/tasks/letters-1")).text, (await browser.get("/tasks")).text
+        timeline, usage = (await browser.get("/timeline")).text, (await browser.get("/usage")).text
+        table = (await browser.get("/usage.csv")).text
+        data = (await browser.get("/timeline.json")).json()
+
+    rewards = re.findall(r'data-v="([^"]+)"', task.partition('<table id="table-reward">')[2].partition("</table>")[0])
+    assert list(map(float, rewards)) == [value for step in steps for value in (step.version, step.reward)]
+    entropies = re.findall(r'<td class="n" data-v="([^"]+)"', task.partition('<table id="table-entropy">')[2].partition("</table>")[0])
+    assert list(map(float, entropies)) == [step.metrics["entropy"] for step in steps]
+    assert [int(row[0].split()[0]) for row in cells(task, "versions")] == [one.version for one in versions[::-1]]
+    assert f"{status.version} of {status.steps}" in texts_of(task)
+    assert f"{status.reward:.3f} " in texts_of(tasks)
+    assert {re.sub(" .*", "", row[0]) for row in cells(timeline, "stages")} == {"letters-1", "letters-2"}
+    totals = next(row for row in cells(timeline, "stages") if row[0] == "letters-1")
+    assert float(totals[2]) == pytest.approx(sum(step.durations.sampling_s for step in steps), abs=0.005)
+    assert len(data["tasks"]) == 2
+    assert data["begun_s"] <= steps[0].times.first_admitted_s
+    assert [row[4].replace(",", "") for row in cells(usage, "days")] == [str(line.quantity) for line in ledger]
+    assert len(table.splitlines()) == len(ledger) + 1
+
+
+async def test_tasks_are_filtered_sorted_and_compared(played: Site) -> None:
+    async with session(played, "mk-reader") as browser:
+        running = texts_of((await browser.get("/tasks", params={"state": "running"})).text)
+        found = texts_of((await browser.get("/tasks", params={"text": "LETTERS", "sort": "-reward"})).text)
+        none = texts_of((await browser.get("/tasks", params={"pool": "other"})).text)
+        wrong = [await browser.get("/tasks", params=one) for one in ({"state": "odd"}, {"sort": "odd"}, {"cursor": "///"})]
+        compared = (await browser.get("/compare", params={"task": "letters-1 letters-2"})).text
+        too_many = await browser.get("/compare", params={"task": ",".join(f"t-{one}" for one in range(9))})
+
+    assert "slow-1" in running and "letters-1" not in running
+    assert "letters-1" in found and "slow-1" not in found
+    assert "No task is like that" in none
+    assert [one.status_code for one in wrong] == [400, 400, 400]
+    assert cells(compared, "differences") == [["optimizer.learning_rate", "0.001", "0.01"]]
+    assert too_many.status_code == 400
+
+
+async def test_roles_see_and_do_what_they_may(played: Site) -> None:
+    seen = {}
+    for key in ("mk-reader", "mk-member", "mk-owner", "mk-admin"):
+        async with session(played, key) as browser:
+            page = (await browser.get("/tasks/slow-1")).text
+            posted = await browser.post("/tasks/slow-1/pause", data={"csrf": csrf_of(page)})
+            await browser.post("/tasks/slow-1/resume", data={"csrf": csrf_of(page)})
+            statuses = [(await browser.get(path)).status_code for path in ("/usage", "/usage.csv", "/new", "/tasks/foreign-1")]
+            seen[key] = (page.count("Pause slow-1"), "/usage" in page, "/new" in page, posted.status_code, statuses)
+
+    assert seen["mk-reader"] == (0, False, False, 403, [403, 403, 403, 404])
+    assert seen["mk-member"] == (1, False, True, 303, [403, 403, 200, 404])
+    assert seen["mk-owner"] == (1, True, True, 303, [200, 200, 200, 404])
+    assert seen["mk-admin"] == (1, True, True, 303, [200, 200, 200, 200])
+
+
+async def test_foreign_and_absent_are_one_page(played: Site) -> None:
+    async with session(played, "mk-foreign") as browser:
+        for path in ("/tasks/{}", "/new?from={}", "/compare?task={}", "/tasks/{}/versions/1/adapter.tar"):
+            foreign, absent = [await browser.get(path.format(task)) for task in ("letters-1", "letters-9")]
+            assert (foreign.status_code, foreign.content) == (404, absent.content), path
+        page = (await browser.get("/tasks")).text
+        for verb in ("pause", "resume", "cancel"):
+            posted = [await browser.post(f"/tasks/{task}/{verb}", data={"csrf": csrf_of(page)}) for task in ("slow-1", "none-1")]
+            assert [one.status_code for one in posted] == [404, 404]
+
+    assert "letters-1" not in page and "foreign-1" in page
+
+
+async def test_task_is_paused_resumed_and_cancelled(played: Site) -> None:
+    async with session(played, "mk-member") as browser:
+        for verb, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
+            page = (await browser.get("/tasks/slow-1")).text
+            assert f"{verb.capitalize()} slow-1" in page
+            answer = await browser.post(f"/tasks/slow-1/{verb}", data={"csrf": csrf_of(page)}, follow_redirects=True)
+            assert f"The scheduler is asked to {verb} the task." in answer.text
+            await played.world.status_becomes("slow-1", lambda status, state=state: status.state == state)
+        ended = await browser.post("/tasks/slow-1/pause", data={"csrf": csrf_of(page)})
+
+    assert ended.status_code == 409
+    assert "cancelled already" in texts_of(ended.text)
+
+
+async def test_new_task_is_checked_corrected_and_submitted(site: Site) -> None:
+    fields = {"name": "sums", "pool": "tiny", "steps": "0", "environment.name": "toy", "algorithm.group_size": "two"}
+    async with session(site, "mk-member") as browser:
+        token = {"csrf": csrf_of((await browser.get("/new")).text)}
+        wrong = await browser.post("/new", data=fields | token | {"action": "check"})
+        fields |= {"steps": "1", "algorithm.group_size": "2", "algorithm.groups_per_step": "2"}
+        checked = await browser.post("/new", data=fields | token | {"action": "check"})
+        nothing = texts_of((await browser.get("/tasks")).text)
+        submitted = await browser.post("/new", data=fields | token | {"action": "submit"}, follow_redirects=True)
+        task = submitted.url.path.rpartition("/")[2]
+        again = (await browser.get("/new", params={"from": task})).text
+
+    assert wrong.status_code == 400
+    for field in ("steps", "algorithm.group_size"):
+        assert f'id="e-{field}"' in wrong.text and f'aria-describedby="e-{field}' in wrong.text
+    assert 'value="two"' in wrong.text
+    assert (checked.status_code, "It would be accepted" in checked.text) == (200, True)
+    assert "No task is like that" in nothing
+    assert "The task is accepted." in submitted.text
+    assert 'name="steps" value="1"' in again
+    await site.world.event(task, "finished")
+
+
+async def test_task_file_as_text(site: Site) -> None:
+    toml = 'name = "sums"\npool = "tiny"\nsteps = 1\n[environment]\nname = "toy"\n[algorithm]\ngroup_size = 2\ngroups_per_step = 2\n'
+    async with session(site, "mk-owner") as browser:
+        token = {"csrf": csrf_of((await browser.get("/new?form=toml")).text)}
+        answers = [await browser.post("/new/toml", data=token | {"text": text}) for text in ("= nothing", "stepps = 1\n" + toml, toml)]
+        foreign = await browser.post("/new/toml", data=token | {"text": 'tenant = "globex"\n' + toml, "action": "submit"})
+        submitted = await browser.post("/new/toml", data=token | {"text": toml, "action": "submit"})
+
+    assert [one.status_code for one in answers] == [400, 400, 200]
+    assert "not TOML" in answers[0].text
+    assert "did you mean" in answers[1].text and "stepps = 1" in answers[1].text
+    assert foreign.status_code == 403
+    assert submitted.status_code == 303
+
+
+async def test_admin_names_the_tenant_of_a_new_task(site: Site) -> None:
+    fields = {"name": "sums", "pool": "tiny", "steps": "1", "environment.name": "toy", "action": "submit"}
+    async with session(site, "mk-admin") as browser:
+        token = {"csrf": csrf_of((await browser.get("/new")).text)}
+        without = await browser.post("/new", data=fields | token)
+        named = await browser.post("/new", data=fields | token | {"tenant": "globex"})
+
+    assert 'id="e-tenant"' in without.text
+    assert named.status_code == 303
+    assert named.headers["location"].endswith("?done=submitted")
+
+
+async def test_adapter_is_downloaded_with_the_session(played: Site) -> None:
+    door = Door(played.world.bus, played.keys.url, "acme")
+    version = (await read_versions(door, "letters-1")).versions[-1]
+    async with session(played, "mk-reader") as browser:
+        answer = await browser.get(f"/tasks/letters-1/versions/{version.version}/adapter.tar")
+        absent = await browser.get("/tasks/letters-1/versions/99/adapter.tar")
+
+    assert answer.status_code == 200
+    assert len(answer.content) == version.adapter_bytes
+    assert answer.headers["etag"] == f'"{version.sha256}"'
+    assert "attachment" in answer.headers["content-disposition"]
+    assert absent.status_code == 404
+
+
+async def test_hostile_texts_are_text_everywhere(site: Site) -> None:
+    """In reasons, options and dead letters; names and ids are checked before they are stored."""
+    world = site.world
+    options = {"texts": [text.replace("\x00", "") for text in TEXTS]}
+    await world.run("slow-1", spec(name="slow", environment={"name": "toy", "options": options}), until="accepted")
+    for number, text in enumerate(TEXTS):
+        letter = DeadLetter(stage="sample", subject="prompts.sample.tiny.slow-1", reason=text, attempts=1, headers={}, body=b"")
+        await world.bus.publish(Outgoing(streams.failed("sample", "slow-1"), letter, f"letter-{number}"))
+    await world.status_becomes("slow-1", lambda status: status.dead_letters == len(TEXTS))
+    await world.control("cancel", "slow-1", reason=" ".join(TEXTS[:10]), until="cancelled")
+    async with session(site, "mk-owner") as browser:
+        pages = {path: (await browser.get(path)).text for path in ("/tasks/slow-1", "/new?from=slow-1", "/tasks", "/compare?task=slow-1")}
+        posted = {"csrf": csrf_of(pages["/tasks"]), "name": TEXTS[4], "text": "\n".join(TEXTS)}
+        pages["form"] = (await browser.post("/new", data={name: value for name, value in posted.items() if name != "text"})).text
+        pages["file"] = (await browser.post("/new/toml", data=posted)).text
+
+    failures = cells(pages["/tasks/slow-1"], "failures")
+    assert len(failures) == len(TEXTS)
+    for path, page in pages.items():
+        scripts = re.findall(r"<script\b[^>]*>", page)
+        assert all('src="/ui/static/' in script for script in scripts), path
+        assert not re.search(r"<(img|iframe|style|base|object|svg/|math|template|plaintext|xmp)\b", page), path
+        assert not set(page) & set("\u202e\u2066\u200b\x1b\x9b\x07\u2028\ufeff"), path
+
+
+async def test_session_ends_with_its_key_and_by_logging_out(site: Site) -> None:
+    async with session(site, "mk-reader") as browser:
+        cookie = browser.cookies["marlaas_session"]
+        inside = await browser.get("/tasks")
+        out = await browser.post("/logout", data={"csrf": csrf_of(inside.text)})
+        after = await browser.get("/tasks")
+        async with browser.stream("GET", "/live", headers={"Cookie": f"marlaas_session={cookie}"}) as stream:
+            assert stream.status_code == 200
+            lines = stream.aiter_lines()
+            assert await anext(lines) == "event: news"
+            site.keys.revoke("mk-reader")
+            rest = "\n".join([line async for line in lines])
+        revoked = await browser.get("/tasks", headers={"Cookie": f"marlaas_session={cookie}"})
+
+    assert (inside.status_code, out.status_code, after.status_code) == (200, 303, 303)
+    assert after.headers["location"] == "/ui/login"
+    assert "event: error" in rest
+    assert (revoked.status_code, revoked.headers["location"]) == (303, "/ui/login")
+
+
+async def test_cookie_is_for_this_site_alone_and_no_key_is_shown(site: Site) -> None:
+    async with client(site.root) as browser:
+        page = await browser.get("/login")
+        token = {"csrf": csrf_of(page.text)}
+        wrong = [await browser.post("/login", data=token | {"key": key}) for key in ("mk-nobody", "", "x" * 10_000, "é")]
+        right = await browser.post("/login", data=token | {"key": "mk-owner"})
+
+    assert [one.status_code for one in wrong] == [401] * 4
+    assert len({re.sub(r"[0-9a-f]{64}", "", one.text) for one in wrong}) == 1
+    said = right.headers["set-cookie"]
+    assert all(part in said for part in ("HttpOnly", "SameSite=strict", "Max-Age=43200", "Path=/ui"))
+    assert "mk-owner" not in said and "mk-owner" not in right.headers["location"]
+
+
+async def test_forms_without_the_token_of_their_session_change_nothing(played: Site) -> None:
+    async with session(played, "mk-owner") as browser, session(played, "mk-member") as other:
+        foreign = csrf_of((await other.get("/tasks")).text)
+        own = csrf_of((await browser.get("/tasks")).text)
+        statuses, forged = {}, ({"other": ""}, {"csrf": foreign}, {"csrf": own + "0"})
+        for path in ("/tasks/slow-1/cancel", "/new", "/new/toml", "/logout", "/theme", "/tasks/slow-1/failures/1/resend"):
+            statuses[path] = [(await browser.post(path, data=data)).status_code for data in forged]
+        as_json = await browser.post("/tasks/slow-1/cancel", json={"csrf": own})
+        by_get = await browser.get("/tasks/slow-1/cancel")
+
+    assert statuses == {path: [403] * 3 for path in statuses}
+    assert (as_json.status_code, by_get.status_code) == (415, 405)
+    status = (await Door(played.world.bus, played.keys.url, "acme").ask("status", AskTask(task="slow-1"), StatusAnswer)).status
+    assert status.state == "running"
+
+
+async def test_every_page_has_its_headers_and_wants_a_session(played: Site) -> None:
+    async with session(played, "mk-owner") as browser, client(played.root) as nobody:
+        for path in PAGES:
+            inside, outside = await browser.get(path), await nobody.get(path)
+            assert (inside.status_code, inside.headers["content-security-policy"]) == (200, CSP), path
+            assert inside.headers["cache-control"] == "no-store"
+            assert inside.headers["x-content-type-options"] == "nosniff"
+            assert (outside.status_code, outside.headers["location"]) == (303, "/ui/login"), path
+        missing = await browser.get("/nothing")
+    assert (missing.status_code, missing.headers["content-security-policy"]) == (404, CSP)
+    assert missing.headers["content-type"].startswith("text/html")
+
+
+async def test_garbage_is_refused(site: Site) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    async with session(site, "mk-owner") as browser:
+        token = csrf_of((await browser.get("/new")).text)
+        bodies: list[tuple[bytes, int]] = [
+            (b"csrf=%ff", 400),
+            (b"csrf=%00" + token.encode(), 400),
+            (b"\xff", 400),
+            (b"&".join(b"a%d=1" % number for number in range(400)), 400),
+            (b"csrf=" + b"x" * 2_000_000, 413),
+            (b"", 403),
+        ]
+        answers = [(await browser.post("/new", content=body, headers=form)).status_code for body, _ in bodies]
+        odd = ["/tasks/UPPER", "/tasks/a/versions/x/adapter.tar", f"/tasks/{'a' * 64}", "/tasks/a?over=odd", "/static/0/dashboard.css"]
+        paths = [(await browser.get(path)).status_code for path in odd]
+
+    assert answers == [status for _, status in bodies]
+    assert paths == [400, 400, 400, 400, 404]
+
+
+@dataclass(frozen=True)
+class Impatient:
+    """Access to a scheduler that is waited for hardly at all."""
+
+    door: Door
+
+    @asynccontextmanager
+    async def entered(self, bearer: str | None) -> AsyncGenerator[Caller]:
+        yield Caller(self.door, None, "admin", "")
+
+
+async def test_scheduler_away_is_a_page(bus: Bus, nats_url: str) -> None:
+    impatient = Impatient(Door(bus, nats_url, patience_s=0.1))
+    async with gateway(bus, nats_url, access=impatient, until_ready=False) as address, client(f"{address}/ui") as browser:
+        answer = await browser.get("/stages")
+
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    assert "does not answer" in texts_of(answer.text)
+
+
+async def test_server_without_keys_has_no_login(world: Any, nats_url: str) -> None:
+    async with gateway(world.bus, nats_url) as address, client(f"{address}/ui") as browser:
+        login, page, home = await browser.get("/login"), await browser.get("/tasks"), await browser.get(address)
+        refused = await browser.post("/theme", data={"theme": "dark"})
+        chosen = await browser.post("/theme", data={"theme": "dark", "back": "//evil.example", "csrf": csrf_of(page.text)})
+        dark = await browser.get("/tasks")
+
+    assert (login.status_code, login.headers["location"], home.headers["location"]) == (303, "/ui/tasks", "/ui/tasks")
+    assert (page.status_code, refused.status_code) == (200, 403)
+    assert "Log out" not in page.text and "all tenants" in page.text
+    assert chosen.headers["location"] == "/ui/tasks"
+    assert 'data-theme="dark"' in dark.text
+
+
+async def test_prefix_of_a_proxy_is_in_every_address(world: Any, nats_url: str) -> None:
+    async with gateway(world.bus, nats_url, trusted_proxies=("127.0.0.1",)) as address, client(address) as browser:
+        page = await browser.get("/ui/tasks", headers={"X-Forwarded-Prefix": "/marlaas"})
+
+    addresses = re.findall(r'(?:href|src|action|hx-get|hx-sse:connect)="([^"#]+)"', page.text)
+    assert addresses and all(one.startswith("/marlaas/ui") for one in addresses), addresses
+
+
+async def test_live_page_is_told_of_every_change(site: Site) -> None:
+    async with session(site, "mk-reader") as browser, browser.stream("GET", "/live") as stream:
+        lines = stream.aiter_lines()
+        assert await _news(lines)
+        await site.world.run("a-1", spec(steps=2))
+        assert await _news(lines)
+
+
+async def _news(lines: AsyncIterator[str]) -> bool:
+    """Waits for an event."""
+    async for line in lines:
+        if line == "event: news":
+            return True
+    return False
+
+
+def test_pages_are_not_in_the_description_of_the_interface() -> None:
+    assert not [path for path in described(all_families()).openapi()["paths"] if path.startswith("/ui") or path == "/"]
