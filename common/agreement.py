@@ -66,7 +66,7 @@ SUBJECTS = tuple(
         "served.<task>.<request>",
     )
 )
-"""As in `common/streams.py`."""
+"""As in `common/streams/`."""
 SAYS: Mapping[type[BaseModel], tuple[str, ...]] = {
     **dict.fromkeys(
         (SubmitTask, PreviewTask, ControlTask, ResendLetter, PruneTasks, DeleteTenant, UploadPackage, DeletePackage), ("tenant",)

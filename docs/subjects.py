@@ -28,7 +28,7 @@ def page() -> str:
     lines = [
         "# Subjects, streams and who may use them",
         "",
-        "Made from `common/streams.py` and `common/access` by `python -m docs.generate`. In a deployment with keys NATS refuses all",
+        "Made from `common/streams/` and `common/access` by `python -m docs.generate`. In a deployment with keys NATS refuses all",
         "that is not listed here.",
         "",
         "| stream | subjects | retention |",

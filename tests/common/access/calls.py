@@ -56,7 +56,7 @@ BLOB_CALLS = {
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the bus. `what`: name of its constant or function in `common/streams.py`; empty where it is a variable."""
+    """One call of the bus. `what`: name of its constant or function in `common/streams/`; empty where it is a variable."""
 
     service: str
     place: str

@@ -1,0 +1,131 @@
+"""Subjects, streams, consumers and buckets, as data.
+
+    jobs.<verb>.<tenant>[.<key>]                      anyone → scheduler          work queue, a consumer a tenant
+    stored.jobs.>                                     NATS → scheduler            none: headers of jobs that are stored
+    prompts.check.<family>.<task>                     scheduler → env             work queue
+    prompts.package.<family>.<tenant>.<package>       scheduler → env             work queue
+    prompts.open.<family>.<task>.<group>              scheduler → env             work queue
+    prompts.sample.<pool>.<task>.<trajectory>         env → rollout               work queue
+    prompts.serve.<pool>.<shard>.<task>.<request>     gateway → rollout           work queue
+    trajectories.turn.<family>.<task>.<trajectory>    rollout → env               work queue
+    trajectories.checked.<task>                       env → scheduler             work queue
+    trajectories.package.<tenant>.<package>           env → scheduler             work queue
+    trajectories.scored.<task>.<trajectory>           env → scheduler, trainer    limits; the scheduler deletes
+    trajectories.batch.<pool>.<task>                  scheduler → trainer         work queue
+    weight-updated.<pool>.<task>                      trainer → scheduler, every rollout replica     last few per task
+    events.<tenant>.<task>                            scheduler → clients                            last 10 000 per task
+    served.<task>.<request>                           gateway → scheduler         work queue
+    failed.<stage>.<task>                             bus → scheduler             limits, for people to read
+    ask.<tenant>.<verb>                               clients → scheduler         none: request and reply
+    replies.<gateway>                                 rollout → gateway           none: lost where nobody listens
+    cancels.<replica>                                 gateway → rollout           none: lost where nobody listens
+    filling.<stream>                                  scheduler → nobody          deleted at once, see `StreamReader.begin_block`
+
+Verbs of jobs: JOB_VERBS.
+Where a message carries several members of a group, <trajectory> is the first of them.
+
+    stores.py      streams and buckets, with their bounds
+    subjects.py    subjects, a function for each
+    contents.py    what a subject is about
+    consumers.py   durable consumers
+"""
+
+# pyright: reportUnusedImport=false
+from common.streams.consumers import (
+    ALL_JOBS,
+    NAMELESS_JOBS,
+    SCHEDULER_CHECKED,
+    SCHEDULER_FAILED,
+    SCHEDULER_PACKAGES,
+    SCHEDULER_SCORED,
+    SCHEDULER_SERVED,
+    SCHEDULER_WEIGHTS,
+    UNUSED_JOBS_S,
+    Consumer,
+    env_checks,
+    env_opens,
+    env_packages,
+    env_turns,
+    rollout_samples,
+    rollout_serves,
+    scheduler_jobs,
+    trainer_batches,
+)
+from common.streams.contents import about_packages, in_flight, is_serving, package_of, stored_reports, task_of, token
+from common.streams.stores import (
+    BATCHES,
+    BETWEEN_SERVICES,
+    BLOBS_BUCKET,
+    BUCKETS,
+    DAY_S,
+    EVENTS,
+    FAILED,
+    HISTORY,
+    HISTORY_BUCKET,
+    HTTP_KEYS,
+    HTTP_KEYS_BUCKET,
+    IN_FLIGHT,
+    JOBS,
+    KIND_HEADER,
+    MAX_WAITING_JOBS,
+    MIN_BUCKET_BYTES,
+    MIN_STREAM_BYTES,
+    PROMPTS,
+    REPLICA_TTL_S,
+    REPLICAS,
+    REPLICAS_BUCKET,
+    SCORED,
+    SERVED,
+    SETTLEMENT_HEADER,
+    STORED_JOBS,
+    STREAMS,
+    TASKS,
+    TASKS_BUCKET,
+    TURNS,
+    WEIGHTS,
+    Bucket,
+    Stream,
+    bound_of,
+    reserved_bytes,
+)
+from common.streams.subjects import (
+    ASK_QUEUE,
+    ASKS,
+    BASE_MODEL,
+    EVERY_TENANT,
+    JOB_VERBS,
+    OPERATOR,
+    SHARD,
+    VALUES,
+    ask,
+    batch,
+    cancels,
+    check,
+    check_package,
+    checked,
+    control,
+    delete_package,
+    delete_tenant,
+    events,
+    failed,
+    open_group,
+    package_checked,
+    preview,
+    prune,
+    replies,
+    resend,
+    sample,
+    scored,
+    sent_by,
+    serve,
+    served,
+    set_access,
+    set_budget,
+    set_price,
+    set_tenant,
+    submit,
+    turn,
+    upload,
+    value_subject,
+    weight_updated,
+)

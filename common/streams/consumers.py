@@ -1,0 +1,78 @@
+"""Durable consumers."""
+
+from dataclasses import dataclass
+
+from common.streams.subjects import SHARD
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A durable pull consumer, shared by all replicas that name it."""
+
+    name: str
+    stream: str
+    subject: str
+    stage: str
+    """Name in dead letters' subjects: `failed.<stage>.<task>`."""
+    task_token: int
+    """Position of the task's id among the subject's parts; -1 where there is none."""
+    ack_wait_s: float = 5.0
+    """Lease of a delivery: without a heartbeat for this long, the message is redelivered (ADR 13)."""
+    max_attempts: int = 5
+    """Maximum attempts that end in an error of the handler."""
+    max_deliveries: int = 20
+    """Maximum deliveries without an answer; many more than attempts, as a dying process affects innocent messages too."""
+    headers_only: bool = False
+    also: str | None = None
+    """A second filter beside `subject`."""
+    unused_s: float | None = None
+    """Seconds without a request after which NATS removes the consumer; its messages stay. None: never."""
+
+
+SCHEDULER_CHECKED = Consumer("scheduler-checked", "TURNS", "trajectories.checked.>", "settle", task_token=2)
+SCHEDULER_PACKAGES = Consumer("scheduler-packages", "TURNS", "trajectories.package.>", "settle-package", task_token=-1)
+SCHEDULER_SCORED = Consumer("scheduler-scored", "SCORED", "trajectories.scored.>", "settle", task_token=2, headers_only=True)
+SCHEDULER_WEIGHTS = Consumer("scheduler-weights", "WEIGHTS", "weight-updated.>", "settle", task_token=2)
+SCHEDULER_SERVED = Consumer("scheduler-served", "SERVED", "served.>", "book", task_token=-1)
+SCHEDULER_FAILED = Consumer("scheduler-failed", "FAILED", "failed.>", "settle", task_token=2)
+ALL_JOBS = "scheduler-jobs"
+"""Consumer of every tenant's jobs, of schedulers before each tenant's had one of its own. A work queue's filters must not overlap."""
+UNUSED_JOBS_S = 60.0
+
+
+def scheduler_jobs(tenant: str) -> Consumer:
+    """Jobs of one tenant: none waits behind another tenant's."""
+    name, subject = f"scheduler-jobs-{tenant}", f"jobs.*.{tenant}"
+    return Consumer(name, "JOBS", subject, "jobs", task_token=-1, also=f"{subject}.>", unused_s=UNUSED_JOBS_S)
+
+
+NAMELESS_JOBS = Consumer("scheduler-jobs-_", "JOBS", "jobs.*", "jobs", task_token=-1, unused_s=UNUSED_JOBS_S)
+"""Messages that name no tenant."""
+
+
+def env_checks(family: str) -> Consumer:
+    return Consumer(f"env-check-{family}", "PROMPTS", f"prompts.check.{family}.>", "check", task_token=3)
+
+
+def env_packages(family: str) -> Consumer:
+    return Consumer(f"env-package-{family}", "PROMPTS", f"prompts.package.{family}.>", "package", task_token=-1)
+
+
+def env_opens(family: str) -> Consumer:
+    return Consumer(f"env-open-{family}", "PROMPTS", f"prompts.open.{family}.>", "open", task_token=3)
+
+
+def env_turns(family: str) -> Consumer:
+    return Consumer(f"env-turn-{family}", "TURNS", f"trajectories.turn.{family}.>", "turn", task_token=3)
+
+
+def rollout_samples(pool: str) -> Consumer:
+    return Consumer(f"rollout-sample-{pool}", "PROMPTS", f"prompts.sample.{pool}.>", "sample", task_token=3)
+
+
+def rollout_serves(pool: str) -> Consumer:
+    return Consumer(f"rollout-serve-{pool}", "PROMPTS", f"prompts.serve.{pool}.{SHARD}.>", "serve", task_token=4)
+
+
+def trainer_batches(pool: str) -> Consumer:
+    return Consumer(f"trainer-batch-{pool}", "BATCHES", f"trajectories.batch.{pool}.>", "train", task_token=3)

@@ -1,0 +1,93 @@
+"""Streams and buckets, with their bounds."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DAY_S = 86_400.0
+KIND_HEADER = "Marlaas-Kind"
+SETTLEMENT_HEADER = "Marlaas-Settlement"
+REPLICAS_BUCKET = "replicas"
+REPLICA_TTL_S = 10.0
+TASKS_BUCKET = "tasks"
+BLOBS_BUCKET = "blobs"
+HISTORY_BUCKET = "history"
+HTTP_KEYS_BUCKET = "http-keys"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A JetStream stream. Work queues drop a message once it is acknowledged; limits streams keep it."""
+
+    name: str
+    subjects: tuple[str, ...]
+    retention: Literal["workqueue", "limits"] = "workqueue"
+    max_per_subject: int = -1
+    """Maximum messages of one subject. A new one drops the oldest, or is refused where `refuses` says so."""
+    refuses: bool = False
+    announced: str = ""
+    """Subject, for NATS's core, of the headers of each message once it is stored; empty: it is not announced."""
+    max_age_s: float = 0.0
+    """0: no limit. Backlogs are bounded by admission, not by dropping messages."""
+    share: float = 0.0
+    """Of the bytes that all streams together may have (`MARLAAS_NATS_STREAMS_BYTES`)."""
+    drops_oldest: bool = False
+    """What a full stream does. True: it drops the oldest message, which PostgreSQL has the content or the record of. False: it refuses."""
+    max_message_bytes: int = 8 * 1024 * 1024
+    duplicate_window_s: float = 120.0
+
+    @property
+    def filling(self) -> str:
+        """Subject of messages without content, in streams of IN_FLIGHT; no consumer takes it."""
+        return f"filling.{self.name}"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A key-value bucket: one value a key. A full one refuses new keys, and values that are larger than those they replace."""
+
+    name: str
+    share: float
+    """Of the bytes that all streams and buckets together may have."""
+    ttl_s: float = 0.0
+    """Seconds that a value is kept; 0: until it is deleted."""
+    max_value_bytes: int = 2 * 1024 * 1024
+
+
+MAX_WAITING_JOBS = 100
+"""Jobs of one tenant, verb and key that wait or are handled; NATS refuses more, and takes those of others."""
+STORED_JOBS = "stored.jobs.>"
+JOBS = Stream("JOBS", ("jobs.>",), share=0.05, max_per_subject=MAX_WAITING_JOBS, refuses=True, announced=STORED_JOBS)
+PROMPTS = Stream("PROMPTS", ("prompts.>", "filling.PROMPTS"), share=0.2)
+TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "trajectories.package.>", "filling.TURNS"), share=0.2)
+SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits", share=0.23)
+BATCHES = Stream("BATCHES", ("trajectories.batch.>", "filling.BATCHES"), share=0.05)
+WEIGHTS = Stream("WEIGHTS", ("weight-updated.>",), retention="limits", max_per_subject=8, share=0.05)
+EVENTS = Stream("EVENTS", ("events.>",), retention="limits", max_per_subject=10_000, max_age_s=30 * DAY_S, share=0.1, drops_oldest=True)
+FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S, share=0.04, drops_oldest=True)
+SERVED = Stream("SERVED", ("served.>",), max_age_s=3 * DAY_S, share=0.02)
+STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, SERVED)
+REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
+TASKS = Bucket(TASKS_BUCKET, share=0.04)
+HISTORY = Bucket(HISTORY_BUCKET, share=0.005)
+HTTP_KEYS = Bucket(HTTP_KEYS_BUCKET, share=0.01)
+BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS)
+MIN_STREAM_BYTES = 32 * 1024 * 1024
+"""Lowest bound of a stream: four of the largest messages."""
+MIN_BUCKET_BYTES = 8 * 1024 * 1024
+"""The same of a bucket: four of its largest values."""
+
+
+def bound_of(store: Stream | Bucket, streams_bytes: int) -> int:
+    """Bytes of one stream or bucket, of those that all together may have."""
+    return max(int(streams_bytes * store.share), MIN_BUCKET_BYTES if isinstance(store, Bucket) else MIN_STREAM_BYTES)
+
+
+def reserved_bytes(streams_bytes: int) -> int:
+    """What NATS reserves for all streams and buckets: more than `streams_bytes` where these are few."""
+    return sum(bound_of(store, streams_bytes) for store in (*STREAMS, *BUCKETS))
+
+
+IN_FLIGHT = (PROMPTS, TURNS, SCORED, BATCHES)
+"""Streams whose every message is about one task, and useless once that has ended; except requests to versions (`is_serving`)."""
+BETWEEN_SERVICES = (*IN_FLIGHT, WEIGHTS)
+"""Streams whose senders wait where they are full."""

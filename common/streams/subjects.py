@@ -1,0 +1,159 @@
+"""Subjects, a function for each."""
+
+from typing import Literal
+
+JOB_VERBS = (
+    *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "delete-package"),
+    *("set-tenant", "delete-tenant", "set-price", "set-budget", "set-access"),
+)
+
+
+def submit(tenant: str) -> str:
+    return f"jobs.submit.{tenant}"
+
+
+def control(verb: Literal["cancel", "pause", "resume", "delete"], tenant: str) -> str:
+    return f"jobs.{verb}.{tenant}"
+
+
+def resend(tenant: str) -> str:
+    return f"jobs.resend.{tenant}"
+
+
+def set_tenant(tenant: str | None) -> str:
+    """`tenant`: None for the default limits of all."""
+    return f"jobs.set-tenant.{tenant or EVERY_TENANT}"
+
+
+def set_budget(tenant: str) -> str:
+    return f"jobs.set-budget.{tenant}"
+
+
+def set_access(tenant: str | None) -> str:
+    """`tenant`: None for the operators' own keys."""
+    return f"jobs.set-access.{tenant or EVERY_TENANT}"
+
+
+def set_price() -> str:
+    """Prices are of no tenant."""
+    return f"jobs.set-price.{EVERY_TENANT}"
+
+
+def delete_tenant(tenant: str) -> str:
+    return f"jobs.delete-tenant.{tenant}"
+
+
+def preview(tenant: str) -> str:
+    return f"jobs.preview.{tenant}"
+
+
+def prune(tenant: str) -> str:
+    return f"jobs.prune.{tenant}"
+
+
+def upload(tenant: str) -> str:
+    return f"jobs.upload.{tenant}"
+
+
+def delete_package(tenant: str) -> str:
+    return f"jobs.delete-package.{tenant}"
+
+
+def sent_by(job: str, key: str) -> str:
+    """A job's subject with the public key of its sender. NATS permits it to that key alone, so it proves who has sent the job."""
+    return f"{job}.{key}"
+
+
+def check(family: str, task: str) -> str:
+    return f"prompts.check.{family}.{task}"
+
+
+def checked(task: str) -> str:
+    return f"trajectories.checked.{task}"
+
+
+def check_package(family: str, tenant: str, package: str) -> str:
+    """`package`: its digest."""
+    return f"prompts.package.{family}.{tenant}.{package}"
+
+
+def package_checked(tenant: str, package: str) -> str:
+    return f"trajectories.package.{tenant}.{package}"
+
+
+def open_group(family: str, task: str, group: int) -> str:
+    return f"prompts.open.{family}.{task}.{group}"
+
+
+def sample(pool: str, task: str, trajectory: str) -> str:
+    return f"prompts.sample.{pool}.{task}.{trajectory}"
+
+
+SHARD = "0"
+"""The only part of a pool's replicas so far."""
+BASE_MODEL = "_base"
+"""In place of the task in a subject of serving: the pool's base model. No task can have this name."""
+
+
+def serve(pool: str, task: str | None, request: str) -> str:
+    """`task`: None for the base model."""
+    return f"prompts.serve.{pool}.{SHARD}.{task or BASE_MODEL}.{request}"
+
+
+def replies(gateway: str) -> str:
+    return f"replies.{gateway}"
+
+
+def cancels(replica: str) -> str:
+    return f"cancels.{replica}"
+
+
+def turn(family: str, task: str, trajectory: str) -> str:
+    return f"trajectories.turn.{family}.{task}.{trajectory}"
+
+
+def scored(task: str, trajectory: str) -> str:
+    return f"trajectories.scored.{task}.{trajectory}"
+
+
+def batch(pool: str, task: str) -> str:
+    return f"trajectories.batch.{pool}.{task}"
+
+
+def weight_updated(pool: str, task: str) -> str:
+    return f"weight-updated.{pool}.{task}"
+
+
+def events(tenant: str, task: str) -> str:
+    return f"events.{tenant}.{task}"
+
+
+def served(task: str | None, request: str) -> str:
+    """`task`: None for the base model."""
+    return f"served.{task or BASE_MODEL}.{request}"
+
+
+def failed(stage: str, task: str) -> str:
+    return f"failed.{stage}.{task}"
+
+
+ASKS = "ask.*.*"
+ASK_QUEUE = "scheduler"
+"""Queue group of the scheduler's replicas: one of them answers."""
+EVERY_TENANT = "_all"
+"""In place of the tenant in a subject of `ask`: all of them, for the operator. No tenant can have this name."""
+OPERATOR = "_operator"
+"""In place of a tenant in lists by tenant: tasks that the operator has submitted. No tenant can have this name."""
+
+
+def ask(tenant: str | None, verb: str) -> str:
+    """`tenant`: None for all, which only the operator may ask about."""
+    return f"ask.{tenant or EVERY_TENANT}.{verb}"
+
+
+VALUES = "$KV."
+
+
+def value_subject(bucket: str, key: str) -> str:
+    """Subject that sets a key-value entry: a bucket is a stream underneath."""
+    return f"{VALUES}{bucket}.{key}"
