@@ -56,7 +56,7 @@ LIMITS: dict[Limit, Kind] = {
     "max_sequences": Kind("sequences in flight, over all pools", "wait until some end", lowest=1),
     "max_pool_sequences": Kind("sequences in flight in one pool", "wait until some end", lowest=1),
     "max_pool_tokens": Kind("tokens in flight in one pool", "wait until some end", lowest=1),
-    "max_tokens": Kind("tokens in all", "none: they are used"),
+    "max_tokens": Kind("tokens in all, served ones included", "none: they are used"),
     "max_stored_bytes": Kind("bytes of adapters, checkpoints, batches and packages", FREES),
     "max_adapters": Kind("adapters that are kept", FREES),
     "max_packages": Kind("packages, refused ones included", "delete some with `marlaas envs delete`", 100),

@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 MIN_SERVER = (2, 10)
 """Minimum version: older servers ignore several consumer filters without an error."""
+DISCARD_S = 1.0
 TOO_FEW_NODES = 10005
 """JetStream's error code for a declaration that needs nodes of the cluster that are not there yet."""
 
@@ -89,7 +90,7 @@ class Connection:
                 await connection._connect()
                 break
             except asyncio.CancelledError:
-                await connection.client.close()  # the server may have taken the connection already
+                await _discard(connection.client)
                 raise
             except (TimeoutError, OSError, NatsError) as raised:
                 attempt += 1
@@ -101,7 +102,7 @@ class Connection:
                     event = "nats_tls_fails" if tls_failure(error) else "nats_refuses_credentials"
                     log.error(event, url=server.shown, attempt=attempt, reason=reason)
                 else:
-                    await connection.client.close()
+                    await _discard(connection.client)
                     raise (Fatal if tls_failure(error) else KeyRefused)(reason) from None
                 await asyncio.sleep(timings.backoff.pause_s(attempt))
                 await connection.client.close()
@@ -267,6 +268,13 @@ def _options(server: Server, key: Credentials | None, timings: Timings) -> dict[
     if server.tls.are_given:
         options["tls"] = server.tls.context()
     return options | (_signing(key) | {"inbox_prefix": key.inbox} if key else {})
+
+
+async def _discard(client: NatsClient) -> None:
+    """Close a connection that the server may have taken. A handshake of TLS that has failed never reports its end to nats-py."""
+    with suppress(TimeoutError, OSError, NatsError):
+        async with asyncio.timeout(DISCARD_S):
+            await client.close()
 
 
 def _signing(key: Credentials) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def _objection_to_users(settings: Settings) -> str | None:
 
 
 def _objection_to_passwords(settings: Settings) -> str | None:
-    for field in settings.secrets:
+    for field in (secret for secret in settings.secrets if secret.endswith("_url")):
         if passwords_beyond_loopback(getattr(settings, field)) & KNOWN_PASSWORDS:
             return f"{settings.variable(field)}: beyond this machine its password is one that everybody knows; choose another"
     return None

@@ -27,7 +27,7 @@ class CannedEngine:
     """An engine whose requests all get the same reply, at the moment when `requests` of them wait for it."""
 
     def __init__(self, reply: Sampled, requests: int) -> None:
-        self.settings = SimpleNamespace(context_tokens=100_000, adapters_held=8)
+        self.settings = SimpleNamespace(context_tokens=100_000, adapters_held=8, serving_adapters=0)
         self._reply = reply
         self._missing = requests
         self._all_there = asyncio.Event()

@@ -17,6 +17,7 @@ from common.door.errors import NoAnswer
 from common.errors import Fatal, QueueFull, Unavailable
 from common.messages import ControlTask
 from marlaas.tenancy import accounts, keys, recording
+from marlaas.tenancy.receiving import Receiver
 from marlaas.tenancy.recording import Operator
 from tests.common.access.keyed import TENANTS, Keyed, keyed_server
 from tests.conftest import HASTY, at_work, eventually, running
@@ -67,9 +68,9 @@ async def turn_over(operator: Operator, keyed: Keyed, tenant: str, folder: Path,
     took, files = list[float](), list[Path]()
     for number in numbers:
         name, first, second = f"k{number}", folder / f"{tenant}-{number}.creds", folder / f"{tenant}-{number}-next.creds"
-        await keys.create_key(operator, tenant, name, "member", first, None)
+        await keys.create_key(operator, tenant, name, "member", Receiver(first, print), None)
         old = await connect(keyed, first)
-        await keys.rotate_key(operator, tenant, name, second, keep_old=False)
+        await keys.rotate_key(operator, tenant, name, Receiver(second, print), keep_old=False)
         await eventually(lambda old=old: not old.is_connected, 10)
         new = await connect(keyed, second)
         began = time.monotonic()
@@ -104,7 +105,7 @@ async def test_revoked_keys_are_offline_at_once_and_others_lose_nothing(
                     await accounts.create_tenant(operator, tenant)
                     for number in range(SENDERS):
                         file = folder / f"{tenant}-sender-{number}.creds"
-                        await keys.create_key(operator, tenant, f"sender-{number}", "member", file, None)
+                        await keys.create_key(operator, tenant, f"sender-{number}", "member", Receiver(file, print), None)
                         client = await sending.enter_async_context(await connect(keyed, file))
                         flow.clients.append(client)
                         await sending.enter_async_context(at_work(flow.send(client, tenant, f"{tenant}-{number}")))
