@@ -16,7 +16,7 @@ from tests.chaos.clock import Clocks
 from tests.chaos.proxy import Wire
 from tests.common.access.keyed import key_for_everything
 
-SERVICES = ("scheduler", "env", "rollout-tiny", "trainer-tiny")
+SERVICES = ("scheduler", "env", "rollout-tiny", "trainer-tiny", "gateway")
 SERVERS = ("nats", "postgres")
 
 

@@ -157,6 +157,7 @@ async def finish(postgres_port: int, migrated: str, folder: Path) -> Finished:
             async with running_world(bus, url, made) as world:
                 await _play(world, made)
                 await GarbageCollector(world.database, bus, sweep_s=60).sweep()  # messages that arrived after their task's end
+                await bus.publish_raw(streams.serve("tiny", "a", "r1"), b"{}", "serve:r1", {})  # versions of ended tasks are served
                 await clean(world)
     return Finished(postgres_port, url.rpartition("/")[2], folder / "nats", made.opened, made.batches)
 
