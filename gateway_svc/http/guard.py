@@ -156,7 +156,8 @@ class _Body:
         return message
 
     async def discard(self) -> None:
-        """Read what is refused unread, and some more than the limit: closing a connection while bytes come resets it, and the client never sees the answer."""
+        """Read what was refused unread, and some more than the limit: closing a connection while bytes come resets it, and the client
+        never sees the answer."""
         if "expect" in self._headers:  # the client waits for permission to send it
             return
         with suppress(TimeoutError):
