@@ -166,7 +166,14 @@ def schemas_of(tools: Sequence[Mapping[str, object]]) -> dict[str, Schema]:
                 parameters = rest.get("parameters") or {}
                 if not isinstance(parameters, dict):
                     raise ValueError(f"the parameters of tool {name} are not a JSON schema")
-                found[name] = parameters
+                found[name] = _readable(parameters)
             case _:
                 raise ValueError('a tool is not of the shape {"type": "function", "function": {"name": ..., "parameters": ...}}')
     return found
+
+
+def _readable(parameters: Schema) -> Schema:
+    """What the grammar of calls reads of a schema: `true`, and what is no schema, describe no parameter."""
+    properties, required = parameters.get("properties"), parameters.get("required")
+    kept = {key: value for key, value in properties.items() if isinstance(value, dict)} if isinstance(properties, dict) else {}
+    return {"properties": kept, "required": [one for one in required if isinstance(one, str)] if isinstance(required, list) else []}
