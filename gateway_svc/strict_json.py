@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from typing import NoReturn
 
 from pydantic import JsonValue
@@ -87,8 +88,8 @@ def finite(digits: str) -> float:
 def _without_duplicates(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _wrong(f"the key '{next(name for name in names if names.count(name) > 1)[:100]}' is given twice")
+        counted = Counter(name for name, _ in pairs)
+        raise _wrong(f"the key '{next(name for name, count in counted.items() if count > 1)[:100]}' is given twice")
     return found
 
 

@@ -16,6 +16,7 @@ MIB = 1024 * 1024
     [
         (b'"' + b'\\"' * 20_000, "Unterminated"),
         (b'"' + b"\\" * 40_001, "Unterminated"),
+        (b"{" + b",".join(b'"%d":1' % key for key in [*range(20_000), 19_999]) + b"}", "'19999' is given twice"),
         (b"[" + b"[]," * 500_000 + b"[]]", "too many"),
     ],
 )
