@@ -165,7 +165,7 @@ class KeyAccess:
         """Close the connection once it is to be closed, or NATS has closed it for good, as it does with that of a revoked key."""
         try:
             bus = await asyncio.shield(found.opening)
-        except MarlaasError:
+        except Exception:  # the request tells it; the next one tries again
             self._remove(digest, found)
             return
         waiting: list[asyncio.Task[object]] = [asyncio.create_task(bus.wait_fatal()), asyncio.create_task(found.closing.wait())]
