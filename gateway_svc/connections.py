@@ -14,7 +14,7 @@ from common.access.keys import Seed
 from common.bus import NO_FILES, Bus, TlsFiles
 from common.bus.timings import DEFAULT, Timings
 from common.door.asking import Door
-from common.errors import Fatal, KeyRefused, MarlaasError, Unavailable
+from common.errors import Fatal, KeyRefused, Unavailable
 from common.messages import HttpKey
 from gateway_svc.access import Caller, Unauthorized
 from gateway_svc.keys import HttpKeys

@@ -175,5 +175,9 @@ def schemas_of(tools: Sequence[Mapping[str, object]]) -> dict[str, Schema]:
 def _readable(parameters: Schema) -> Schema:
     """What the grammar of calls reads of a schema: `true`, and what is no schema, describe no parameter."""
     properties, required = parameters.get("properties"), parameters.get("required")
-    kept = {key: value for key, value in properties.items() if isinstance(value, dict)} if isinstance(properties, dict) else {}
-    return {"properties": kept, "required": [one for one in required if isinstance(one, str)] if isinstance(required, list) else []}
+    found: Schema = {"properties": {}, "required": []}
+    if isinstance(properties, dict):
+        found["properties"] = {key: value for key, value in properties.items() if isinstance(value, dict)}
+    if isinstance(required, list):
+        found["required"] = [one for one in required if isinstance(one, str)]
+    return found

@@ -16,6 +16,13 @@ TEXT = http_key(Seed.new(Kind.USER))
 KEY = SimpleNamespace(digest=digest_of(TEXT), token="a.b.c", tenant="acme", role="member", key="U", ends=None)
 
 
+class Keys:
+    """One key, which is valid."""
+
+    def find(self, digest: str) -> object:
+        return KEY if digest == KEY.digest else None
+
+
 async def test_connection_that_fails_unexpectedly_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[object] = []
 
@@ -23,9 +30,12 @@ async def test_connection_that_fails_unexpectedly_is_tried_again(monkeypatch: py
         tried.append(given)
         raise RuntimeError("an error that nobody knows of")
 
+    def credentials(*_: object) -> object:
+        return None
+
     monkeypatch.setattr(connections, "Bus", SimpleNamespace(connect=connect))
-    monkeypatch.setattr(connections, "credentials_of", lambda *_: None)
-    access = KeyAccess(cast(HttpKeys, SimpleNamespace(find=lambda _: KEY, has_ended=lambda _: False)), Nats("nats://absent", "gateway"))
+    monkeypatch.setattr(connections, "credentials_of", credentials)
+    access = KeyAccess(cast(HttpKeys, Keys()), Nats("nats://absent", "gateway"))
     for _ in range(2):
         with pytest.raises(RuntimeError):
             async with access.entered(TEXT):
