@@ -14,7 +14,7 @@ from common.access.keys import Seed
 from common.bus import NO_FILES, Bus, TlsFiles
 from common.bus.timings import DEFAULT, Timings
 from common.door.asking import Door
-from common.errors import Fatal, KeyRefused, MarlaasError, Unavailable
+from common.errors import Fatal, KeyRefused, Unavailable
 from common.messages import HttpKey
 from gateway_svc.access import Caller, Unauthorized
 from gateway_svc.keys import HttpKeys
@@ -165,7 +165,7 @@ class KeyAccess:
         """Close the connection once it is to be closed, or NATS has closed it for good, as it does with that of a revoked key."""
         try:
             bus = await asyncio.shield(found.opening)
-        except MarlaasError:
+        except Exception:  # the request tells it; the next one tries again
             self._remove(digest, found)
             return
         waiting: list[asyncio.Task[object]] = [asyncio.create_task(bus.wait_fatal()), asyncio.create_task(found.closing.wait())]

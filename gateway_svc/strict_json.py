@@ -1,7 +1,9 @@
 """JSON as RFC 8259 has it, and no more: what Python's reader takes besides is refused, and so is what PostgreSQL cannot store."""
 
 import json
+import math
 import re
+from collections import Counter
 from typing import NoReturn
 
 from pydantic import JsonValue
@@ -12,7 +14,12 @@ MAX_DEPTH = 32
 """Maximum depth of arrays and objects in a body."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DEPTH = {"[": 1, "{": 1, "]": -1, "}": -1}
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+MAX_PARTS = 500_000
+"""Maximum arrays and objects of a body, and half of the maximum of texts: a few bytes of each become a hundred in memory."""
+INTEGERS = range(-(2**63), 2**64)
+"""Whole numbers that messages can have."""
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+|[\[\]{}]', re.DOTALL)
+"""Matches a text that does not end, too: otherwise every quotation mark in it would be tried as a beginning."""
 
 
 def read_json(body: bytes) -> JsonValue:
@@ -24,27 +31,32 @@ def read_json(body: bytes) -> JsonValue:
     if depth_of(text) > MAX_DEPTH:
         raise _wrong(f"more than {MAX_DEPTH} arrays and objects are nested")
     try:
-        found = json.loads(text, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_without_duplicates)
+        found = json.loads(text, parse_constant=_no_number, parse_float=finite, object_pairs_hook=_without_duplicates)
     except json.JSONDecodeError as error:
         raise _wrong(f"not JSON: {error.msg} at character {error.pos}") from None
     except ValueError as error:  # whole numbers of more than 4,300 digits
         raise _wrong(str(error)) from None
-    check_texts(found)
+    check_values(found)
     return found
 
 
 def depth_of(text: str) -> int:
-    """Maximum nesting of arrays and objects, found without building any of them."""
+    """Maximum nesting of arrays and objects, found without building any of them. Raises: Problem when there are too many."""
     deepest = depth = 0
-    for token in _STRING_OR_BRACKET.findall(text):
-        depth += _DEPTH.get(token, 0)
+    for number, token in enumerate(_STRING_OR_BRACKET.finditer(text)):
+        if number >= 2 * MAX_PARTS:
+            raise _wrong(f"too many texts, arrays and objects: at most {MAX_PARTS}")
+        depth += _DEPTH.get(text[token.start()], 0)
         deepest = max(deepest, depth)
     return deepest
 
 
-def check_texts(value: JsonValue) -> None:
-    """Raises: Problem for a text with NUL or a lone surrogate, keys included."""
+def check_values(value: JsonValue) -> None:
+    """Raises: Problem for a text with NUL or a lone surrogate, keys included, and for a whole number that no message can have."""
     match value:
+        case int():
+            if value not in INTEGERS:
+                raise _wrong(f"{str(value)[:40]} is too large")
         case str():
             if "\0" in value:
                 raise _wrong("a text has the character NUL")
@@ -52,11 +64,11 @@ def check_texts(value: JsonValue) -> None:
                 raise _wrong("a text has half of a surrogate pair")
         case list():
             for one in value:
-                check_texts(one)
+                check_values(one)
         case dict():
             for name, one in value.items():
-                check_texts(name)
-                check_texts(one)
+                check_values(name)
+                check_values(one)
         case _:
             pass
 
@@ -65,9 +77,10 @@ def _no_number(name: str) -> NoReturn:
     raise _wrong(f"{name} is no number of JSON")
 
 
-def _finite(digits: str) -> float:
+def finite(digits: str) -> float:
+    """Raises: Problem for what JSON has no number for."""
     number = float(digits)
-    if number in (float("inf"), float("-inf")):
+    if not math.isfinite(number):
         raise _wrong(f"{digits[:40]} is too large")
     return number
 
@@ -75,8 +88,8 @@ def _finite(digits: str) -> float:
 def _without_duplicates(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _wrong(f"the key '{next(name for name in names if names.count(name) > 1)[:100]}' is given twice")
+        counted = Counter(name for name, _ in pairs)
+        raise _wrong(f"the key '{next(name for name, count in counted.items() if count > 1)[:100]}' is given twice")
     return found
 
 

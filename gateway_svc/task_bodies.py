@@ -1,15 +1,18 @@
 """Task files as requests have them: JSON or TOML, for one tenant."""
 
 import hashlib
+import re
 import tomllib
 from collections.abc import Mapping
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from gateway_svc.problems import FieldError, Problem, forbidden, invalid
-from gateway_svc.strict_json import MAX_DEPTH, check_texts, read_json
+from gateway_svc.strict_json import MAX_DEPTH, check_values, finite, read_json
 
 JSON, TOML = "application/json", "application/toml"
+_DOTTED = re.compile(rf"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}", re.ASCII)
+"""Dotted keys that nest too deep. tomllib takes time and memory that grow with the square of their length."""
 IDEMPOTENCY_KEY = r"^[\x21-\x7e]{1,255}$"
 _VALUE = TypeAdapter[JsonValue](JsonValue)
 
@@ -42,18 +45,21 @@ def id_of(tenant: str, idempotency_key: str) -> str:
 
 def _read_toml(body: bytes) -> JsonValue:
     try:
-        found = _VALUE.validate_python(tomllib.loads(body.decode()), strict=True)
+        text = body.decode()
+        if _DOTTED.search(text):
+            raise _too_deep()
+        found = _VALUE.validate_python(tomllib.loads(text, parse_float=finite), strict=True)
     except UnicodeDecodeError as error:
         raise invalid(FieldError("", f"not UTF-8: byte {error.start}")) from None
-    except tomllib.TOMLDecodeError as error:
-        raise invalid(FieldError("", f"not TOML: {error}")) from None
     except ValidationError:
         raise invalid(FieldError("", "dates and times are in no task file")) from None
+    except ValueError as error:  # TOMLDecodeError, and whole numbers of more than 4,300 digits
+        raise invalid(FieldError("", f"not TOML: {error}")) from None
     except RecursionError:
         raise _too_deep() from None
     if _depth(found) > MAX_DEPTH:
         raise _too_deep()
-    check_texts(found)
+    check_values(found)
     return found
 
 

@@ -236,10 +236,13 @@ class Engine:
         if request_ids:
             await self._llm.abort(list(request_ids))
 
-    async def generate(self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int) -> AsyncGenerator[Any]:
-        """vLLM's outputs for one request, which it aborts when the generator is closed early."""
+    async def generate(
+        self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int, apart: str = ""
+    ) -> AsyncGenerator[Any]:
+        """vLLM's outputs for one request, which it aborts when the generator is closed early. `apart`: name of those who share a prefix
+        cache; it is one of theirs alone."""
         lora = self._requests[adapter] if adapter is not None else None
-        prompt = {"type": "token", "prompt_token_ids": list(ids)}
+        prompt = {"type": "token", "prompt_token_ids": list(ids)} | ({"cache_salt": apart} if apart else {})
         try:
             async with aclosing(self._llm.generate(prompt, params, request_id, lora_request=lora, priority=priority)) as outputs:
                 async for output in outputs:

@@ -30,6 +30,8 @@ class StreamRequest:
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
     top_logprobs: int | None = None
+    tenant: str = ""
+    """Only its own prompts are found in the prefix cache: what is cached there shows what others have asked. Empty: anybody's."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ async def stream(engine: Engine, request: StreamRequest) -> AsyncGenerator[Strea
 
     The request is urgent: it takes the place of rollouts where none is free. Raises: as `Engine.sample`.
     """
-    outputs = engine.generate(request.request_id, request.ids, _params(request), request.adapter, URGENT_PRIORITY)
+    outputs = engine.generate(request.request_id, request.ids, _params(request), request.adapter, URGENT_PRIORITY, request.tenant)
     async with aclosing(outputs):
         async for output in outputs:
             answer = output.outputs[0]

@@ -4,7 +4,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import nullcontext, suppress
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ DISCARDED = 8 * 1024 * 1024
 """Bytes that are read of a body that is too large, and DISCARD_S the maximum seconds for it."""
 DISCARD_S = 2.0
 HEALTH = ("/healthz", "/readyz")
+READING = ("GET", "HEAD", "OPTIONS")
 _HOST = re.compile(r"^\[?(?P<name>[^\]]*?)\]?(:\d+)?$")
 
 T = TypeVar("T")
@@ -70,12 +71,15 @@ class Guard:
     def _check(self, scope: Scope, *, is_health: bool) -> None:
         """Raises: Problem for a request that no route may get."""
         if self._gateway.drain.began.is_set() and not is_health:
-            headers = {"Retry-After": "1", "Connection": "close"}
-            raise Problem(503, "Unavailable", "this replica ends; send the request again", "draining", headers=headers)
-        host = _HOST.match(Headers(scope=scope).get("host", ""))
+            refusal = {"Retry-After": "1", "Connection": "close"}
+            raise Problem(503, "Unavailable", "this replica ends; send the request again", "draining", headers=refusal)
+        headers = Headers(scope=scope)
+        host = _HOST.match(headers.get("host", ""))
         if self._gateway.settings.nats_creds is None and (host is None or not is_loopback(host["name"])):
             # Without keys, a page whose name leads to this machine (DNS rebinding) would be an admin.
             raise Problem(421, "Misdirected request", "without keys, the door has only names of this machine", "misdirected")
+        if self._gateway.settings.nats_creds is None and scope["method"] not in READING:
+            check_site(headers, self._gateway.settings.cors_origins)
 
     async def _fail(self, error: Exception, scope: Scope, receive: Receive, sent: "_Sent") -> None:
         problem = as_problem(error)
@@ -84,6 +88,12 @@ class Guard:
             problem = Problem(500, "Internal error", "the gateway's log has the reason under the id in x-request-id", "internal")
         if sent.status is None:
             await self.render(scope["path"], problem)(scope, receive, sent)
+
+
+def check_site(headers: Headers, origins: Collection[str] = ()) -> None:
+    """Raises: Problem for what a browser sends for a page of another site, unless the page is of one of these origins."""
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and headers.get("origin") not in origins:
+        raise Problem(403, "Not permitted", "a page of another site sends this", "cross_site")
 
 
 def _longest(by_path: Mapping[str, T], path: str) -> T | None:
@@ -103,7 +113,7 @@ class _Sent:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            if message["status"] == 413:
+            if message["status"] in (401, 413):
                 await self._body.discard()
             self.status = message["status"]
             MutableHeaders(scope=message)["x-request-id"] = self._request_id
@@ -146,7 +156,8 @@ class _Body:
         return message
 
     async def discard(self) -> None:
-        """Read some more than the limit: closing a connection while bytes come resets it, and the client never sees the answer."""
+        """Read what was refused unread, and some more than the limit: closing a connection while bytes come resets it, and the client
+        never sees the answer."""
         if "expect" in self._headers:  # the client waits for permission to send it
             return
         with suppress(TimeoutError):

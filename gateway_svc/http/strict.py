@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+from gateway_svc.http.gateway import BEARER, gateway_of
 from gateway_svc.problems import FieldError, Problem
 from gateway_svc.strict_json import read_json
 
@@ -17,13 +18,16 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route whose body, if it has one, is strict JSON of the content type application/json."""
+    """A route whose body, if it has one, is strict JSON of the content type application/json. None is parsed whose sender has no key."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def handle_strictly(request: Request) -> Response:
             if self.body_field is not None:
+                credentials = await BEARER(request)
+                async with gateway_of(request).access.entered(credentials.credentials if credentials is not None else None):
+                    pass  # FastAPI reads the body before it asks who sends it
                 check_content_type(request, "application/json")
             return await handle(StrictRequest(request.scope, request.receive))
 

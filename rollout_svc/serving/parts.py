@@ -166,7 +166,18 @@ def schemas_of(tools: Sequence[Mapping[str, object]]) -> dict[str, Schema]:
                 parameters = rest.get("parameters") or {}
                 if not isinstance(parameters, dict):
                     raise ValueError(f"the parameters of tool {name} are not a JSON schema")
-                found[name] = parameters
+                found[name] = _readable(parameters)
             case _:
                 raise ValueError('a tool is not of the shape {"type": "function", "function": {"name": ..., "parameters": ...}}')
+    return found
+
+
+def _readable(parameters: Schema) -> Schema:
+    """What the grammar of calls reads of a schema: `true`, and what is no schema, describe no parameter."""
+    properties, required = parameters.get("properties"), parameters.get("required")
+    found: Schema = {"properties": {}, "required": []}
+    if isinstance(properties, dict):
+        found["properties"] = {key: value for key, value in properties.items() if isinstance(value, dict)}
+    if isinstance(required, list):
+        found["required"] = [one for one in required if isinstance(one, str)]
     return found

@@ -117,6 +117,7 @@ def _stream_request(
         seed=seed_after(sampling.seed, len(before)),
         stop_ids=stop_ids,
         adapter=adapter,
+        tenant=request.tenant,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,

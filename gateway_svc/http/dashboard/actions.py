@@ -10,6 +10,7 @@ from common.door.errors import TaskRejected, Unanswered
 from common.door.failures import read_failure
 from common.door.submission import preview, submit
 from common.messages import Event
+from common.messages.asks import MAX_NUMBER
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.http.dashboard.route import PageRoute
 from gateway_svc.http.dashboard.visitor import Form, Looking, Visitor
@@ -21,6 +22,7 @@ from gateway_svc.web import reading
 from gateway_svc.web.forms import Filled, read_form, task_form
 
 TaskId = Annotated[str, Path(pattern=TASK_ID_PATTERN)]
+Letter = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
 REASON = "from the dashboard"
 
 router = APIRouter(route_class=PageRoute)
@@ -37,7 +39,7 @@ async def control_task(visitor: Looking, form: Form, task: TaskId, verb: str) ->
 
 
 @router.post("/tasks/{task}/failures/{letter}/resend")
-async def resend_letter(visitor: Looking, form: Form, task: TaskId, letter: int) -> Response:  # noqa: ARG001  checked
+async def resend_letter(visitor: Looking, form: Form, task: TaskId, letter: Letter) -> Response:  # noqa: ARG001  checked
     visitor.check_job("resend")
     door = visitor.caller.door
     failure = await read_failure(door, letter)

@@ -6,7 +6,7 @@ from fastapi import Request
 
 from gateway_svc.http.strict import check_content_type
 from gateway_svc.problems import FieldError, invalid
-from gateway_svc.strict_json import check_texts
+from gateway_svc.strict_json import check_values
 
 MAX_FIELDS = 300
 
@@ -19,5 +19,5 @@ async def form_of(request: Request) -> dict[str, str]:
     except ValueError:
         raise invalid(FieldError("", f"not a form of at most {MAX_FIELDS} fields in UTF-8")) from None
     found = dict(pairs)
-    check_texts(dict[str, object](found))  # type: ignore[arg-type]
+    check_values(dict[str, object](found))  # type: ignore[arg-type]
     return {name: value.replace("\r\n", "\n") for name, value in found.items()}

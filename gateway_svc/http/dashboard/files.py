@@ -1,8 +1,12 @@
 """Scripts, styles and downloads."""
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
 
 from common.messages import AdapterAnswer, AskAdapter
+from common.messages.asks import MAX_VERSION
+from common.spec import TASK_ID_PATTERN
 from gateway_svc.downloads import Span
 from gateway_svc.http.dashboard.route import PageRoute
 from gateway_svc.http.dashboard.visitor import Looking
@@ -11,6 +15,8 @@ from gateway_svc.problems import not_found
 from gateway_svc.web.assets import assets
 from gateway_svc.web.reading import read_usage
 from gateway_svc.web.views.usage import as_csv
+
+TaskId = Annotated[str, Path(pattern=TASK_ID_PATTERN)]
 
 router = APIRouter(route_class=PageRoute)
 
@@ -25,7 +31,7 @@ async def asset(digest: str, name: str) -> Response:
 
 
 @router.get("/tasks/{task}/versions/{version}/adapter.tar")
-async def adapter(visitor: Looking, request: Request, task: str, version: int) -> Response:
+async def adapter(visitor: Looking, request: Request, task: TaskId, version: Annotated[int, Path(ge=0, le=MAX_VERSION)]) -> Response:
     found = (await visitor.caller.door.ask("adapter", AskAdapter(task=task, version=version), AdapterAnswer)).adapter
     whole = Span(0, found.blob.size_bytes - 1)
     return await download(request, visitor.caller, found, whole, name=f"{task}-v{version}.tar", media_type="application/x-tar")

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from common.door.asking import Door
+from common.spec import TASK_ID_PATTERN
 from gateway_svc.http.dashboard.route import PageRoute
 from gateway_svc.http.dashboard.visitor import Looking
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
@@ -15,13 +17,14 @@ SPACING_S = 1.0
 """Minimum seconds between two updates of a page."""
 REFRESH_S = 20.0
 """Seconds without an event after which a page reads again: not everything that it shows has events."""
+TaskName = Annotated[str, Query(pattern=rf"^$|{TASK_ID_PATTERN}")]
 NEWS = Sse("", event="news")
 
 router = APIRouter(route_class=PageRoute)
 
 
 @router.get("/live")
-async def live(visitor: Looking, task: str = "") -> Response:
+async def live(visitor: Looking, task: TaskName = "") -> Response:
     """One event at once, since the page may be older than the stream, and one after each change, of one task or of all."""
     caller = visitor.caller
     ends = Ends(caller, gateway_of(visitor.request).drain, is_resumable=True)

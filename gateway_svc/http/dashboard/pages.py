@@ -1,5 +1,6 @@
 """Pages to read."""
 
+import re
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -53,7 +54,9 @@ async def task(visitor: Looking, task: TaskId, over: Over = "step") -> Response:
 
 
 @router.get("/new")
-async def new_task(visitor: Looking, source: Annotated[str, Query(alias="from", max_length=63)] = "", form: Text = "") -> Response:
+async def new_task(
+    visitor: Looking, source: Annotated[str, Query(alias="from", pattern=rf"^$|{TASK_ID_PATTERN}")] = "", form: Text = ""
+) -> Response:
     """`from`: a task whose values fill the form."""
     visitor.check_job("submit")
     door = visitor.caller.door
@@ -85,6 +88,8 @@ async def compare(
     over: Over = "step",
 ) -> Response:
     names = list(dict.fromkeys(part for one in task for part in one.replace(",", " ").split()))
+    if strange := [name for name in names if not re.fullmatch(TASK_ID_PATTERN, name)]:
+        raise invalid(FieldError("task", f"'{strange[0][:63]}' is no task's id"))
     if len(names) > MAX_RUNS:
         raise invalid(FieldError("task", f"{len(names)} tasks; a comparison has {MAX_RUNS} at most"))
     runs = await reading.read_runs(visitor.caller.door, names)

@@ -14,6 +14,7 @@ from gateway_svc.access import Caller, Unauthorized
 from gateway_svc.http.dashboard.bodies import form_of
 from gateway_svc.http.dashboard.route import root_of, theme_of
 from gateway_svc.http.gateway import gateway_of
+from gateway_svc.http.guard import check_site
 from gateway_svc.problems import Problem, forbidden, roles_of_job, roles_of_question
 from gateway_svc.web.session import Sessions
 from gateway_svc.web.templates import render
@@ -103,7 +104,8 @@ Form = Annotated[dict[str, str], Depends(_filled)]
 
 
 async def checked_form(request: Request, sessions: Sessions, cookie: str) -> dict[str, str]:
-    """Raises: Problem for a form without the session's token."""
+    """Raises: Problem for a form without the session's token, or of another site: that of the log-in page has no session yet."""
+    check_site(request.headers)
     fields = await form_of(request)
     if not sessions.is_token_of(cookie, fields.pop("csrf", "")):
         raise Problem(403, "Not permitted", "this form is of another session; go back, reload the page and send it again", "csrf")

@@ -1,6 +1,7 @@
 """Reads jobs, their events and checkpoints through the caller's door."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 
 from pydantic import JsonValue
@@ -9,6 +10,7 @@ from common.door.asking import Door, UnknownHere
 from common.door.progress import read_steps, read_versions
 from common.messages import AskEvents, AskTask, AskTasks, EventsAnswer, SpecAnswer, StatusAnswer, StepOf, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER, cursor_after
+from common.spec import TASK_ID_PATTERN
 from gateway_svc.openai.errors import wrong_value
 from gateway_svc.openai.jobs.job import ENDED, PACE_STEPS, Job, job_of, metadata_of, status_of
 from gateway_svc.openai.jobs.paging import Page, page_of
@@ -89,6 +91,8 @@ async def _cursor(door: Door, after: str | None) -> str | None:
     """Raises: Problem when `after` is no job."""
     if after is None:
         return None
+    if re.fullmatch(TASK_ID_PATTERN, after) is None:
+        raise wrong_value("after", "there is no such job")
     try:
         return cursor_after((await door.ask("status", AskTask(task=after), StatusAnswer)).status)
     except UnknownHere:

@@ -146,6 +146,15 @@ async def test_cancelled_requests_leave_the_cache_free(serving_engine: Engine) -
     assert not serving_engine._llm.errored
 
 
+async def test_no_tenant_learns_from_the_prefix_cache_what_another_has_asked(serving_engine: Engine) -> None:
+    cached: list[int] = []
+    for number, tenant in enumerate(("acme", "globex", "acme")):
+        asked = StreamRequest(f"cached-{number}", [11] * 100, 1, 1, [], None, tenant=tenant)
+        cached.append([part.cached_tokens async for part in stream(serving_engine, asked)][-1])
+    assert cached[:2] == [0, 0]
+    assert cached[2] > 0
+
+
 @pytest.mark.parametrize(
     ("setting", "likely"),
     [({"logit_bias": {7: 100.0}}, 7), ({"top_k": 1}, None), ({"top_p": 0.001}, None), ({"min_p": 1.0}, None)],

@@ -194,5 +194,21 @@ def test_tool_of_another_shape_is_refused(tool: dict[str, object]) -> None:
         schemas_of([{"function": {"name": "a", "parameters": [1]}}] if tool == {"function": {"name": "a", "parameters": []}} else [tool])
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": True}},
+        {"properties": [], "required": ["a"]},
+        {"properties": {"a": "s"}, "required": ["a"]},
+        {"properties": {}, "required": [["a"]]},
+        {"properties": {"a": True}, "required": {"a": 1}},
+    ],
+)
+def test_tool_whose_parameters_have_no_schemas_is_called(schema: Schema) -> None:
+    parts = Parts(schemas_of([{"function": {"name": "a", "parameters": schema}}]), None)
+    written = "<tool_call><function=a><parameter=a>x</parameter></function></tool_call>"
+    assert [*parts.feed(written), *parts.end()] == [ToolCall("a", {"a": "x"})]
+
+
 def test_parts_without_tools_hold_nothing_back() -> None:
     assert list(Parts({}, None).feed("<tool_call>")) == [Said("<tool_call>")]

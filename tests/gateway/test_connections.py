@@ -1,0 +1,45 @@
+"""Connections on behalf of callers, without servers."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from common.access.http_keys import digest_of, http_key
+from common.access.keys import Kind, Seed
+from gateway_svc import connections
+from gateway_svc.connections import KeyAccess, Nats
+from gateway_svc.keys import HttpKeys
+
+TEXT = http_key(Seed.new(Kind.USER))
+KEY = SimpleNamespace(digest=digest_of(TEXT), token="a.b.c", tenant="acme", role="member", key="U", ends=None)
+
+
+class Keys:
+    """One key, which is valid."""
+
+    def find(self, digest: str) -> object:
+        return KEY if digest == KEY.digest else None
+
+
+async def test_connection_that_fails_unexpectedly_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+
+    async def connect(*given: object, **_: object) -> Any:
+        tried.append(given)
+        raise RuntimeError("an error that nobody knows of")
+
+    def credentials(*_: object) -> object:
+        return None
+
+    monkeypatch.setattr(connections, "Bus", SimpleNamespace(connect=connect))
+    monkeypatch.setattr(connections, "credentials_of", credentials)
+    access = KeyAccess(cast(HttpKeys, Keys()), Nats("nats://absent", "gateway"))
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            async with access.entered(TEXT):
+                pass
+        await asyncio.sleep(0.01)
+
+    assert (len(tried), access.connections) == (2, 0)
