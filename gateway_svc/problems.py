@@ -16,7 +16,7 @@ from common.door.errors import (
     WrongQuestion,
     WrongState,
 )
-from common.errors import Reject, Retry
+from common.errors import Fatal, KeyRefused, Reject, Retry
 from common.messages.access import Role
 from gateway_svc.access import Unauthorized
 
@@ -86,7 +86,7 @@ def problem_of(error: Exception) -> Problem | None:
     match error:
         case Problem():
             return error
-        case Unauthorized():
+        case Unauthorized() | KeyRefused():
             return unauthorized()
         case UnknownHere() | UnknownTask() | WrongId():
             return not_found()
@@ -100,7 +100,7 @@ def problem_of(error: Exception) -> Problem | None:
             return Problem(409, "Wrong state", str(error), "wrong_state")
         case TooManyJobs():
             return Problem(429, "Too many jobs", str(error), "too_many_jobs", headers={"Retry-After": str(RETRY_AFTER_S)})
-        case NoAnswer() | Retry():
+        case NoAnswer() | Retry() | Fatal():  # fatal to the caller's connection: its key was revoked meanwhile
             return unavailable("the scheduler or NATS does not answer; ask again later")
         case ClientError() | Reject():
             return invalid(FieldError("", str(error)))

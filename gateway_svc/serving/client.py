@@ -22,6 +22,8 @@ from gateway_svc.serving.reports import Account, Reports
 
 MAX_STREAMS = 1000
 """Requests at once in one process."""
+MAX_WAITING_BYTES = 32 * 1024 * 1024
+"""Bytes of requests that no replica has taken: they share a stream with the prompts of training, which they must not fill."""
 MAX_ATTEMPTS = 8
 RESUME_S = 5.0
 """Seconds in which another replica must go on with a stream that has begun."""
@@ -48,6 +50,8 @@ class _Stream:
     progress: Progress = field(default_factory=Progress)
     buffer: Buffer = field(default_factory=Buffer)
     account: Account = field(default_factory=Account)
+    size_bytes: int = 0
+    """Size of its message."""
     unheard: int = 0
     """Latest attempts that no replica was heard of."""
     has_ended: bool = False
@@ -58,12 +62,19 @@ class Serving:
     """Requests of one gateway replica. `run` must run."""
 
     def __init__(
-        self, bus: Bus, gateway: str, *, max_streams: int = MAX_STREAMS, monotonic_s: Callable[[], float] = time.monotonic
+        self,
+        bus: Bus,
+        gateway: str,
+        *,
+        max_streams: int = MAX_STREAMS,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`gateway`: this replica's name, under which it also reports itself in the bucket `replicas`: without that its requests end."""
         self._bus = bus
         self.gateway = gateway
         self._max_streams = max_streams
+        self._max_waiting_bytes = max_waiting_bytes
         self._monotonic_s = monotonic_s
         self._streams: dict[str, _Stream] = {}
         self._listens = asyncio.Event()
@@ -103,7 +114,10 @@ class Serving:
             raise TooManyStreams(f"this gateway has {self._max_streams} requests to versions, as many as it may; ask again later")
         if request.request in self._streams:
             raise Reject(f"request {request.request} is running already")
-        stream = self._streams[request.request] = _Stream(request)
+        size = len(request.encode())
+        if size + sum(one.size_bytes for one in self._streams.values() if one.progress.replica is None) > self._max_waiting_bytes:
+            raise TooManyStreams(f"requests of {self._max_waiting_bytes} bytes wait for replicas, as many as may; ask again later")
+        stream = self._streams[request.request] = _Stream(request, size_bytes=size)
         try:
             await self._listens.wait()
             await self._publish(request)
@@ -135,7 +149,7 @@ class Serving:
 
     async def _not_taken(self, stream: _Stream) -> ServedDelta | None:
         if not stream.progress.ids:
-            return _failed(stream, "overdue", "no replica had a place for it in time")
+            return _failed(stream, "overdue", f"no replica of pool '{stream.request.pool}' had a place for it in time")
         stream.unheard += 1
         if stream.unheard >= MAX_UNHEARD:
             return _failed(stream, "engine_lost", "no replica goes on with it")

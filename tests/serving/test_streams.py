@@ -176,6 +176,17 @@ async def test_process_has_a_bounded_number_of_streams(bus: Bus) -> None:
         await first.aclose()
 
 
+async def test_waiting_requests_have_so_many_bytes_and_no_more(bus: Bus) -> None:
+    async with performing(bus, max_waiting_bytes=3000) as stage:
+        first = asyncio.create_task(stage.answer(stage.request(text="a" * 1500, messages=None)))
+        await eventually(lambda: stage.client.requests == 1)
+        with pytest.raises(TooManyStreams):
+            await anext(stage.client.deltas(stage.request(text="a" * 1500, messages=None)))
+        await stage.replica()
+        await first
+        assert (await stage.answer(stage.request(text="a" * 200, messages=None))).last.finish
+
+
 async def test_same_request_twice_is_refused(bus: Bus) -> None:
     async with performing(bus) as stage:
         replica = await stage.replica()

@@ -10,8 +10,8 @@ from common.messages.serving import ServedDelta
 from gateway_svc.openai.errors import failed_sampling
 from gateway_svc.openai.sampling.order import Choice, Target
 
-WAITING = 64
-"""Maximum deltas of all choices that wait to be taken; the sampler's own buffers are behind it."""
+WAITING = 1
+"""Maximum deltas of all choices that wait to be taken: they are booked as given. The sampler's own buffers are behind it."""
 
 
 class Sampler(Protocol):
