@@ -64,9 +64,9 @@ def make_plan(
     before = read_stack(data)
     keys = folder_of(data, given=keys.resolve() if keys else None, last=keys_of_last_run(data), without=without_keys)
     pools = read_pools(pools_file)
-    nats_port = nats_port or (before.nats_port if before else servers.free_port())
-    postgres_port = postgres_port or (before.postgres_port if before else servers.free_port())
-    gateway_port = gateway_port or (before.gateway.port if before and before.gateway else servers.free_port())
+    nats_port = nats_port or (before.nats_port if before else servers.lasting_port())
+    postgres_port = postgres_port or (before.postgres_port if before else servers.lasting_port())
+    gateway_port = gateway_port or (before.gateway.port if before and before.gateway else servers.lasting_port())
     gateway = gateways.gateway(gateway_port, {**os.environ, **(settings or {})})
     database = {"MARLAAS_SCHEDULER_DATABASE_URL": _database_url(data, postgres_port, servers.APP)}
     owner = {

@@ -6,12 +6,14 @@ Both listen on loopback only. PostgreSQL's folder is prepared by `database_folde
 import asyncio
 import json
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -68,11 +70,25 @@ class Command:
     stop_signal: int = signal.SIGTERM
 
 
+LASTING_PORTS = (15_000, 32_000)
+LASTING_ATTEMPTS = 100
+
+
 def free_port() -> int:
     """A free TCP port on loopback."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
+
+
+def lasting_port() -> int:
+    """A free port that connections do not take meanwhile: the kernel gives those ports from its own range, by default from 32,768 on."""
+    for _ in range(LASTING_ATTEMPTS):
+        port = random.randrange(*LASTING_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    return free_port()
 
 
 def is_listening(port: int) -> bool:
