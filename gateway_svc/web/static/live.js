@@ -1,4 +1,5 @@
-// Whether the page is live: the stream of news is connected. What changed is read again by htmx.
+// Whether the page is live: the stream of news is connected. What changed is read again by htmx, which runs after this script and connects
+// at once.
 const banner = document.getElementById("not-live");
 const stream = document.getElementById("live");
 
@@ -9,6 +10,7 @@ function show(isLost) {
 
 if (stream && banner) {
   stream.addEventListener("htmx:sse:after:connection", () => show(false));
+  stream.addEventListener("htmx:sse:after:message", () => show(false));
   stream.addEventListener("htmx:sse:before:connection", (event) => {
     if (event.detail.connection.attempt > 0 && !document.hidden) show(true);
   });
