@@ -30,6 +30,7 @@ def test_only_calls_that_took_long_and_are_not_listed_are_named() -> None:
     listed = next(test for test in REASONS if "::" in test)
     reports = [report("a::b", LONG_S - 0.1), report("a::c[x]", LONG_S + 1), report("a::d", 99, "setup"), report(f"{listed}[x]", 99)]
     reports.append(report("tests/compose/test_compose.py::test_x", 99))
+    reports.append(report("tests/marlaas/tenancy/test_keys.py::test_x", 99))
     reports.append(report("a::f", 99))
     reports[-1].keywords["slow"] = 1
     assert [(one.test, one.took_s, one.computed_s) for one in unlisted([*reports, report("a::e", 60)])] == [
