@@ -185,11 +185,14 @@ async def test_failure_is_read_and_its_message_sent_again(world: World, door: ht
 
 
 async def test_what_the_deployment_offers(world: World, door: httpx.AsyncClient) -> None:
+    async def services() -> set[str]:
+        return {one["service"] for one in (await door.get("/v1/replicas")).json()["replicas"]}
+
     await world.run("a-1")
 
     assert [pool["name"] for pool in (await door.get("/v1/pools")).json()["pools"]] == ["tiny"]
     assert (await door.get("/v1/environments")).json()["environments"] == ["toy"]
-    assert {one["service"] for one in (await door.get("/v1/replicas")).json()["replicas"]} == {"env", "gateway", "rollout"}
+    await eventually_equals(services, {"env", "gateway", "rollout"}, 30)
     assert [one["task"] for one in (await door.get("/v1/usage")).json()["tasks"]] == ["a-1"]
 
 
