@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SIZE_MIB = 512
-BLOBS_MIB = 160
+BLOBS_MIB = 128
 """Room for blobs on it."""
 BLOCK = b"\0" * 2**20
 
