@@ -10,8 +10,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from common.door.asking import Door
+from common.door.download import fetch_part
 from common.door.errors import ClientError
-from common.messages import AdapterRef, AskChunk, ChunkAnswer
+from common.messages import AdapterRef
 from common.messages.asks import CHUNK_BYTES
 
 AHEAD = 4
@@ -92,11 +93,7 @@ async def _parts(door: Door, adapter: AdapterRef, wanted: Span) -> AsyncGenerato
     """Whole parts with their offsets, in order. Raises: ClientError for one of another size; NoAnswer."""
 
     async def fetch(offset: int) -> tuple[int, bytes]:
-        request = AskChunk(task=adapter.task, version=adapter.version, offset=offset)
-        data = (await door.ask("chunk", request, ChunkAnswer)).data
-        if len(data) != min(CHUNK_BYTES, adapter.blob.size_bytes - offset):
-            raise ClientError(f"{adapter.name}: {len(data)} bytes came for the part at {offset}; fetch it again")
-        return offset, data
+        return offset, await fetch_part(door, adapter.task, adapter, offset)
 
     offsets = iter(range(wanted.first // CHUNK_BYTES * CHUNK_BYTES, wanted.last + 1, CHUNK_BYTES))
     pending = deque[asyncio.Task[tuple[int, bytes]]]()

@@ -98,10 +98,7 @@ async def _fetch(door: Door, task: str, adapter: AdapterRef) -> bytes:
 
     async def fetch() -> None:
         for offset in offsets:
-            request = AskChunk(task=task, version=adapter.version, offset=offset)
-            data = (await door.ask("chunk", request, ChunkAnswer)).data
-            if len(data) != min(CHUNK_BYTES, len(packed) - offset):
-                raise ClientError(f"{adapter.name}: {len(data)} bytes came for the part at {offset}; fetch it again")
+            data = await fetch_part(door, task, adapter, offset)
             packed[offset : offset + len(data)] = data
 
     runners = [asyncio.create_task(fetch()) for _ in range(AT_ONCE)]
@@ -111,6 +108,14 @@ async def _fetch(door: Door, task: str, adapter: AdapterRef) -> bytes:
         for runner in runners:
             runner.cancel()
     return bytes(packed)
+
+
+async def fetch_part(door: Door, task: str, adapter: AdapterRef, offset: int) -> bytes:
+    """The part of the adapter's blob at `offset`, a multiple of CHUNK_BYTES. Raises: ClientError for one of another size; NoAnswer."""
+    data = (await door.ask("chunk", AskChunk(task=task, version=adapter.version, offset=offset), ChunkAnswer)).data
+    if len(data) != min(CHUNK_BYTES, adapter.blob.size_bytes - offset):
+        raise ClientError(f"{adapter.name}: {len(data)} bytes came for the part at {offset}; fetch it again")
+    return data
 
 
 def make_way(folder: Path) -> None:
