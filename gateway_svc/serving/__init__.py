@@ -6,5 +6,6 @@ Produces  prompts.serve.<pool>.<shard>.<task>.<request>, cancels.<replica>, serv
     client.py    a request as a stream of deltas, which survives the replicas that sample it
     progress.py  what has come of one request: which replica has it, what is missing; pure
     buffer.py    deltas that the client has not read yet, so many and no more
+    given.py     what the client of one request was given
     reports.py   ended requests, for the scheduler to book
 """

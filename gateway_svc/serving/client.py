@@ -17,8 +17,9 @@ from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Reject, Unavailable
 from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest
 from gateway_svc.serving.buffer import Buffer
+from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress
-from gateway_svc.serving.reports import Account, Reports
+from gateway_svc.serving.reports import Reports, report_of
 
 MAX_STREAMS = 1000
 """Requests at once in one process."""
@@ -49,7 +50,7 @@ class _Stream:
     """Of the current attempt."""
     progress: Progress = field(default_factory=Progress)
     buffer: Buffer = field(default_factory=Buffer)
-    account: Account = field(default_factory=Account)
+    given: Given = field(default_factory=Given)
     size_bytes: int = 0
     """Size of its message."""
     unheard: int = 0
@@ -124,13 +125,13 @@ class Serving:
             while True:
                 delta = stream.buffer.take() or await self._missing(stream)
                 if delta is not None:
-                    stream.account.give(delta)
+                    stream.given.add(delta)
                     yield delta
                     if delta.finish or delta.failure:
                         return
         finally:
             del self._streams[request.request]
-            if (report := stream.account.report(stream.request)) is not None:
+            if (report := report_of(stream.request, stream.given)) is not None:
                 self.reports.send(report)
             if not stream.has_ended:
                 await asyncio.shield(self._cancel(stream.progress.replica, request.request, stream.progress.attempt))

@@ -10,7 +10,8 @@ from common import streams
 from common.backoff import Backoff
 from common.bus import Bus, Outgoing
 from common.errors import MarlaasError, Reject
-from common.messages import ServedDelta, ServeRequest, ServingEnded
+from common.messages import ServeRequest, ServingEnded
+from gateway_svc.serving.given import Given
 
 MAX_WAITING = 20_000
 """Maximum reports that wait for NATS: about as many requests as one process ends in minutes."""
@@ -20,37 +21,23 @@ UNBOOKED = Counter("marlaas_gateway_unbooked_requests_total", "Ended requests wh
 log = structlog.get_logger()
 
 
-class Account:
-    """What the client of one request was given."""
-
-    def __init__(self) -> None:
-        self._prompt_tokens: int | None = None
-        self._cached_tokens = 0
-        self._sampled_tokens = 0
-
-    def give(self, delta: ServedDelta) -> None:
-        if delta.prompt_tokens is not None:
-            self._prompt_tokens = delta.prompt_tokens
-        self._cached_tokens = delta.cached_tokens or self._cached_tokens
-        self._sampled_tokens += len(delta.ids) // 4
-
-    def report(self, request: ServeRequest) -> ServingEnded | None:
-        """`request`: of the last attempt. None where the client was given nothing."""
-        if self._prompt_tokens is None:
-            return None
-        adapter = request.adapter
-        return ServingEnded(
-            request=request.request,
-            attempt=request.attempt,
-            tenant=request.tenant,
-            key=request.key,
-            pool=request.pool,
-            task=adapter.task if adapter else None,
-            version=adapter.version if adapter else None,
-            prompt_tokens=self._prompt_tokens,
-            cached_tokens=min(self._cached_tokens, self._prompt_tokens),  # an attempt that resumes also finds sampled ones there
-            sampled_tokens=self._sampled_tokens,
-        )
+def report_of(request: ServeRequest, given: Given) -> ServingEnded | None:
+    """`request`: of the last attempt. None where the client was given nothing."""
+    if given.prompt is None:
+        return None
+    adapter = request.adapter
+    return ServingEnded(
+        request=request.request,
+        attempt=request.attempt,
+        tenant=request.tenant,
+        key=request.key,
+        pool=request.pool,
+        task=adapter.task if adapter else None,
+        version=adapter.version if adapter else None,
+        prompt_tokens=given.prompt,
+        cached_tokens=min(given.cached, given.prompt),  # an attempt that resumes also finds sampled ones there
+        sampled_tokens=given.sampled,
+    )
 
 
 class Reports:

@@ -204,10 +204,10 @@ def response_answer(stream: ResponseStream, deltas: Sequence[ServedDelta]) -> Re
 
 def _usage(counted: Counted) -> ResponseUsage:
     return ResponseUsage(
-        input_tokens=counted.prompt,
+        input_tokens=counted.prompt or 0,
         input_tokens_details=InputDetails(cached_tokens=counted.cached),
         output_tokens=counted.sampled,
-        total_tokens=counted.prompt + counted.sampled,
+        total_tokens=(counted.prompt or 0) + counted.sampled,
     )
 
 

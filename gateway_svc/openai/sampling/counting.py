@@ -7,27 +7,21 @@ from typing import Literal
 from pydantic import BaseModel
 
 from common.messages.serving import Finish, ServedDelta
+from gateway_svc.serving.given import Given
 
-ID_BYTES = 4
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass
-class Counted:
-    """Tokens of one choice, as its deltas say."""
+class Counted(Given):
+    """Tokens of one choice, and its end."""
 
-    prompt: int = 0
-    cached: int = 0
-    sampled: int = 0
     has_calls: bool = False
     fingerprint: str = ""
     finish: Finish | None = None
 
     def add(self, delta: ServedDelta) -> None:
-        """Of a second attempt the prompt is the same, and counts once."""
-        self.prompt = self.prompt or delta.prompt_tokens or 0
-        self.cached = delta.cached_tokens if delta.cached_tokens is not None else self.cached
-        self.sampled += len(delta.ids) // ID_BYTES
+        super().add(delta)
         self.has_calls = self.has_calls or bool(delta.calls)
         self.fingerprint = self.fingerprint or delta.fingerprint
         self.finish = delta.finish or self.finish
@@ -52,7 +46,7 @@ class UsageOf(BaseModel):
 def usage_of(choices: Iterable[Counted]) -> UsageOf:
     """Each choice is a request of its own, whose prompt counts."""
     found = list(choices)
-    prompt, sampled = sum(one.prompt for one in found), sum(one.sampled for one in found)
+    prompt, sampled = sum(one.prompt or 0 for one in found), sum(one.sampled for one in found)
     details = PromptDetails(cached_tokens=sum(one.cached for one in found))
     return UsageOf(prompt_tokens=prompt, completion_tokens=sampled, total_tokens=prompt + sampled, prompt_tokens_details=details)
 
