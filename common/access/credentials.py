@@ -118,7 +118,7 @@ def credentials_of(token: str, seed: Seed) -> Credentials:
 
 
 def _described(source: Path | Held, token: str) -> Credentials:
-    """What the token says, whoever has signed it."""
+    """What the token says; its signature is not verified."""
     claims = json.loads(_part(token.split(".")[1]))
     tags: list[str] = claims["nats"].get("tags", [])
     inboxes = [subject for subject in claims["nats"]["sub"]["allow"] if subject.startswith(INBOX)]

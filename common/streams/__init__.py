@@ -17,8 +17,8 @@
     served.<task>.<request>                           gateway → scheduler         work queue
     failed.<stage>.<task>                             bus → scheduler             limits, for people to read
     ask.<tenant>.<verb>                               clients → scheduler         none: request and reply
-    replies.<gateway>                                 rollout → gateway           none: lost where nobody listens
-    cancels.<replica>                                 gateway → rollout           none: lost where nobody listens
+    replies.<gateway>                                 rollout → gateway           none: lost without a listener
+    cancels.<replica>                                 gateway → rollout           none: lost without a listener
     filling.<stream>                                  scheduler → nobody          deleted at once, see `StreamReader.begin_block`
 
 Verbs of jobs: JOB_VERBS.
