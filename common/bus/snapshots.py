@@ -7,9 +7,13 @@ are streams as well. Protocol: NATS ADR-50 and `server/jetstream_api.go` (STREAM
 import asyncio
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
 from pydantic import BaseModel, JsonValue
 
 from common.bus.connection import Connection, unavailable_as
@@ -19,6 +23,8 @@ NAMES, SNAPSHOT, RESTORE = "$JS.API.STREAM.NAMES", "$JS.API.STREAM.SNAPSHOT", "$
 CHUNK_BYTES = 256 * 1024
 SILENCE_S = 30.0
 """Maximum time between two parts of a snapshot."""
+UNKNOWN_S = 0.1
+"""Pause before a part is sent again that no server of the cluster had a listener for."""
 RESTORED_S = 600.0
 """Maximum time that NATS may take to unpack a restored stream."""
 NO_SUCH_STREAM = 10059
@@ -99,7 +105,7 @@ class Snapshots:
         with file.open("rb") as source:
             while part := await asyncio.to_thread(source.read, CHUNK_BYTES):
                 with unavailable_as(f"restore stream {stream}"):
-                    answer = await self._connection.client.request(begun["deliver_subject"], part, timeout=SILENCE_S)
+                    answer = await send_part(self._connection.client, begun["deliver_subject"], part)
                 if answer.data:
                     raise Reject(f"stream {stream} could not be restored: {answer.data.decode(errors='replace')[:200]}")
         await self._api(begun["deliver_subject"], None, f"restore stream {stream}", timeout_s=RESTORED_S)
@@ -127,3 +133,15 @@ class Snapshots:
 def _is_whole(file: Path, snapshot: Snapshot) -> bool:
     with file.open("rb") as source:
         return file.stat().st_size == snapshot.bytes and hashlib.file_digest(source, "sha256").hexdigest() == snapshot.sha256
+
+
+async def send_part(client: Client, subject: str, part: bytes) -> Msg:
+    """NATS's answer. In a cluster, the server that restores may listen before the others know it: until then nobody took the part."""
+    deadline = time.monotonic() + SILENCE_S
+    while True:
+        try:
+            return await client.request(subject, part, timeout=SILENCE_S)
+        except NoRespondersError:
+            if time.monotonic() >= deadline:
+                raise
+            await asyncio.sleep(UNKNOWN_S)

@@ -7,13 +7,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import nats
 import pytest
+from nats.aio.msg import Msg
 
 from common import streams
 from common.access.folder import issue_service_keys, open_or_make, server_configuration
 from common.access.services import Deployment
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing, Slots
+from common.bus.snapshots import send_part
 from common.door.errors import ClientError
 from common.errors import Forbidden, Reject
 from common.messages import BlobRef, ControlTask, TaskStatus
@@ -158,3 +161,17 @@ async def test_wrong_folder_is_named_and_changes_nothing(bus: Bus, tmp_path: Pat
         with pytest.raises(Reject, match="there already"):
             [one async for one in restore(other, folder, replicas=None)]
         assert await _has(other, 1)
+
+
+async def test_part_is_sent_again_until_the_restoring_server_is_known(nats_url: str) -> None:
+    sender, restorer = await nats.connect(nats_url), await nats.connect(nats_url)
+    sending = asyncio.create_task(send_part(sender, "restore.parts", b"part"))
+    await asyncio.sleep(0.3)  # it has had "no responders" by now
+
+    async def take(message: Msg) -> None:
+        await message.respond(message.data)
+
+    await restorer.subscribe("restore.parts", cb=take)
+    assert (await asyncio.wait_for(sending, 10)).data == b"part"
+    await sender.close()
+    await restorer.close()
