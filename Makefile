@@ -53,12 +53,13 @@ demo: install
 # In three processes, since most tests wait for servers more than they compute. In one: make test WORKERS=0
 WORKERS ?= 3
 IN_PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations 25
+PYTEST ?= $(BIN)/python -m pytest
 test: install
-	$(BIN)/python -m pytest $(IN_PARALLEL)
+	$(PYTEST) $(IN_PARALLEL)
 
 # The tests marked slow, which `make test` leaves out.
 test-slow: install
-	$(BIN)/python -m pytest -m slow $(IN_PARALLEL)
+	$(PYTEST) -m slow $(IN_PARALLEL)
 
 # The adapters of verifiers and OpenEnv, with the real packages, each in an environment of its own.
 GUESTS := verifiers openenv
