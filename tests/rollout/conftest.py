@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.rollout.stage import Stage
 
 HERE = Path(__file__).parent
-POOL = read_pools(HERE.parents[1] / "pools.toml")["tiny"]
+POOL = read_pools(HERE.parents[1] / "pools.toml")["tiny"].model_copy(update={"serving": None})
 PROMPT = [1, 20, 30, 40, 50, 60, 70, 80]
 END = 2
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
