@@ -97,7 +97,7 @@ ROWS = [
     Row("fine_tuning.jobs.list", SyncCursorPage[FineTuningJob]),
     Row("fine_tuning.jobs.list", SyncCursorPage[FineTuningJob], {"limit": 1, "metadata": {"team": "a"}}),
     Row("fine_tuning.jobs.retrieve", FineTuningJob, place="sums-1"),
-    Row("fine_tuning.jobs.retrieve", FineTuningJob, place="bad-1"),
+    Row("fine_tuning.jobs.retrieve", FineTuningJob, place="refused"),
     Row("fine_tuning.jobs.list_events", SyncCursorPage[FineTuningJobEvent], place="sums-1"),
     Row("fine_tuning.jobs.list_events", SyncCursorPage[FineTuningJobEvent], {"limit": 2}, place="sums-1"),
     Row("fine_tuning.jobs.checkpoints.list", SyncCursorPage[FineTuningJobCheckpoint], {"limit": 2}, place="sums-1"),
@@ -172,9 +172,7 @@ async def asked_with_asyncio(client: AsyncOpenAI, row: Row) -> str:
 async def tasks(world: World) -> AsyncIterator[World]:
     """One that has finished, one that runs, and one that was rejected."""
     await world.run("sums-1", spec(metadata={"team": "b"}))
-    world.stages.objection = "not like this"
-    await world.run("bad-1", until="rejected")
-    world.stages.objection = None
+    await world.run("refused", until="rejected")
     await world.submit("slow-1", spec(name="slow"))
     await world.event("slow-1", "accepted")
     yield world
