@@ -9,12 +9,16 @@ import pytest
 from common import streams
 from common.bus import Bus
 from common.errors import Reject
-from common.messages import ReplicaReport, ServedMessage, ServedSampling, ServeRequest
+from common.messages import ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest
 from gateway_svc.serving.client import TooManyStreams
 from gateway_svc.serving.progress import SILENT_S
 from tests.conftest import eventually
 from tests.rollout.test_adapter_rules import version
-from tests.serving.replicas import CHAT, CONTEXT, expected, performing
+from tests.serving.replicas import CHAT, CONTEXT, QUESTION, expected, performing
+
+
+def called(arguments: str) -> ServedMessage:
+    return ServedMessage(role="assistant", tool_calls=[ServedCall(id="c", name="add", arguments=arguments)])
 
 
 async def test_answer_is_what_the_source_sampled(bus: Bus) -> None:
@@ -250,6 +254,7 @@ async def test_prompt_beyond_the_context_is_refused_with_three_numbers(bus: Bus)
         {"messages": None, "ids": b"\xff\xff\xff\x7f"},
         {"tools": [{"name": "x"}]},
         {"template": {"no_such_variable": 1}},
+        *({"messages": [*QUESTION, called(arguments)]} for arguments in ('{"a": NaN}', '{"a": 1e999}', '{"a": 1, "a": 2}', "[1]", "{")),
     ],
 )
 async def test_request_that_makes_no_sense_is_refused(bus: Bus, changes: dict[str, object]) -> None:
