@@ -18,6 +18,8 @@ from typing import cast
 
 from pydantic import JsonValue
 
+from common import strict_json
+
 Schema = dict[str, JsonValue]
 """JSON schema of a tool's parameters."""
 
@@ -112,16 +114,16 @@ def _sayable(call: ToolCall | MalformedCall) -> ToolCall | MalformedCall:
 
 def _from_json(body: str) -> ToolCall | MalformedCall:
     try:
-        call: object = json.loads(body)
+        call: object = strict_json.read(body)
     except (ValueError, RecursionError) as error:
-        detail = error.msg if isinstance(error, json.JSONDecodeError) else "too deep"
+        detail = "too deep" if isinstance(error, RecursionError) else getattr(error, "msg", str(error))
         return MalformedCall(f"the tool call {_quoted(body)} is not JSON ({detail}): {HOW}")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return MalformedCall(f"the tool call {_quoted(body)} has no name: {HOW}")
     arguments = call.get("arguments", {})
     if isinstance(arguments, str):  # as OpenAI's messages have them
         try:
-            arguments = json.loads(arguments)
+            arguments = strict_json.read(arguments)
         except (ValueError, RecursionError):
             pass
     if not isinstance(arguments, dict):
@@ -149,7 +151,7 @@ def _value(text: str, schema: Schema) -> JsonValue:
     if schema.get("type", "string") == "string":
         return text
     try:
-        return cast("JsonValue", json.loads(text))
+        return strict_json.read(text)
     except (ValueError, RecursionError):
         return text
 

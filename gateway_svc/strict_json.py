@@ -1,13 +1,11 @@
-"""JSON as RFC 8259 has it, and no more: what Python's reader takes besides is refused, and so is what PostgreSQL cannot store."""
+"""Bodies as strict JSON: `common/strict_json.py`, without what PostgreSQL cannot store, and bounded before anything is built."""
 
 import json
-import math
 import re
-from collections import Counter
-from typing import NoReturn
 
 from pydantic import JsonValue
 
+from common import strict_json
 from gateway_svc.problems import FieldError, Problem, invalid
 
 MAX_DEPTH = 32
@@ -31,10 +29,10 @@ def read_json(body: bytes) -> JsonValue:
     if depth_of(text) > MAX_DEPTH:
         raise _wrong(f"more than {MAX_DEPTH} arrays and objects are nested")
     try:
-        found = json.loads(text, parse_constant=_no_number, parse_float=finite, object_pairs_hook=_without_duplicates)
+        found = strict_json.read(text)
     except json.JSONDecodeError as error:
         raise _wrong(f"not JSON: {error.msg} at character {error.pos}") from None
-    except ValueError as error:  # whole numbers of more than 4,300 digits
+    except ValueError as error:  # also whole numbers of more than 4,300 digits
         raise _wrong(str(error)) from None
     check_values(found)
     return found
@@ -71,26 +69,6 @@ def check_values(value: JsonValue) -> None:
                 check_values(one)
         case _:
             pass
-
-
-def _no_number(name: str) -> NoReturn:
-    raise _wrong(f"{name} is no number of JSON")
-
-
-def finite(digits: str) -> float:
-    """Raises: Problem for what JSON has no number for."""
-    number = float(digits)
-    if not math.isfinite(number):
-        raise _wrong(f"{digits[:40]} is too large")
-    return number
-
-
-def _without_duplicates(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        counted = Counter(name for name, _ in pairs)
-        raise _wrong(f"the key '{next(name for name, count in counted.items() if count > 1)[:100]}' is given twice")
-    return found
 
 
 def _wrong(reason: str) -> Problem:

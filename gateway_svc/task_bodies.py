@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from common.strict_json import finite
 from gateway_svc.problems import FieldError, Problem, forbidden, invalid
-from gateway_svc.strict_json import MAX_DEPTH, check_values, finite, read_json
+from gateway_svc.strict_json import MAX_DEPTH, check_values, read_json
 
 JSON, TOML = "application/json", "application/toml"
 _DOTTED = re.compile(rf"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}", re.ASCII)

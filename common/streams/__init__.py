@@ -51,7 +51,7 @@ from common.streams.consumers import (
     scheduler_jobs,
     trainer_batches,
 )
-from common.streams.contents import about_packages, in_flight, is_serving, package_of, stored_reports, task_of, token
+from common.streams.contents import about_packages, in_flight, package_of, stored_reports, task_of, token
 from common.streams.stores import (
     BATCHES,
     BETWEEN_SERVICES,
@@ -74,6 +74,7 @@ from common.streams.stores import (
     REPLICA_TTL_S,
     REPLICAS,
     REPLICAS_BUCKET,
+    REQUESTS,
     SCORED,
     SERVED,
     SETTLEMENT_HEADER,

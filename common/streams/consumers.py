@@ -71,7 +71,7 @@ def rollout_samples(pool: str) -> Consumer:
 
 
 def rollout_serves(pool: str) -> Consumer:
-    return Consumer(f"rollout-serve-{pool}", "PROMPTS", f"prompts.serve.{pool}.{SHARD}.>", "serve", task_token=4)
+    return Consumer(f"rollout-serve-{pool}", "REQUESTS", f"prompts.serve.{pool}.{SHARD}.>", "serve", task_token=4)
 
 
 def trainer_batches(pool: str) -> Consumer:

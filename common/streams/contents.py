@@ -1,6 +1,6 @@
 """What a subject is about, and the subjects of what is stored about a task or a tenant."""
 
-from common.streams.stores import BATCHES, EVENTS, FAILED, PROMPTS, SCORED, TURNS, WEIGHTS, Stream
+from common.streams.stores import BATCHES, EVENTS, FAILED, PROMPTS, REQUESTS, SCORED, TURNS, WEIGHTS, Stream
 from common.streams.subjects import check_package, package_checked, serve
 
 
@@ -22,7 +22,7 @@ def stored_reports(task: str) -> list[tuple[Stream, str]]:
         (WEIGHTS, f"weight-updated.*.{task}"),
         (FAILED, f"failed.*.{task}"),
         (EVENTS, f"events.*.{task}"),
-        (PROMPTS, serve("*", task, "*")),
+        (REQUESTS, serve("*", task, "*")),
     ]
 
 
@@ -36,14 +36,7 @@ def task_of(subject: str) -> str:
     """The task that a message of a stream IN_FLIGHT is about; empty when the subject is none of ours, or about a package."""
     if token(subject, 1) == "package":
         return ""
-    if is_serving(subject):
-        return token(subject, 4) or ""
     return token(subject, 2 if token(subject, 1) in ("checked", "scored") else 3) or ""
-
-
-def is_serving(subject: str) -> bool:
-    """Whether it is a request of `serve`: versions of ended tasks are served too."""
-    return subject.startswith("prompts.serve.")
 
 
 def package_of(subject: str) -> tuple[str, str] | None:

@@ -37,7 +37,7 @@ class Stream:
 
     @property
     def filling(self) -> str:
-        """Subject of messages without content, in streams of IN_FLIGHT; no consumer takes it."""
+        """Subject of messages without content, in streams whose files are begun anew; no consumer takes it."""
         return f"filling.{self.name}"
 
 
@@ -57,15 +57,17 @@ MAX_WAITING_JOBS = 100
 """Jobs of one tenant, verb and key that wait or are handled; NATS refuses more, and takes those of others."""
 STORED_JOBS = "stored.jobs.>"
 JOBS = Stream("JOBS", ("jobs.>",), share=0.05, max_per_subject=MAX_WAITING_JOBS, refuses=True, announced=STORED_JOBS)
-PROMPTS = Stream("PROMPTS", ("prompts.>", "filling.PROMPTS"), share=0.2)
+PROMPTS = Stream("PROMPTS", ("prompts.check.>", "prompts.package.>", "prompts.open.>", "prompts.sample.>", "filling.PROMPTS"), share=0.17)
 TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "trajectories.package.>", "filling.TURNS"), share=0.2)
 SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits", share=0.23)
 BATCHES = Stream("BATCHES", ("trajectories.batch.>", "filling.BATCHES"), share=0.05)
 WEIGHTS = Stream("WEIGHTS", ("weight-updated.>",), retention="limits", max_per_subject=8, share=0.05)
 EVENTS = Stream("EVENTS", ("events.>",), retention="limits", max_per_subject=10_000, max_age_s=30 * DAY_S, share=0.1, drops_oldest=True)
 FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S, share=0.04, drops_oldest=True)
+REQUESTS = Stream("REQUESTS", ("prompts.serve.>", "filling.REQUESTS"), max_age_s=600.0, share=0.03)
+"""Requests to versions, of all gateways together: more are refused, and none takes room from training. Nobody waits for one as long."""
 SERVED = Stream("SERVED", ("served.>",), max_age_s=3 * DAY_S, share=0.02)
-STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, SERVED)
+STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, REQUESTS, SERVED)
 REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
 TASKS = Bucket(TASKS_BUCKET, share=0.04)
 HISTORY = Bucket(HISTORY_BUCKET, share=0.005)
@@ -88,6 +90,6 @@ def reserved_bytes(streams_bytes: int) -> int:
 
 
 IN_FLIGHT = (PROMPTS, TURNS, SCORED, BATCHES)
-"""Streams whose every message is about one task, and useless once that has ended; except requests to versions (`is_serving`)."""
+"""Streams whose every message is about one task, and useless once that has ended."""
 BETWEEN_SERVICES = (*IN_FLIGHT, WEIGHTS)
 """Streams whose senders wait where they are full."""

@@ -1,5 +1,6 @@
 """The interface as OpenAPI 3.1, made from the routes."""
 
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
@@ -23,10 +24,20 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schemas[model.__name__] = schema
     for operations in document["paths"].values():
         for operation in operations.values():
+            _complete(operation)
             _correct(operation["responses"])
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     return document
+
+
+def _complete(operation: dict[str, Any]) -> None:
+    """Add what a route need not say of itself: parameters may be wrong wherever there is a caller, and a body wherever there is one."""
+    answers = operation["responses"]
+    likely = {400} if operation.get("security") else set[int]()
+    likely |= {408, 413, 415} if "requestBody" in operation else set[int]()
+    for status in sorted(likely):
+        answers.setdefault(str(status), answers.get("401", {}) | {"description": HTTPStatus(status).phrase})
 
 
 def _correct(answers: dict[str, Any]) -> None:

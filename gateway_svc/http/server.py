@@ -21,6 +21,28 @@ ENDING_S = 2
 
 
 class GatewayServer(Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, which leaves a TLS handshake the 60 s of asyncio: here it has the time of an idle connection."""
+        assert sockets is not None
+        await self.lifespan.startup()
+        config, limit_s = self.config, None if self.config.ssl is None else float(self.config.timeout_keep_alive)
+
+        def protocol() -> asyncio.Protocol:
+            return TimelyProtocol(config=config, server_state=self.server_state, app_state=self.lifespan.state)
+
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                protocol,
+                sock=each,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=limit_s,
+                ssl_shutdown_timeout=limit_s,
+            )
+            for each in sockets
+        ]
+        self.started = True
+
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         """`run_service` handles them."""

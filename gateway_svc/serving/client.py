@@ -14,7 +14,7 @@ import structlog
 from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from common.cancellation import notice_cancellation
-from common.errors import MarlaasError, Reject, Unavailable
+from common.errors import MarlaasError, Reject, StreamFull, Unavailable
 from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest
 from gateway_svc.serving.buffer import Buffer
 from gateway_svc.serving.given import Given
@@ -24,7 +24,9 @@ from gateway_svc.serving.reports import Reports, report_of
 MAX_STREAMS = 1000
 """Requests at once in one process."""
 MAX_WAITING_BYTES = 32 * 1024 * 1024
-"""Bytes of requests that no replica has taken: they share a stream with the prompts of training, which they must not fill."""
+"""Bytes of requests that no replica has taken; those of all gateways share the stream REQUESTS."""
+TENANTS_SHARE = 0.5
+"""Of these bytes, the maximum of one tenant: another's requests find room."""
 MAX_ATTEMPTS = 8
 RESUME_S = 5.0
 """Seconds in which another replica must go on with a stream that has begun."""
@@ -116,12 +118,11 @@ class Serving:
         if request.request in self._streams:
             raise Reject(f"request {request.request} is running already")
         size = len(request.encode())
-        if size + sum(one.size_bytes for one in self._streams.values() if one.progress.replica is None) > self._max_waiting_bytes:
-            raise TooManyStreams(f"requests of {self._max_waiting_bytes} bytes wait for replicas, as many as may; ask again later")
+        self._check_room(request.tenant, size)
         stream = self._streams[request.request] = _Stream(request, size_bytes=size)
         try:
             await self._listens.wait()
-            await self._publish(request)
+            await self._begin(request)
             while True:
                 delta = stream.buffer.take() or await self._missing(stream)
                 if delta is not None:
@@ -135,6 +136,21 @@ class Serving:
                 self.reports.send(report)
             if not stream.has_ended:
                 await asyncio.shield(self._cancel(stream.progress.replica, request.request, stream.progress.attempt))
+
+    def _check_room(self, tenant: str, size: int) -> None:
+        """Raises: TooManyStreams when too many bytes wait, of all tenants or of this one."""
+        waiting = [stream for stream in self._streams.values() if stream.progress.replica is None]
+        of_all = sum(stream.size_bytes for stream in waiting)
+        of_tenant = sum(stream.size_bytes for stream in waiting if stream.request.tenant == tenant)
+        if of_all + size > self._max_waiting_bytes or of_tenant + size > TENANTS_SHARE * self._max_waiting_bytes:
+            raise TooManyStreams("requests of as many bytes as may wait for replicas; ask again later")
+
+    async def _begin(self, request: ServeRequest) -> None:
+        """Raises: as `deltas`."""
+        try:
+            await self._publish(request)
+        except StreamFull:
+            raise TooManyStreams("requests of as many bytes as may wait for replicas, of all gateways; ask again later") from None
 
     async def _missing(self, stream: _Stream) -> ServedDelta | None:
         """Waits for a delta, or gives the last one where none will come."""

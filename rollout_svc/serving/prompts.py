@@ -1,11 +1,11 @@
 """Prompts of served requests, in tokens: a conversation, a text or tokens."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from common import strict_json
 from common.messages import Failure, ServedCall, ServedMessage, ServeRequest
 from rollout_svc.chat import Chat, PromptTooLong, UnusablePrompt
 from rollout_svc.serving.parts import opens_thoughts
@@ -74,7 +74,7 @@ def _message(message: ServedMessage) -> dict[str, Any]:
 def _call(call: ServedCall) -> dict[str, Any]:
     """Templates expect arguments as a mapping. Raises: Refused when they are none."""
     try:
-        arguments: object = json.loads(call.arguments or "{}")
+        arguments: object = strict_json.read(call.arguments or "{}")
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):

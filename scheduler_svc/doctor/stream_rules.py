@@ -97,8 +97,6 @@ async def _orphans(bus: Bus, recorded: Recorded) -> list[Violation]:
     for stream in streams.IN_FLIGHT:
         for subject, count in sorted((await bus.streams.subjects(stream)).items()):
             task = streams.task_of(subject)
-            if streams.is_serving(subject):
-                continue
             if task not in recorded.in_use and streams.package_of(subject) not in recorded.in_check:
                 state = recorded.tasks[task][0] if task in recorded.tasks else "unknown"
                 found.append(Violation(ORPHANS, f"stream={stream.name} subject={subject} messages={count} task_state={state}"))

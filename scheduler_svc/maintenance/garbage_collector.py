@@ -175,7 +175,7 @@ class GarbageCollector:
         stored = await self._blobs_by_task()
         freed = {task.id: await self._erase(task.id, stored.get(task.id, [])) for task in pending}
         await self._bus.kv.erase(streams.TASKS_BUCKET, freed.keys())
-        for stream in streams.IN_FLIGHT:
+        for stream in (*streams.IN_FLIGHT, streams.REQUESTS):
             await self._bus.streams.begin_block(stream)
         for task in pending:
             async with self._database.transaction() as tx:
@@ -250,8 +250,7 @@ class GarbageCollector:
             subjects = await self._bus.streams.subjects(stream)
             async with self._database.transaction() as tx:
                 live, in_check = await tasks.live_tasks(tx.connection), await packages.in_check(tx.connection)
-            work = {name for name in subjects if not streams.is_serving(name)}
-            dead = {name for name in work if streams.task_of(name) not in live and streams.package_of(name) not in in_check}
+            dead = {name for name in subjects if streams.task_of(name) not in live and streams.package_of(name) not in in_check}
             await self._purge_subjects(stream, {name: subjects[name] for name in dead})
         for stream in (streams.WEIGHTS, streams.FAILED):
             reports = {name: streams.token(name, 2) or "" for name in await self._bus.streams.subjects(stream)}

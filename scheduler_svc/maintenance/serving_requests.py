@@ -14,19 +14,23 @@ log = structlog.get_logger()
 
 async def sweep(bus: Bus, database: Database) -> None:
     """Purge requests that no replica has taken in time, and those to versions of deleted tasks. Raises: Retry."""
-    subjects = await bus.streams.subjects(streams.PROMPTS, streams.serve("*", "*", "*"))
+    subjects = await bus.streams.subjects(streams.REQUESTS, streams.serve("*", "*", "*"))
     async with database.transaction() as tx:
-        gone = await deleted.deleted_among(tx.connection, set(map(streams.task_of, subjects)))
+        gone = await deleted.deleted_among(tx.connection, set(map(_task_of, subjects)))
     for subject in subjects:
-        if streams.task_of(subject) in gone:
-            log.info("messages_swept", subject=subject, messages=await bus.streams.erase(streams.PROMPTS, subject))
+        if _task_of(subject) in gone:
+            log.info("messages_swept", subject=subject, messages=await bus.streams.erase(streams.REQUESTS, subject))
         elif await _is_overdue(bus, subject):
-            log.info("messages_swept", subject=subject, messages=await bus.streams.purge(streams.PROMPTS, subject))
+            log.info("messages_swept", subject=subject, messages=await bus.streams.purge(streams.REQUESTS, subject))
+
+
+def _task_of(subject: str) -> str:
+    return streams.token(subject, 4) or ""
 
 
 async def _is_overdue(bus: Bus, subject: str) -> bool:
     """Whether no replica would sample the newest attempt at a request any more."""
-    newest = await bus.streams.last(streams.PROMPTS, subject)
+    newest = await bus.streams.last(streams.REQUESTS, subject)
     if newest is None:
         return False
     try:

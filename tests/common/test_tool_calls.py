@@ -56,6 +56,11 @@ def test_calls_are_found(text: str, calls: list[tuple[str, dict[str, object]]]) 
         ('<tool_call>{"name": "calculator", "arguments": [1]}</tool_call>', "are not an object"),
         ('<tool_call>{"name": "calculator", "arguments": "12*7"}</tool_call>', "are not an object"),
         (f"<tool_call>{'[' * 50_000}</tool_call>", "is not JSON"),
+        ('<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>', "is not JSON (NaN is no number of JSON)"),
+        ('<tool_call>{"name": "add", "arguments": {"a": -Infinity}}</tool_call>', "(-Infinity is no number of JSON)"),
+        ('<tool_call>{"name": "add", "arguments": {"a": 1e999}}</tool_call>', "(1e999 is too large)"),
+        ('<tool_call>{"name": "add", "arguments": {"a": 1, "a": 2}}</tool_call>', "(the key 'a' is given twice)"),
+        ('<tool_call>{"name": "add", "arguments": "{\\"a\\": NaN}"}</tool_call>', "are not an object"),
         (
             '<tool_call>{"name": "calculator", "arguments": {"expression": "\\ud83d"}}</tool_call>',
             "'calculator' holds text that is not Unicode",

@@ -1,9 +1,10 @@
 """HTTP keys made as the operator's command makes them, and a gateway's side of them on real servers."""
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from common.access.http_keys import digest_of
@@ -46,6 +47,42 @@ class Entering:
     async def stored(self) -> dict[str, HttpKey]:
         """Digest → what NATS has."""
         return {one.digest: one for one in await self.operator.door._bus.kv.values(HTTP_KEYS_BUCKET, HttpKey)}
+
+
+VALID: dict[str, tuple[str, Role]] = {
+    "reader": ("acme", "reader"),
+    "member": ("acme", "member"),
+    "owner": ("acme", "owner"),
+    "foreign": ("globex", "owner"),
+    "admin": ("admin", "admin"),
+}
+"""Name → tenant and role of a key."""
+
+
+@dataclass(frozen=True)
+class Keyring:
+    """A key of each kind that a route may be tried with, by name."""
+
+    valid: dict[str, str]
+    invalid: dict[str, str]
+    """Answered 401 by every route, with one text."""
+
+
+@asynccontextmanager
+async def with_keys(keyed: Keyed) -> AsyncGenerator[tuple[Entering, Keyring]]:
+    """The tenants acme and globex, and keys: of each role, of another tenant, revoked, ended, unknown, garbage and none."""
+    ahead_s = 0.0
+    async with entering(keyed, clock=lambda: time.time() + ahead_s) as made:
+        for tenant in ("acme", "globex"):
+            await made.tenant(tenant)
+        valid = {name: await made.key(tenant, name, role) for name, (tenant, role) in VALID.items()}
+        revoked = await made.key("acme", "revoked", "owner")
+        await keys.revoke_key(made.operator, "acme", "revoked")
+        await eventually(lambda: made.keys.find(digest_of(revoked)) is None)
+        ended = await made.key("acme", "ended", "owner", ends=datetime.now(UTC) + timedelta(days=1))
+        ahead_s = 86_401.0
+        assert made.keys.find(digest_of(ended)) is None
+        yield made, Keyring(valid, {"none": "", "garbage": "x", "unknown": f"mk-{'A' * 43}", "revoked": revoked, "ended": ended})
 
 
 @asynccontextmanager

@@ -35,14 +35,16 @@ async def gateway(
     health = Health()
     running = Running(GatewaySettings(**settings), bus, health)
     runner = asyncio.create_task(serve_with(running, access or OpenAccess(bus, url), sampler))
+    beating = asyncio.create_task(health.beat())
     address = f"{scheme}://127.0.0.1:{settings['port']}"
     try:
         await eventually(lambda: runner.done() or _answers(address, health if until_ready else None), 60)
         assert not runner.done(), runner
         yield address
     finally:
-        runner.cancel()
-        await asyncio.gather(runner, return_exceptions=True)
+        for one in (runner, beating):
+            one.cancel()
+        await asyncio.gather(runner, beating, return_exceptions=True)
 
 
 async def _answers(address: str, health: Health | None) -> bool:

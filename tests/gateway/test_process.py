@@ -6,7 +6,7 @@ import signal
 import ssl
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -128,6 +128,19 @@ async def test_gateway_ends_tls_by_itself(bus: Bus, nats_url: str, tmp_path: Pat
         with pytest.raises(httpx.HTTPError):
             async with httpx.AsyncClient() as door:
                 await door.get(f"http://127.0.0.1:{port}/healthz")
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"])
+async def test_tls_handshake_that_does_not_end_is_closed(bus: Bus, nats_url: str, tmp_path: Path, sent: bytes) -> None:
+    cert, key = Authority.make(tmp_path / "authority").issue("gateway")
+    settings = {"tls_cert": cert, "tls_key": key, "timeout_s": 1.0}
+    async with gateway(bus, nats_url, until_ready=False, scheme="https", **settings) as address:
+        url = httpx.URL(address)
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(sent)
+        with suppress(ConnectionError):
+            await asyncio.wait_for(reader.read(), 30)  # asyncio's own limit is 60 s
+        writer.close()
 
 
 async def test_prefix_that_a_proxy_removes(bus: Bus, nats_url: str) -> None:

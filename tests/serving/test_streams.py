@@ -9,12 +9,16 @@ import pytest
 from common import streams
 from common.bus import Bus
 from common.errors import Reject
-from common.messages import ReplicaReport, ServedMessage, ServedSampling
+from common.messages import ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest
 from gateway_svc.serving.client import TooManyStreams
 from gateway_svc.serving.progress import SILENT_S
 from tests.conftest import eventually
 from tests.rollout.test_adapter_rules import version
-from tests.serving.replicas import CHAT, CONTEXT, expected, performing
+from tests.serving.replicas import CHAT, CONTEXT, QUESTION, expected, performing
+
+
+def called(arguments: str) -> ServedMessage:
+    return ServedMessage(role="assistant", tool_calls=[ServedCall(id="c", name="add", arguments=arguments)])
 
 
 async def test_answer_is_what_the_source_sampled(bus: Bus) -> None:
@@ -85,14 +89,14 @@ async def test_request_that_no_replica_takes_is_overdue_and_never_sampled(bus: B
     async with performing(bus) as stage:
         answer = await stage.answer(stage.request(wait_s=0.2))
         assert answer.last.failure == "overdue"
-        assert await bus.streams.backlog(streams.PROMPTS) == 1
+        assert await bus.streams.backlog(streams.REQUESTS) == 1
         replica = await stage.replica()
         await eventually(lambda: bus_is_empty(bus))
         assert replica.source.begun == []
 
 
 async def bus_is_empty(bus: Bus) -> bool:
-    return await bus.streams.backlog(streams.PROMPTS) == 0
+    return await bus.streams.backlog(streams.REQUESTS) == 0
 
 
 async def test_request_that_waits_in_a_replica_for_too_long_is_overdue_and_never_sampled(bus: Bus) -> None:
@@ -126,7 +130,7 @@ async def test_closed_stream_ends_at_the_replica(bus: Bus, tokens: int) -> None:
 async def test_client_that_goes_before_a_replica_is_known_leaves_nothing_running(bus: Bus) -> None:
     async with performing(bus) as stage:
         running = asyncio.create_task(stage.answer(stage.request(400)))
-        await eventually(lambda: bus.streams.backlog(streams.PROMPTS))
+        await eventually(lambda: bus.streams.backlog(streams.REQUESTS))
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         replica = await stage.replica()
@@ -176,15 +180,31 @@ async def test_process_has_a_bounded_number_of_streams(bus: Bus) -> None:
         await first.aclose()
 
 
-async def test_waiting_requests_have_so_many_bytes_and_no_more(bus: Bus) -> None:
-    async with performing(bus, max_waiting_bytes=3000) as stage:
-        first = asyncio.create_task(stage.answer(stage.request(text="a" * 1500, messages=None)))
-        await eventually(lambda: stage.client.requests == 1)
-        with pytest.raises(TooManyStreams):
-            await anext(stage.client.deltas(stage.request(text="a" * 1500, messages=None)))
+async def test_waiting_requests_have_so_many_bytes_and_those_of_one_tenant_half_of_them(bus: Bus) -> None:
+    async with performing(bus, max_waiting_bytes=8000) as stage:
+
+        def of(tenant: str) -> ServeRequest:
+            return stage.request(text="a" * 2500, messages=None, tenant=tenant)
+
+        waiting = [asyncio.create_task(stage.answer(of(tenant))) for tenant in ("acme", "globex")]
+        await eventually(lambda: stage.client.requests == 2)
+        for tenant in ("acme", "initech"):
+            with pytest.raises(TooManyStreams):
+                await anext(stage.client.deltas(of(tenant)))
         await stage.replica()
-        await first
+        await asyncio.gather(*waiting)
         assert (await stage.answer(stage.request(text="a" * 200, messages=None))).last.finish
+
+
+async def test_requests_of_all_gateways_fill_their_own_stream_and_none_of_training(bus: Bus) -> None:
+    await bus.declare(streams_bytes=1)
+    async with performing(bus) as stage:
+        for number in range(4):
+            await bus.publish_raw(streams.serve("none", None, f"other-{number}"), b"x" * 7 * 2**20, f"other-{number}", {})
+        with pytest.raises(TooManyStreams, match="all gateways"):
+            await anext(stage.client.deltas(stage.request(text="a" * 6 * 2**20, messages=None)))
+        assert stage.client.requests == 0
+    await bus.publish_raw(streams.sample("tiny", "a", "0-0"), b"x" * 7 * 2**20, "rollout", {})
 
 
 async def test_same_request_twice_is_refused(bus: Bus) -> None:
@@ -234,6 +254,7 @@ async def test_prompt_beyond_the_context_is_refused_with_three_numbers(bus: Bus)
         {"messages": None, "ids": b"\xff\xff\xff\x7f"},
         {"tools": [{"name": "x"}]},
         {"template": {"no_such_variable": 1}},
+        *({"messages": [*QUESTION, called(arguments)]} for arguments in ('{"a": NaN}', '{"a": 1e999}', '{"a": 1, "a": 2}', "[1]", "{")),
     ],
 )
 async def test_request_that_makes_no_sense_is_refused(bus: Bus, changes: dict[str, object]) -> None:

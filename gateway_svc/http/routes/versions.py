@@ -1,7 +1,7 @@
 """Versions of a task's adapter, and their files."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
@@ -24,14 +24,19 @@ FAMILY = Family(router)
 
 Version = Annotated[str, Path(pattern=r"^([1-9][0-9]{0,9}|latest|best)$", description="A number, `latest` or `best`.")]
 COMMON = responses(400, 401, 403, 404, 503)
-BINARY = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-DOWNLOAD = {
-    200: {"description": "The whole file; ETag has the digest."} | BINARY,
-    206: {"description": "The range that was requested."} | BINARY,
-    304: {"description": "The client has it."},
-    **COMMON,
-    **responses(416),
-}
+TAR, BINARY, JSON = "application/x-tar", "application/octet-stream", "application/json"
+
+
+def _download(*media_types: str) -> dict[int | str, dict[str, Any]]:
+    """Documentation of the answers with a file of one of these types."""
+    content = {"content": {media_type: {"schema": {"type": "string", "format": "binary"}} for media_type in media_types}}
+    return {
+        200: {"description": "The whole file; ETag has the digest."} | content,
+        206: {"description": "The range that was requested."} | content,
+        304: {"description": "The client has it."},
+        **COMMON,
+        **responses(416),
+    }
 
 
 @router.get("", responses=COMMON)
@@ -45,15 +50,15 @@ async def list_versions(
     return await caller.door.ask("versions", AskVersions(task=task, after=after), VersionsAnswer)
 
 
-@router.get("/{version}/adapter.tar", response_class=Response, responses=DOWNLOAD)
+@router.get("/{version}/adapter.tar", response_class=Response, responses=_download(TAR))
 async def read_adapter(request: Request, caller: Acting, task: TaskId, version: Version) -> Response:
     """A version's adapter: a tar of a PEFT folder."""
     adapter = await _adapter(caller, task, version)
     whole = Span(0, adapter.blob.size_bytes - 1)
-    return await download(request, caller, adapter, whole, name=f"{adapter.name}.tar", media_type="application/x-tar")
+    return await download(request, caller, adapter, whole, name=f"{adapter.name}.tar", media_type=TAR)
 
 
-@router.get("/{version}/files/{name:path}", response_class=Response, responses=DOWNLOAD)
+@router.get("/{version}/files/{name:path}", response_class=Response, responses=_download(JSON, BINARY))
 async def read_adapter_file(
     request: Request, caller: Acting, task: TaskId, version: Version, name: Annotated[str, Path(max_length=255)]
 ) -> Response:
@@ -63,7 +68,7 @@ async def read_adapter_file(
     if file is None:
         raise not_found()
     shown = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in name.rpartition("/")[2])
-    media_type = "application/json" if name.endswith(".json") else "application/octet-stream"
+    media_type = JSON if name.endswith(".json") else BINARY
     return await download(request, caller, adapter, file, name=shown, media_type=media_type)
 
 

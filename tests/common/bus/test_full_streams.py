@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -37,9 +38,9 @@ async def test_every_stream_has_bounds_and_says_what_a_full_one_does(bus: Bus) -
         assert found.max_msg_size == 8 * 1024 * 1024
         assert found.discard == ("old" if stream.drops_oldest else "new")
     await bus.declare(streams_bytes=0)
-    assert (await config(bus, PROMPTS)).max_bytes == 2 * 10**8, "0 leaves it as it is"
+    assert (await config(bus, PROMPTS)).max_bytes == int(10**9 * PROMPTS.share), "0 leaves it as it is"
     await bus.declare(streams_bytes=2 * 10**9)
-    assert (await config(bus, PROMPTS)).max_bytes == 4 * 10**8, "settable"
+    assert (await config(bus, PROMPTS)).max_bytes == int(2 * 10**9 * PROMPTS.share), "settable"
 
 
 async def test_full_stream_refuses_at_once_until_there_is_room(bus: Bus) -> None:
@@ -83,6 +84,25 @@ async def test_handler_waits_for_room_and_every_message_arrives_once(bus: Bus) -
                 one.cancel()
     assert sorted(arrived) == [str(number) for number in range(6)]
     assert (await bus.blobs_context().stream_info(streams.FAILED.name)).state.messages == 0
+
+
+async def test_stream_that_gives_up_subjects_keeps_its_messages_and_another_takes_them(bus: Bus) -> None:
+    """As on a server where requests to versions and prompts of training were in one stream."""
+    context = bus.blobs_context()
+    await context.delete_stream(streams.REQUESTS.name)
+    await context.delete_stream(PROMPTS.name)
+    together = replace(PROMPTS, subjects=("prompts.>", "filling.PROMPTS"))
+    await bus.declare([together])
+    await bus.declarations.declare_consumer(replace(streams.rollout_serves("tiny"), stream=PROMPTS.name))
+    await bus.publish(large(streams.sample("tiny", "a", "0-0"), 0, size=10))
+    await bus.publish(large(streams.serve("tiny", "a", "r"), 1, size=10))
+
+    await bus.declare()
+    await bus.declarations.declare_consumer(streams.rollout_serves("tiny"))
+    await bus.publish(large(streams.serve("tiny", "a", "r2"), 2, size=10))
+
+    assert await bus.streams.subjects(PROMPTS, "prompts.sample.>") == {streams.sample("tiny", "a", "0-0"): 1}
+    assert await bus.streams.subjects(streams.REQUESTS) == {streams.serve("tiny", "a", "r2"): 1}
 
 
 async def test_full_stream_of_events_drops_the_oldest(bus: Bus) -> None:

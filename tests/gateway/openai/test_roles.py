@@ -1,16 +1,13 @@
-"""Who may do what by OpenAI's routes: a key of each role and of another tenant, none, and one that there is not."""
+"""Who may do what by OpenAI's routes: keys of each role, of another tenant, and those that do not count."""
 
 from typing import Any
 
 import httpx
 
-from gateway_svc.http.application import described
-from gateway_svc.http.routes import fine_tuning, inference
 from tests.common.access.keyed import Keyed
-from tests.gateway.entering import entering
+from tests.gateway.entering import entering, with_keys
 from tests.gateway.openai.deltas import Part, Source, deltas
 from tests.gateway.serving import client, gateway
-from tests.gateway.test_requests import ROLES
 from tests.scheduler.stages import World
 from tests.serving.replicas import Replica
 
@@ -33,39 +30,26 @@ ROWS: dict[tuple[str, str], tuple[set[str], dict[str, Any] | None]] = {
     ("POST", "/v1/fine_tuning/jobs/slow-1/resume"): (SPENDING, None),
     ("POST", "/v1/fine_tuning/jobs/slow-1/cancel"): (SPENDING, None),
 }
-"""Route → roles of the tenant that may, and a body. The last row ends the task of the others."""
+"""Route → roles of the tenant that may, and a body. The last row ends the task of the others. `test_every_route_has_a_row` reads it too."""
 VALUES = {"{job}": "slow-1", "{model}": "slow-1@1"}
 OWN = {"/v1/models", "/v1/fine_tuning/jobs"}
 """Lists, in which another tenant finds its own."""
 
 
-def test_every_route_has_a_row() -> None:
-    found: set[tuple[str, str]] = set()
-    for path, operations in described([inference.FAMILY, fine_tuning.FAMILY]).openapi()["paths"].items():
-        for name, value in VALUES.items():
-            path = path.replace(name, value)
-        found |= {(method.upper(), path) for method in operations}
-
-    assert found == set(ROWS)
-
-
 async def test_each_role_may_what_it_may(keyed: Keyed, keyed_world: World) -> None:
     source = Source(lambda _: deltas([Part("a")]))
-    async with entering(keyed) as made:
-        for tenant in ("acme", "globex"):
-            await made.tenant(tenant)
-        keys = {name: await made.key(tenant, name, role) for name, (tenant, role) in ROLES.items()}
+    async with with_keys(keyed) as (made, keys):
         await keyed_world.submit("slow-1")
         await keyed_world.event("slow-1", "accepted")
         async with gateway(made.bus, keyed.url, access=made.access, sampler=source) as address:
             for (method, path), (permitted, body) in ROWS.items():
-                for name, key in {"no key": "", "unknown": f"mk-{'A' * 43}", "foreign": keys["foreign"]}.items():
+                for name, key in (keys.invalid | {"foreign": keys.valid["foreign"]}).items():
                     answer = await _tried(address, key, method, path, body)
                     expected = 401 if name != "foreign" else 200 if path in OWN and method == "GET" else 404
                     assert answer.status_code == expected, (name, path, answer.text)
                     assert "slow-1" not in answer.text or path == "/v1/models/slow-1@1" or body is not None, (name, path)
                 for name in ("reader", "member", "owner", "admin"):
-                    answer = await _tried(address, keys[name], method, path, body)
+                    answer = await _tried(address, keys.valid[name], method, path, body)
                     if name in permitted:
                         assert answer.status_code in (200, 404, 409) or (path in OWN and answer.status_code == 400), (
                             name,

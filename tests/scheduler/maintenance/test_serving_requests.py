@@ -29,7 +29,7 @@ def request(bus: Bus, name: str, task: str | None, left_s: float = 600.0) -> Out
 
 
 async def served(bus: Bus) -> set[str]:
-    return {subject.rpartition(".")[2] for subject in await bus.streams.subjects(streams.PROMPTS, "prompts.serve.>")}
+    return {subject.rpartition(".")[2] for subject in await bus.streams.subjects(streams.REQUESTS, "prompts.serve.>")}
 
 
 async def test_sweep_keeps_requests_to_versions_of_ended_tasks(bus: Bus, database_url: str) -> None:

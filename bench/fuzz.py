@@ -1,0 +1,95 @@
+"""Requests made from the OpenAPI document of the HTTP door: `python -m bench.fuzz`. Writes bench/results/fuzz.json.
+
+    python -m bench.fuzz [--cases 20000] [--examples 25] [--seed 0] [--minutes 60] [--no-coverage]
+
+A stack with keys, its engine and a trained task. schemathesis makes half of the requests as the task's owner, who is told its names, and
+half as the owner of another tenant, with all of its checks: generated requests, the edges of every schema, and sequences of operations
+in which an answer gives the next request's names. What contradicts the document, or is 5xx, is listed with a curl line. The exit status
+is 1 when there is anything. `--minutes` ends it earlier, and the result says how many cases there were.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bench.harness import report
+from bench.harness.fuzzing import EXAMPLES, fuzz
+from bench.harness.services import BenchError, local_stack, run_or_exit
+
+NAME = "fuzz"
+TENANTS = ("acme", "globex")
+TASK = {"pool": "tiny", "name": "sums", "steps": 1, "environment": {"name": "calculator"}, "sampling": {"max_tokens": 16}}
+TRAINED_S = 300.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=20_000, help="of both keys together")
+    parser.add_argument("--examples", type=int, default=EXAMPLES, help="generated requests of an operation in a round")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which no further round begins, of both keys together")
+    parser.add_argument("--no-coverage", action="store_true", help="leave out the edges of every schema")
+    run_or_exit(NAME, partial(measure, parser.parse_args()))
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Raises: BenchError."""
+    machine, found = report.machine(), dict[str, Any]()
+    with tempfile.TemporaryDirectory(prefix="marlaas-keys-") as keys, local_stack(keys=Path(keys)) as stack:
+        if stack.gateway is None:
+            raise BenchError("the stack has no gateway")
+        url = stack.gateway.url
+        owners = {tenant: _owner(tenant, stack.data) for tenant in TENANTS}
+        task = _trained(url, owners[TENANTS[0]])
+        known = {"tenant": TENANTS[0], "task": task, "job": task, "version": "1", "model": f"{task}@1"}
+        for who, tenant in zip(("owner", "foreign"), TENANTS, strict=True):
+            limits = {"cases": options.cases // 2, "seed": options.seed, "examples": options.examples, "max_s": 30 * options.minutes}
+            one = fuzz(url, owners[tenant], known, **limits, coverage=not options.no_coverage)
+            found[who] = one.as_json()
+            print(f"{who}: {one.cases} cases, {one.server_errors} answers of 5xx, {len(one.failures)} kinds of failures", flush=True)
+    report.write(NAME, {"machine": machine, "options": vars(options), **found})
+    if any(one["failures"] or one["server_errors"] for one in found.values()):
+        sys.exit(1)
+
+
+def _owner(tenant: str, data: Path) -> str:
+    """A new tenant's key."""
+    _marlaas("tenants", "create", tenant, "--data", str(data))
+    made = _marlaas("keys", "create", tenant, "web", "--role", "owner", "--http", "--data", str(data))
+    return re.findall(r"^mk-\S+$", made, re.MULTILINE)[0]
+
+
+def _marlaas(*arguments: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", "from marlaas.cli import main; main()", *arguments], capture_output=True, text=True, timeout=120
+    )
+    if ended.returncode:
+        raise BenchError(ended.stderr)
+    return ended.stdout
+
+
+def _trained(url: str, key: str) -> str:
+    """Id of a task that has finished."""
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as door:
+        deadline = time.monotonic() + TRAINED_S
+        task = ""
+        while time.monotonic() < deadline:
+            if not task:  # until the gateway has been told of the key
+                answer = door.post("/v1/tasks", json=TASK)
+                task = answer.json().get("id", "") if answer.status_code in (201, 202) else ""
+            elif door.get(f"/v1/tasks/{task}").json().get("state") == "finished":
+                return task
+            time.sleep(0.5)
+    raise BenchError("the first task does not finish")
+
+
+if __name__ == "__main__":
+    main()

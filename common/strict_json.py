@@ -1,0 +1,38 @@
+"""JSON as RFC 8259 has it: numbers that Python's reader takes besides are refused, and keys that are given twice."""
+
+import json
+import math
+from collections import Counter
+from typing import NoReturn, cast
+
+from pydantic import JsonValue
+
+MAX_SHOWN_CHARS = 40
+"""Maximum length of the text that an error quotes."""
+
+
+def read(text: str) -> JsonValue:
+    """Raises: json.JSONDecodeError; ValueError for another reason; RecursionError for a text that nests too deep."""
+    found = json.loads(text, parse_constant=_no_number, parse_float=finite, object_pairs_hook=_without_duplicates)
+    return cast("JsonValue", found)
+
+
+def finite(digits: str) -> float:
+    """Raises: ValueError for what JSON has no number for."""
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:MAX_SHOWN_CHARS]} is too large")
+    return number
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _without_duplicates(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counted = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counted.items() if count > 1)
+        raise ValueError(f"the key '{twice[:MAX_SHOWN_CHARS]}' is given twice")
+    return found
