@@ -38,6 +38,7 @@ def all_families() -> list[Family]:
         deployment.FAMILY,
         inference.FAMILY,
         fine_tuning.FAMILY,
+        dashboard.COLUMNS_FAMILY,
         dashboard.FAMILY,
     ]
 

@@ -20,6 +20,16 @@ def one_line(value: object) -> str:
     return visible(str(value).replace("\n", "⏎").replace("\t", " "))
 
 
+def escaped(text: str) -> str:
+    """Code whose invisible characters are escapes of JSON and of Python, so that what is copied is what is seen."""
+    return "".join(_escape(one) if one not in KEPT and _is_invisible(one) else one for one in text)
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
 def _shown(character: str) -> str:
     if character in KEPT or not _is_invisible(character):
         return character

@@ -9,7 +9,7 @@ from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.downloads import Span
 from gateway_svc.http.dashboard.route import PageRoute
-from gateway_svc.http.dashboard.visitor import Looking
+from gateway_svc.http.dashboard.visitor import Filtered, Looking
 from gateway_svc.http.download import download
 from gateway_svc.problems import not_found
 from gateway_svc.web.assets import assets
@@ -38,7 +38,7 @@ async def adapter(visitor: Looking, request: Request, task: TaskId, version: Ann
 
 
 @router.get("/usage.csv")
-async def usage_csv(visitor: Looking) -> Response:
+async def usage_csv(visitor: Filtered) -> Response:
     visitor.check_question("invoice")
     content = as_csv((await read_usage(visitor.caller.door)).lines[::-1])
     headers = {"Content-Disposition": 'attachment; filename="usage.csv"'}

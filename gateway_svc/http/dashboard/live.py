@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from common.door.asking import Door
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.http.dashboard.route import PageRoute
-from gateway_svc.http.dashboard.visitor import Looking
+from gateway_svc.http.dashboard.visitor import Filtered
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
 from gateway_svc.http.gateway import gateway_of
 
@@ -24,7 +24,7 @@ router = APIRouter(route_class=PageRoute)
 
 
 @router.get("/live")
-async def live(visitor: Looking, task: TaskName = "") -> Response:
+async def live(visitor: Filtered, task: TaskName = "") -> Response:
     """One event at once, since the page may be older than the stream, and one after each change, of one task or of all."""
     caller = visitor.caller
     ends = Ends(caller, gateway_of(visitor.request).drain, is_resumable=True)

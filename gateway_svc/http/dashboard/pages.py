@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.http.dashboard.route import PageRoute
-from gateway_svc.http.dashboard.visitor import Looking
+from gateway_svc.http.dashboard.visitor import Filtered, Looking
 from gateway_svc.problems import FieldError, invalid
 from gateway_svc.web import reading
 from gateway_svc.web.forms import Filled, filled_from, task_form
@@ -32,7 +32,7 @@ async def home(visitor: Looking) -> Response:
 
 @router.get("/tasks")
 async def tasks(
-    visitor: Looking,
+    visitor: Filtered,
     state: Annotated[list[str], Query(max_length=10)] = [],  # noqa: B006  never changed
     pool: Text = "",
     text: Text = "",
@@ -69,14 +69,14 @@ async def new_task(
 
 
 @router.get("/timeline")
-async def timeline(visitor: Looking) -> Response:
+async def timeline(visitor: Filtered) -> Response:
     lines = await reading.read_timeline(visitor.caller.door)
     limits = {"most_tasks": reading.TIMELINE_TASKS, "most_steps": reading.TIMELINE_STEPS}
     return visitor.page("timeline", lines=lines, stages=STAGES, **limits)
 
 
 @router.get("/timeline.json")
-async def timeline_data(visitor: Looking) -> Response:
+async def timeline_data(visitor: Filtered) -> Response:
     lines = await reading.read_timeline(visitor.caller.door)
     return JSONResponse(as_data(lines, {line.task: f"{visitor.root}/tasks/{line.task}" for line in lines}))
 
@@ -101,12 +101,12 @@ async def compare(
 
 
 @router.get("/usage")
-async def usage(visitor: Looking) -> Response:
+async def usage(visitor: Filtered) -> Response:
     visitor.check_question("invoice")
     return visitor.page("usage", shown=await reading.read_usage(visitor.caller.door))
 
 
 @router.get("/stages")
-async def stages(visitor: Looking) -> Response:
+async def stages(visitor: Filtered) -> Response:
     door = visitor.caller.door
     return visitor.page("stages", replicas=await reading.read_replicas(door), pools=await reading.read_pools(door))

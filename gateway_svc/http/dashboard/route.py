@@ -42,6 +42,10 @@ def problem_page(problem: Problem, root: str = PREFIX, theme: str = "") -> Respo
 
 
 class PageRoute(APIRoute):
+    def shown(self, request: Request, problem: Problem) -> Response:
+        """A problem as an answer."""
+        return problem_page(problem, root_of(request), theme_of(request))
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
@@ -52,7 +56,7 @@ class PageRoute(APIRoute):
                 problem = as_problem(error)
                 if problem is None:
                     raise
-                answer = problem_page(problem, root_of(request), theme_of(request))
+                answer = self.shown(request, problem)
             for name, value in {"Cache-Control": "no-store", **HEADERS}.items():
                 answer.headers.setdefault(name, value)
             return answer

@@ -1,5 +1,6 @@
-// Whether the page is live: the stream of news is connected. What changed is read again by htmx, which runs after this script and connects
-// at once.
+// Whether the page is live: the stream of news is connected. What changed is read again by htmx, which begins once the document is complete,
+// and so after this script and htmx's extension, in whatever order they come.
+const PATIENCE_MS = 5000; // for the first connection, after which the page says that it is not live
 const banner = document.getElementById("not-live");
 const stream = document.getElementById("live");
 
@@ -16,4 +17,5 @@ if (stream && banner) {
   });
   stream.addEventListener("htmx:sse:error", () => show(true));
   stream.addEventListener("htmx:error", () => show(true));
+  addEventListener("load", () => setTimeout(() => { if (!document.documentElement.dataset.live) show(true); }, PATIENCE_MS));
 }

@@ -1,5 +1,9 @@
 """Pages in a headless Chromium, with a real scheduler behind them."""
 
+import asyncio
+from collections.abc import Sequence
+from itertools import permutations
+
 import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Route
@@ -112,6 +116,45 @@ async def test_list_and_task_change_by_themselves(site: Site) -> None:
         await site.world.run("new-1", spec(name="new", steps=1))
         await tasks.locator("#row-new-1 .state-finished").wait_for(timeout=20_000)
     assert seen.console == []
+
+
+SCRIPTS = ("live.js", "htmx.min.js", "hx-sse.min.js")
+
+
+async def test_page_becomes_live_in_whatever_order_its_scripts_come(site: Site) -> None:
+    async with chromium() as browser:
+        for order in permutations(SCRIPTS):
+            async with looking(browser, site, "mk-reader") as (page, seen):
+                await delay(page, order)
+                await page.reload()
+                await page.locator("html[data-live='yes']").wait_for(timeout=10_000)
+                assert seen.console == [], order
+
+
+async def delay(page: Page, order: Sequence[str]) -> None:
+    """Let each script come some time after the one before it has."""
+    came = {name: asyncio.Event() for name in order}
+
+    async def hold(route: Route) -> None:
+        place = order.index(route.request.url.rpartition("/")[2])
+        if place:
+            await came[order[place - 1]].wait()
+            await asyncio.sleep(0.2)
+        await route.continue_()
+        came[order[place]].set()
+
+    for name in order:
+        await page.route(f"**/{name}", hold)
+
+
+async def test_page_without_its_stream_says_that_it_is_not_live(site: Site) -> None:
+    async def refuse(route: Route) -> None:
+        await route.abort()
+
+    async with chromium() as browser, looking(browser, site, "mk-reader") as (page, _):
+        await page.route("**/hx-sse.min.js", refuse)
+        await page.reload()
+        await page.locator("#not-live").wait_for(timeout=20_000)
 
 
 async def test_page_says_when_it_is_not_live(site: Site) -> None:

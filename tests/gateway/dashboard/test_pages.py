@@ -100,6 +100,33 @@ async def test_roles_see_and_do_what_they_may(played: Site) -> None:
     assert seen["mk-admin"] == (1, True, True, 303, [200, 200, 200, 200])
 
 
+async def test_admin_sees_one_tenant_or_all(played: Site) -> None:
+    found: dict[str, dict[str, tuple[bool, bool]]] = {}
+    async with session(played, "mk-admin") as browser:
+        for query in ("", "?tenant=", "?tenant=acme", "?tenant=globex", "?tenant=none"):
+            pages = {path: (await browser.get(path + query)).text for path in ("/tasks", "/timeline", "/timeline.json", "/usage")}
+            found[query] = {path: ("letters-1" in page, "foreign-1" in page) for path, page in pages.items()}
+        lines = [(await browser.get(f"/usage.csv{query}")).text.count("\n") for query in ("", "?tenant=acme", "?tenant=globex")]
+        page = (await browser.get("/tasks?tenant=acme&sort=id")).text
+        named = [(await browser.get(f"/stages{query}")).status_code for query in ("?tenant=acme", "?tenant=../x")]
+        async with browser.stream("GET", "/live?tenant=acme") as stream:
+            assert await _news(stream.aiter_lines())
+    async with session(played, "mk-owner") as browser:
+        own, other = await browser.get("/tasks?tenant=acme"), [await browser.get(f"{path}?tenant=globex") for path in FILTERED]
+
+    assert found[""] == found["?tenant="] == dict.fromkeys(found[""], (True, True))
+    assert found["?tenant=acme"] == dict.fromkeys(found[""], (True, False))
+    assert found["?tenant=globex"] == dict.fromkeys(found[""], (False, True))
+    assert found["?tenant=none"] == dict.fromkeys(found[""], (False, False))
+    assert lines[0] == lines[1] + lines[2] - 1 and min(lines) > 1
+    assert 'href="/ui/timeline?tenant=acme"' in page and "&amp;tenant=acme" in page and 'connect="/ui/live?tenant=acme"' in page
+    assert named == [200, 400]
+    assert (own.status_code, [one.status_code for one in other]) == (200, [403] * len(FILTERED))
+
+
+FILTERED = ("/tasks", "/timeline", "/timeline.json", "/stages", "/live", "/playground")
+
+
 async def test_foreign_and_absent_are_one_page(played: Site) -> None:
     async with session(played, "mk-foreign") as browser:
         for path in ("/tasks/{}", "/new?from={}", "/compare?task={}", "/tasks/{}/versions/1/adapter.tar"):

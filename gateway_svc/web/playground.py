@@ -1,0 +1,153 @@
+"""The playground's form: what it asks of each model, and the same as code."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pprint import pformat
+
+from pydantic import JsonValue
+
+from gateway_svc.web.text import escaped
+
+MAX_MODELS = 4
+MAX_TURNS = 20
+"""Maximum messages after that of the system."""
+ROLES = ("user", "assistant")
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    label: str
+    hint: str
+
+
+SETTINGS = (
+    Setting("max_tokens", "Maximum tokens", "empty: as many as the context has room for"),
+    Setting("temperature", "Temperature", "0 to 2; empty: 1"),
+    Setting("top_p", "Top p", "above 0, to 1; empty: 1"),
+    Setting("top_k", "Top k", "empty: all tokens"),
+    Setting("min_p", "Min p", "0 to 1; empty: 0"),
+    Setting("presence_penalty", "Presence penalty", "−2 to 2; empty: 0"),
+    Setting("frequency_penalty", "Frequency penalty", "−2 to 2; empty: 0"),
+    Setting("repetition_penalty", "Repetition penalty", "above 0, to 10; empty: 1"),
+    Setting("seed", "Seed", "empty: another one for each request"),
+    Setting("top_logprobs", "Token probabilities", "alternatives for each token, 0 to 20; empty: none are shown"),
+)
+"""Numbers; their names are those of OpenAI's API."""
+EXTENSIONS = ("top_k", "min_p", "repetition_penalty")
+"""Settings that the `openai` client has no argument for."""
+FIRST = {"max_tokens": "256", "top_logprobs": "5"}
+
+
+@dataclass(frozen=True)
+class Turn:
+    role: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Playground:
+    """What the form has, as it was typed."""
+
+    models: Sequence[str]
+    """MAX_MODELS names, empty ones among them."""
+    system: str
+    turns: Sequence[Turn]
+    settings: Mapping[str, str]
+    stop: str
+    """One stop string a line."""
+
+    @property
+    def used(self) -> list[int]:
+        """Numbers of the models that are named."""
+        return [number for number, model in enumerate(self.models) if model]
+
+    def request(self, number: int) -> dict[str, JsonValue]:
+        """The body of a chat completion by one model. What is no number stays a text: the route's own check says what is wrong."""
+        given = {name: _number(text) for name, text in self.settings.items() if text}
+        messages = [("system", self.system), *((turn.role, turn.text) for turn in self.turns)]
+        body: dict[str, JsonValue] = {"model": self.models[number]}
+        body["messages"] = [{"role": role, "content": text} for role, text in messages if text]
+        body |= given
+        if "top_logprobs" in given:
+            body["logprobs"] = True
+        if stop := [line for line in self.stop.split("\n") if line]:
+            body["stop"] = [*stop]
+        return body
+
+    def with_turns(self, change: int) -> "Playground":
+        """With one more empty turn, or without the last one."""
+        fewer, more = self.turns[: max(len(self.turns) - 1, 1)], [*self.turns, Turn(ROLES[len(self.turns) % 2], "")]
+        turns = fewer if change < 0 else more[:MAX_TURNS]
+        return Playground(self.models, self.system, turns, self.settings, self.stop)
+
+
+def first_playground(models: Sequence[str]) -> Playground:
+    """The form before it is filled in."""
+    return Playground(_slots([model.strip() for model in models]), "", [Turn("user", "")], FIRST, "")
+
+
+def read_playground(form: Mapping[str, str]) -> Playground:
+    """Of a form that was sent. Roles that there are not count as `user`."""
+    models = [form.get(f"model.{number}", "").strip() for number in range(MAX_MODELS)]
+    turns = [
+        Turn(role if (role := form.get(f"role.{number}", "")) in ROLES else "user", form[f"text.{number}"])
+        for number in range(MAX_TURNS)
+        if f"text.{number}" in form
+    ]
+    settings = {setting.name: form.get(setting.name, "").strip() for setting in SETTINGS}
+    return Playground(models, form.get("system", ""), turns or [Turn("user", "")], settings, form.get("stop", ""))
+
+
+def as_code(shown: Playground, address: str) -> dict[str, str]:
+    """Programs that send the same requests, by language. `address`: of the API, such as `http://127.0.0.1:8000/v1`."""
+    bodies = [shown.request(number) for number in shown.used]
+    return {"curl": "\n".join(_curl(body, address) for body in bodies), "Python": _python(bodies, address)} if bodies else {}
+
+
+def _curl(body: dict[str, JsonValue], address: str) -> str:
+    content = escaped(json.dumps({**body, "stream": True}, ensure_ascii=False, indent=2))
+    headers = "-H \"Authorization: Bearer $MARLAAS_KEY\" -H 'Content-Type: application/json'"
+    return f"curl -N {shlex.quote(f'{address}/chat/completions')} {headers} -d {shlex.quote(content)}\n"
+
+
+def _python(bodies: Sequence[dict[str, JsonValue]], address: str) -> str:
+    body = {name: value for name, value in bodies[0].items() if name != "model"}
+    extra = {name: body.pop(name) for name in EXTENSIONS if name in body}
+    arguments = body | ({"extra_body": extra} if extra else {})
+    lines = [
+        "import os",
+        "",
+        "from openai import OpenAI",
+        "",
+        f'client = OpenAI(base_url={address!r}, api_key=os.environ["MARLAAS_KEY"])',
+        f"for model in {[one['model'] for one in bodies]!r}:",
+        "    stream = client.chat.completions.create(",
+        "        model=model,",
+        *(f"        {name}={_indented(value)}," for name, value in arguments.items()),
+        "        stream=True,",
+        "    )",
+        "    for chunk in stream:",
+        '        print(chunk.choices[0].delta.content or "", end="", flush=True)',
+        "    print()",
+    ]
+    return escaped("\n".join(lines) + "\n")
+
+
+def _indented(value: JsonValue) -> str:
+    return pformat(value, width=100, sort_dicts=False).replace("\n", "\n        ")
+
+
+def _number(text: str) -> JsonValue:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _slots(models: Sequence[str]) -> list[str]:
+    return [*models, *[""] * MAX_MODELS][:MAX_MODELS]
