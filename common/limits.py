@@ -21,6 +21,12 @@ Limit = Literal[
     "max_stored_bytes",
     "max_adapters",
     "max_packages",
+    "requests_per_minute",
+    "key_requests_per_minute",
+    "tokens_per_minute",
+    "key_tokens_per_minute",
+    "max_streams",
+    "key_max_streams",
     "max_connections",
     "max_message_bytes",
 ]
@@ -60,11 +66,21 @@ LIMITS: dict[Limit, Kind] = {
     "max_stored_bytes": Kind("bytes of adapters, checkpoints, batches and packages", FREES),
     "max_adapters": Kind("adapters that are kept", FREES),
     "max_packages": Kind("packages, refused ones included", "delete some with `marlaas envs delete`", 100),
+    "requests_per_minute": Kind("HTTP requests a minute", "send it later"),
+    "key_requests_per_minute": Kind("HTTP requests a minute of one key", "send it later"),
+    "tokens_per_minute": Kind("served tokens a minute", "send it later"),
+    "key_tokens_per_minute": Kind("served tokens a minute of one key", "send it later"),
+    "max_streams": Kind("replies that are sampled at once", "wait until some end"),
+    "key_max_streams": Kind("replies that are sampled at once for one key", "wait until some end"),
     "max_connections": Kind("connections to NATS at once", "close one", 64, lowest=1, highest=1_000_000),
     # A task may have 1 MiB, and its message is a little more.
     "max_message_bytes": Kind("bytes of one message", "send a smaller one", 1_310_720, lowest=1_024, highest=8 * 1024 * 1024),
 }
 
+OF_HTTP: tuple[Limit, ...] = (
+    *("requests_per_minute", "key_requests_per_minute", "tokens_per_minute", "key_tokens_per_minute", "max_streams", "key_max_streams"),
+)
+"""Limits that gateways keep; where no value is stored the gateway's settings have one."""
 IN_ACCOUNT: tuple[Limit, ...] = ("max_connections", "max_message_bytes")
 """Limits that are in the token of the tenant's account."""
 

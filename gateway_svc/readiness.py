@@ -7,8 +7,10 @@ import structlog
 from common import streams
 from common.bus import Bus, NoResponder
 from common.errors import Forbidden, Unavailable
-from common.messages import AskDeployment
+from common.messages import AskDeployment, PoolsAnswer
 from common.runtime.health import Health
+from common.streams import KIND_HEADER
+from gateway_svc.offers import Offers
 
 EVERY_S = 2.0
 ANSWER_S = 5.0
@@ -16,10 +18,10 @@ ANSWER_S = 5.0
 log = structlog.get_logger()
 
 
-async def keep_readiness(bus: Bus, health: Health) -> None:
-    """Keep `health` as it is, until cancelled."""
+async def keep_readiness(bus: Bus, health: Health, offers: Offers) -> None:
+    """Keep `health` and `offers` as they are, until cancelled."""
     while True:
-        obstacle = await obstacle_of(bus)
+        obstacle = await obstacle_of(bus, offers)
         if obstacle is None and not health.ready:
             health.set_ready()
         elif obstacle is not None and (health.ready or health.detail != obstacle):
@@ -27,12 +29,14 @@ async def keep_readiness(bus: Bus, health: Health) -> None:
         await asyncio.sleep(EVERY_S)
 
 
-async def obstacle_of(bus: Bus) -> str | None:
+async def obstacle_of(bus: Bus, offers: Offers) -> str | None:
     """What the gateway cannot work without; None when all is there."""
     if not bus.is_connected:
         return "NATS is unavailable"
     try:
-        await bus.requests.ask(streams.ask(None, "pools"), AskDeployment(), timeout_s=ANSWER_S)
+        answer = await bus.requests.ask(streams.ask(None, "pools"), AskDeployment(), timeout_s=ANSWER_S)
+        if answer.headers.get(KIND_HEADER) == PoolsAnswer.kind:
+            offers.update(answer.read(PoolsAnswer).pools)
     except NoResponder:
         return "no scheduler answers"
     except (Unavailable, Forbidden) as error:

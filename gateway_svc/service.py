@@ -13,6 +13,7 @@ from gateway_svc.http.application import all_families, application
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.server import listener, server
 from gateway_svc.keys import HttpKeys
+from gateway_svc.offers import Offers
 from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.openai.sampling.replicas import Replicas
 from gateway_svc.readiness import keep_readiness
@@ -47,7 +48,8 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
     pools' replicas."""
     settings, bus = running.settings, running.bus
     serving = Serving(bus, settings.replica)
-    sampler = sampler or Replicas(serving, bus.clock.now_s, settings.first_token_s)
+    offers = Offers()
+    sampler = sampler or Replicas(serving, offers, bus.clock.now_s, settings.first_token_s)
     gateway = Gateway(settings, bus, access, running.health, sampler)
     report = ReplicaReport(replica=settings.replica, service="gateway")
     http = server(application(gateway, all_families()), settings)
@@ -55,8 +57,12 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
         log.info("listening", host=settings.host, port=socket.getsockname()[1])
         async with asyncio.TaskGroup() as runners:
             answering = runners.create_task(http.serve(sockets=[socket]))
-            readiness = runners.create_task(keep_readiness(bus, running.health))
-            others = [runners.create_task(serving.run()), runners.create_task(report_replica(bus, lambda: report))]
+            readiness = runners.create_task(keep_readiness(bus, running.health, offers))
+            others = [
+                runners.create_task(serving.run()),
+                runners.create_task(gateway.limiter.run()),
+                runners.create_task(report_replica(bus, lambda: report)),
+            ]
             try:
                 await asyncio.wait([answering])  # which, unlike awaiting it, does not cancel it
             finally:

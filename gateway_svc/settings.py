@@ -49,6 +49,20 @@ class GatewaySettings(Settings):
     submit_timeout_s: float = Field(default=10.0, gt=0)
     """Seconds to wait for the answer to a submission until the gateway answers 202."""
 
+    requests_per_minute: int | None = Field(default=12_000, ge=0)
+    """Requests of a tenant a minute over all gateways, where it has no limit of its own (`marlaas tenants set`); empty: no limit. As the
+    next five."""
+    key_requests_per_minute: int | None = Field(default=6_000, ge=0)
+    """The same of one key."""
+    tokens_per_minute: int | None = Field(default=10_000_000, ge=0)
+    """Tokens a minute that a tenant is served, those of prompts included."""
+    key_tokens_per_minute: int | None = Field(default=5_000_000, ge=0)
+    """The same of one key."""
+    max_streams: int | None = Field(default=1_000, ge=0)
+    """Replies that are sampled at once for a tenant; each choice of a request is one."""
+    key_max_streams: int | None = Field(default=500, ge=0)
+    """The same of one key."""
+
     session_secret: str | None = Field(default=None, min_length=32, repr=False)
     """Secret that seals the dashboard's sessions, the same for every gateway of a deployment: `openssl rand -hex 32`. Absent: the
     gateway's key for NATS; without one, each process makes a secret, so that users log in again after a restart, and at each replica."""

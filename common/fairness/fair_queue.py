@@ -15,7 +15,7 @@ items in service count at once. Service is in seconds, or in any other unit that
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -160,8 +160,12 @@ class _Tenant(Generic[T]):
     waiting: int = 0
     running: int = 0
 
-    def may_take(self, max_per_task: int) -> Iterator[str]:
-        return (name for name, task in self.tasks.items() if task.items and len(task.charged) < max_per_task)
+    def may_take(self, max_per_task: int, fits: Callable[[T], bool]) -> Iterator[str]:
+        return (name for name, task in self.tasks.items() if len(task.charged) < max_per_task and any(map(fits, task.items)))
+
+
+def _any(_: object) -> bool:
+    return True
 
 
 class FairQueue(Generic[T]):
@@ -192,22 +196,38 @@ class FairQueue(Generic[T]):
             self._count(tenant, waiting=-1)
             self._settle(claimant, tenant, task)
 
-    def take(self) -> tuple[Claimant, T] | None:
-        """The next item, in service until `done`; None when none may be served now."""
-        allowed = [name for name, tenant in self._tenants.items() if any(tenant.may_take(self._max_per_task))]
-        if not allowed:
+    def first(self) -> T | None:
+        """The item whose turn it is; None when none may be served now."""
+        found = self._first(_any)
+        return None if found is None else self._tenants[found.tenant].tasks[found.task].items[0]
+
+    def take(self, fits: Callable[[T], bool] = _any) -> tuple[Claimant, T] | None:
+        """The next item, in service until `done`; None when none may be served now. `fits`: items that are passed over where it is false
+        keep their place."""
+        claimant = self._first(fits)
+        if claimant is None:
             return None
-        name = self._shares.first(allowed, self._item_service)
+        name, task_name = claimant.tenant, claimant.task
         tenant, usual = self._tenants[name], self._shares.expected(name, self._item_service)
-        task_name = tenant.shares.first(list(tenant.may_take(self._max_per_task)), usual)
         task, charge = tenant.tasks[task_name], tenant.shares.expected(task_name, usual)
-        item, claimant = task.items.popleft(), Claimant(name, task_name)
+        place = next(place for place, item in enumerate(task.items) if fits(item))
+        item = task.items[place]
+        del task.items[place]
         task.charged.append(charge)
         self._shares.charge(name, charge)
         tenant.shares.charge(task_name, charge)
         self._count(tenant, waiting=-1, running=1)
         self._settle(claimant, tenant, task)
         return claimant, item
+
+    def _first(self, fits: Callable[[T], bool]) -> Claimant | None:
+        """Tenant and task that are served next, of those that have an item that fits."""
+        allowed = [name for name, tenant in self._tenants.items() if any(tenant.may_take(self._max_per_task, fits))]
+        if not allowed:
+            return None
+        name = self._shares.first(allowed, self._item_service)
+        tenant, usual = self._tenants[name], self._shares.expected(name, self._item_service)
+        return Claimant(name, tenant.shares.first(list(tenant.may_take(self._max_per_task, fits)), usual))
 
     def done(self, claimant: Claimant, service: float) -> None:
         """One of the claimant's items is done. `service`: what it needed; 0 for one that was taken and not served."""

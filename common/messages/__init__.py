@@ -103,6 +103,7 @@ from common.messages.serving import (
     TopToken,
 )
 from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StatusesRemoved, StoredStep, TaskStatus
+from common.messages.terms import AskTerms, HttpUse, SlotUse, SpentBudget, StreamsOf, TermsAnswer
 from common.messages.training import BatchGroup, BatchMember, TrainBatch, WeightUpdated
 from common.messages.trajectories import (
     UNSUPPORTED,

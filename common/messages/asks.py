@@ -271,6 +271,8 @@ class PoolOffer(Value):
     adapters: int
     sequences: int
     profile: str | None
+    serves: bool | None = None
+    """Whether its versions are served (`[NAME.serving]` of the pools file); None from older schedulers."""
 
 
 class PoolsAnswer(Message, kind="pools-answer.1"):

@@ -64,6 +64,7 @@ from common.streams.stores import (
     HISTORY_BUCKET,
     HTTP_KEYS,
     HTTP_KEYS_BUCKET,
+    HTTP_USE_BUCKET,
     IN_FLIGHT,
     JOBS,
     KIND_HEADER,

@@ -12,6 +12,9 @@ TASKS_BUCKET = "tasks"
 BLOBS_BUCKET = "blobs"
 HISTORY_BUCKET = "history"
 HTTP_KEYS_BUCKET = "http-keys"
+HTTP_USE_BUCKET = "http-use"
+HTTP_USE_TTL_S = 120.0
+"""More than the minute that limits look back over."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,9 @@ STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, REQUE
 REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
 TASKS = Bucket(TASKS_BUCKET, share=0.04)
 HISTORY = Bucket(HISTORY_BUCKET, share=0.005)
-HTTP_KEYS = Bucket(HTTP_KEYS_BUCKET, share=0.01)
-BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS)
+HTTP_KEYS = Bucket(HTTP_KEYS_BUCKET, share=0.005)
+HTTP_USE = Bucket(HTTP_USE_BUCKET, share=0.005, ttl_s=HTTP_USE_TTL_S, max_value_bytes=64 * 1024)
+BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS, HTTP_USE)
 MIN_STREAM_BYTES = 32 * 1024 * 1024
 """Lowest bound of a stream: four of the largest messages."""
 MIN_BUCKET_BYTES = 8 * 1024 * 1024

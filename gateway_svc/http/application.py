@@ -25,7 +25,8 @@ VERSION = "1"
 DESCRIPTION = "Tasks that fine-tune language models by reinforcement learning: docs/http.md."
 CORS_METHODS = ("GET", "POST", "PUT", "DELETE")
 CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id")
-EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-range")
+RATE_HEADERS = tuple(f"x-ratelimit-{what}-{rate}" for what in ("limit", "remaining", "reset") for rate in ("requests", "tokens"))
+EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-range", *RATE_HEADERS)
 
 
 def all_families() -> list[Family]:

@@ -1,6 +1,6 @@
 """Gateway: what all routes have in common, and the caller of a request."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated
@@ -14,12 +14,16 @@ from common.runtime.health import Health
 from common.spec import Name
 from gateway_svc.access import Access, Caller
 from gateway_svc.drain import Drain
+from gateway_svc.limits.account import Standing
+from gateway_svc.limits.limiter import Limiter
+from gateway_svc.limits.window import Rate
 from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.problems import Problem, forbidden, roles_of_job, roles_of_question
 from gateway_svc.settings import GatewaySettings
 from gateway_svc.web.session import Sessions
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="A key, `mk-…`; not needed on a server without keys.")
+READING = ("GET", "HEAD", "OPTIONS")
 PATIENCE_S = 4.0
 """Seconds over which a question is repeated while no scheduler answers; then the client repeats its request."""
 
@@ -35,6 +39,11 @@ class Gateway:
     health: Health
     sampler: Sampler
     drain: Drain = field(default_factory=Drain)
+
+    @cached_property
+    def limiter(self) -> Limiter:
+        """Its `run` must run."""
+        return Limiter(self.bus, self.settings)
 
     @cached_property
     def sessions(self) -> Sessions:
@@ -63,18 +72,28 @@ Sender = Annotated[Caller, Depends(entered)]
 
 
 async def acting(
-    sender: Sender, tenant: Annotated[Name | None, Query(description="Whose data it is about; for admins only.")] = None
+    request: Request, sender: Sender, tenant: Annotated[Name | None, Query(description="Whose data it is about; for admins only.")] = None
 ) -> Caller:
-    """The sender, or a tenant that an admin names. Raises: Problem when another names one."""
-    if tenant is None or tenant == sender.tenant:
-        return sender
-    if sender.role != "admin":
-        raise forbidden(["admin"])
-    return replace(sender, door=sender.door.of(tenant), tenant=tenant)
+    """The sender, or a tenant that an admin names; the request counts for the tenant. Raises: Problem when another names one, and where
+    a limit is met."""
+    caller = sender
+    if tenant is not None and tenant != sender.tenant:
+        if sender.role != "admin":
+            raise forbidden(["admin"])
+        caller = replace(sender, door=sender.door.of(tenant), tenant=tenant)
+    if caller.tenant is not None:
+        limiter = gateway_of(request).limiter
+        await limiter.count_request(caller, caller.tenant, lambda found: note_standings(request, found), reads=request.method in READING)
+    return caller
 
 
 Acting = Annotated[Caller, Depends(acting)]
 """The sender, acting for the tenant that it named, where it is an admin."""
+
+
+def note_standings(request: Request, found: Mapping[Rate, Standing]) -> None:
+    """Where rates stand, for the headers of the answer."""
+    request.state.rates = {**getattr(request.state, "rates", {}), **found}
 
 
 def check_job(caller: Caller, verb: str) -> None:

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import nullcontext, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -16,7 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from common.bus import is_loopback
 from gateway_svc.http.errors import as_problem
 from gateway_svc.http.family import Family, Render, problem_json
-from gateway_svc.http.gateway import Gateway
+from gateway_svc.http.gateway import READING, Gateway
+from gateway_svc.limits.refusals import headers_of
 from gateway_svc.problems import Problem
 
 MIN_RATE = 16 * 1024
@@ -25,7 +26,6 @@ DISCARDED = 8 * 1024 * 1024
 """Bytes that are read of a body that is too large, and DISCARD_S the maximum seconds for it."""
 DISCARD_S = 2.0
 HEALTH = ("/healthz", "/readyz")
-READING = ("GET", "HEAD", "OPTIONS")
 _HOST = re.compile(r"^\[?(?P<name>[^\]]*?)\]?(:\d+)?$")
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Guard:
         request_id = secrets.token_hex(12)
         scope.setdefault("state", {})["request_id"] = request_id
         body = _Body(receive, Headers(scope=scope), self._limit(scope["path"]), self._gateway.settings.timeout_s)
-        sent = _Sent(send, body, request_id)
+        sent = _Sent(send, body, scope["state"])
         drain, is_health = self._gateway.drain, scope["path"] in HEALTH
         with structlog.contextvars.bound_contextvars(request=request_id), nullcontext() if is_health else drain.request():
             began = time.monotonic()
@@ -103,12 +103,13 @@ def _longest(by_path: Mapping[str, T], path: str) -> T | None:
 
 
 class _Sent:
-    """Adds the request's id to the answer, and notes its status."""
+    """Adds the request's id and its rates to the answer, and notes its status."""
 
-    def __init__(self, send: Send, body: "_Body", request_id: str) -> None:
+    def __init__(self, send: Send, body: "_Body", state: dict[str, Any]) -> None:
+        """`state`: the request's, in which its route notes where rates stand. `Any`: the framework's."""
         self._send = send
         self._body = body
-        self._request_id = request_id
+        self._state = state
         self.status: int | None = None
 
     async def __call__(self, message: Message) -> None:
@@ -116,7 +117,7 @@ class _Sent:
             if message["status"] in (401, 413):
                 await self._body.discard()
             self.status = message["status"]
-            MutableHeaders(scope=message)["x-request-id"] = self._request_id
+            MutableHeaders(scope=message).update({"x-request-id": self._state["request_id"]} | headers_of(self._state.get("rates", {})))
         await self._send(message)
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -16,7 +16,7 @@ from common.messages.serving import ServedDelta
 from gateway_svc.access import Caller
 from gateway_svc.http.connected import while_connected
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
-from gateway_svc.http.gateway import check_job, gateway_of
+from gateway_svc.http.gateway import check_job, gateway_of, note_standings
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.openai.errors import ErrorAnswer, error_answer, headers_of
 from gateway_svc.openai.models import resolve
@@ -85,12 +85,15 @@ class Sampling:
 
     @classmethod
     async def of(cls, request: Request, caller: Caller, model: str, choices: list[Choice]) -> "Sampling":
-        """Raises: Problem when there is no such model, or the role may not spend."""
+        """Raises: Problem when there is no such model or tenant, the role may not spend, or a budget is used up."""
         check_job(caller, "submit")  # both cost the tenant
-        sampler = gateway_of(request).sampler
+        gateway = gateway_of(request)
         target = (await resolve(caller.door, model)).target(caller)
-        deltas = sampled(sampler, choices, target, request=request.state.request_id, key=caller.key or None)
-        return cls(request, caller, target, deltas)
+        if (terms := await gateway.limiter.check_sampling(target.tenant)) is not None:
+            target = replace(target, weight=terms.weight)
+        deltas = sampled(gateway.sampler, choices, target, request=request.state.request_id, key=caller.key or None)
+        bounded = gateway.limiter.bounded(deltas, choices, caller, target.tenant, lambda found: note_standings(request, found))
+        return cls(request, caller, target, bounded)
 
     @property
     def head(self) -> Head:

@@ -9,7 +9,7 @@ from gateway_svc.problems import RETRY_AFTER_S, FieldError, Problem
 
 TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
 """Status → `type`; others below 500 are `invalid_request_error`, from 500 on `server_error`."""
-CODES = {"unauthorized": "invalid_api_key", "invalid": "invalid_value"}
+CODES = {"unauthorized": "invalid_api_key", "invalid": "invalid_value", "rate_limited": "rate_limit_exceeded"}
 """Codes of the gateway's own that OpenAI has another name for."""
 NO_RETRY = {"x-should-retry": "false"}
 """The client repeats an answer 409 unless this header says that a repetition cannot help."""

@@ -1,16 +1,19 @@
-"""Places of served requests in the engine: seats, granted fairly, and adapter slots, granted in order.
+"""Places of served requests in the engine: a seat and, for a version, an adapter slot, granted together and in fair order.
 
 Rollouts have guaranteed places because serving never takes more than its own here; the engine's scheduler is the other half.
+
+A request never holds one of both while it waits for the other. Where the request whose turn it is finds no slot, requests that need
+none, or whose adapter is in use, are served before it; but one adapter, that of the fewest requests, gets no new ones until its slot is
+free, so that the wait ends.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from common.fairness.fair_queue import Claimant
-from common.fairness.fair_slots import FairSlots
+from common.fairness.fair_queue import Claimant, FairQueue
 
 
 @dataclass
@@ -20,68 +23,96 @@ class Place:
     tokens: int = 0
 
 
+@dataclass(eq=False)
+class _Waiting:
+    turn: asyncio.Future[None]
+    adapter: str | None
+
+
 class Admission:
     """Waiting requests are ordered by tenants, by weight, and then by keys."""
 
     def __init__(self, sequences: int, adapters: int) -> None:
-        self._seats = FairSlots(sequences)
+        self._sequences = sequences
         self._slots = AdapterSlots(adapters)
+        self._queue: FairQueue[_Waiting] = FairQueue(sequences)
 
     @property
     def waiting(self) -> int:
-        return self._seats.waiting
+        return self._queue.waiting
 
     @asynccontextmanager
     async def place(self, claimant: Claimant, adapter: str | None) -> AsyncGenerator[Place]:
         """`adapter`: its name; None for the base model, which needs no slot."""
-        place = Place()
-        await self._seats.acquire(claimant)
+        place, waiting = Place(), _Waiting(asyncio.get_running_loop().create_future(), adapter)
+        self._queue.put(claimant, waiting)
+        self._grant()
         try:
-            if adapter is None:
-                yield place
+            await waiting.turn
+        except asyncio.CancelledError:
+            self._queue.discard(claimant, waiting)
+            if waiting.turn.done() and not waiting.turn.cancelled():
+                self._release(claimant, adapter, 0.0)
             else:
-                await self._slots.acquire(adapter)
-                try:
-                    yield place
-                finally:
-                    self._slots.release(adapter)
+                self._grant()
+            raise
+        try:
+            yield place
         finally:
-            self._seats.release(claimant, float(place.tokens))
+            self._release(claimant, adapter, float(place.tokens))
+
+    def _release(self, claimant: Claimant, adapter: str | None, service: float) -> None:
+        self._slots.release(adapter)
+        self._queue.done(claimant, service)
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._queue.running < self._sequences:
+            first = self._queue.first()
+            self._slots.want(None if first is None else first.adapter)
+            item = self._queue.take(lambda waiting: self._slots.fits(waiting.adapter))
+            if item is None:
+                return
+            claimant, waiting = item
+            if waiting.turn.cancelled():
+                self._queue.done(claimant, 0.0)
+                continue
+            self._slots.take(waiting.adapter)
+            waiting.turn.set_result(None)
 
 
 class AdapterSlots:
-    """At most `total` different names at once. In order: later requests of a name that is in use do not keep an earlier one waiting."""
+    """At most `total` different names at once; None is no name, and needs no slot. Pure."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._users: Counter[str] = Counter()
-        self._queue: deque[tuple[str, asyncio.Future[None]]] = deque()
+        self._wanted: str | None = None
+        self._draining: str | None = None
+        """Name that gets no more users until its slot is free for the wanted one."""
 
-    async def acquire(self, name: str) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((name, turn))
-        self._grant()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.release(name)
-            else:
-                self._grant()
-            raise
+    def want(self, name: str | None) -> None:
+        """The name whose turn it is; the slot that is being freed for one before it is kept for it."""
+        has_slot = name is None or name in self._users
+        self._wanted = None if has_slot else name
+        if self._wanted is None or len(self._users) < self._total:
+            self._draining = None
+        elif self._draining not in self._users:
+            self._draining = min(self._users, key=self._users.__getitem__)
 
-    def release(self, name: str) -> None:
-        self._users[name] -= 1
-        if not self._users[name]:
-            del self._users[name]
-        self._grant()
+    def fits(self, name: str | None) -> bool:
+        """Whether a request may begin."""
+        if name is None or (name in self._users and name != self._draining):
+            return True
+        is_free = name not in self._users and len(self._users) < self._total
+        return is_free and self._wanted in (None, name)
 
-    def _grant(self) -> None:
-        while self._queue:
-            name, turn = self._queue[0]
-            if not turn.done():
-                if name not in self._users and len(self._users) >= self._total:
-                    return
-                self._users[name] += 1
-                turn.set_result(None)
-            self._queue.popleft()
+    def take(self, name: str | None) -> None:
+        if name is not None:
+            self._users[name] += 1
+
+    def release(self, name: str | None) -> None:
+        if name is not None:
+            self._users[name] -= 1
+            if not self._users[name]:
+                del self._users[name]

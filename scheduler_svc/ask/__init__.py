@@ -12,6 +12,7 @@ billing.py     prices, budgets, invoice
 tasks.py       tasks, status, events, usage, failures
 waiting.py     why
 deployment.py  envs, pools, replicas
+terms.py       terms, for gateways
 progress.py    spec, steps, evaluations, versions
 adapters.py    adapter, chunk
 downloads.py   downloads that are in the audit already

@@ -36,6 +36,7 @@ async def answer_pools(question: Question, _: AskDeployment) -> PoolsAnswer:
             adapters=pool.adapters,
             sequences=pool.sequences,
             profile=pool.profile,
+            serves=pool.serving is not None,
         )
         for name, pool in sorted(question.sources.pools.items())
     ]

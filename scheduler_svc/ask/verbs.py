@@ -19,6 +19,7 @@ from common.messages import (
     AskSteps,
     AskTask,
     AskTasks,
+    AskTerms,
     AskUsage,
     AskVersions,
     Message,
@@ -31,6 +32,7 @@ from scheduler_svc.ask.deployment import answer_envs, answer_pools, answer_repli
 from scheduler_svc.ask.progress import answer_evaluations, answer_spec, answer_steps, answer_versions
 from scheduler_svc.ask.question import Question
 from scheduler_svc.ask.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
+from scheduler_svc.ask.terms import answer_terms
 from scheduler_svc.ask.waiting import answer_why
 
 
@@ -60,6 +62,7 @@ VERBS = {
     "steps": Verb(AskSteps, answer_steps),
     "evaluations": Verb(AskEvaluations, answer_evaluations),
     "versions": Verb(AskVersions, answer_versions),
+    "terms": Verb(AskTerms, answer_terms),
     "adapter": Verb(AskAdapter, answer_adapter),
     "chunk": Verb(AskChunk, answer_chunk),
 }

@@ -213,7 +213,17 @@ ASKS: list[Message] = [
     messages.WhyAnswer(task="a", cause="pace", number=2.0, sentence="s"),
     messages.EnvironmentsAnswer(environments=["e:x"], sandboxes=["none"]),
     messages.PoolsAnswer(
-        pools=[messages.PoolOffer(name="p", model="m", context_tokens=64, max_rank=8, adapters=2, sequences=4, profile=None)]
+        pools=[messages.PoolOffer(name="p", model="m", context_tokens=64, max_rank=8, adapters=2, sequences=4, profile=None, serves=True)]
+    ),
+    messages.AskTerms(),
+    messages.TermsAnswer(
+        is_known=True,
+        weight=2.0,
+        limits={"requests_per_minute": 60, "max_streams": None},
+        spent=[messages.SpentBudget(unit="money", period="month", amount=Decimal("5"), spent=Decimal("5.1"), until=DAY)],
+    ),
+    messages.HttpUse(
+        slots=[messages.SlotUse(slot=9, requests=2, tokens=7)], streams=[messages.StreamsOf(gateway="g", streams=1, until_s=20.5)]
     ),
     messages.AdapterAnswer(adapter=ADAPTER),
     messages.ChunkAnswer(data=b"\x00\xff"),

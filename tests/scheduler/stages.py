@@ -35,6 +35,7 @@ from common.messages import (
     WeightUpdated,
 )
 from common.pools import Pool, Pools
+from common.pools.pool import Serving
 from common.runtime.service import report_replica
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.service import Scheduler
@@ -43,7 +44,7 @@ from scheduler_svc.store.database import Database
 from tests.conftest import eventually, eventually_equals
 
 ControlVerb = Literal["cancel", "pause", "resume", "delete"]
-POOLS = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16)}
+POOLS = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16, serving=Serving())}
 
 
 def spec(name: str = "sums", tenant: str = "acme", **changes: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from gateway_svc.shapes import UsageOfAll
 
 router = APIRouter(prefix="/v1", tags=["deployment"], route_class=StrictRoute)
 FAMILY = Family(router)
-COMMON = responses(400, 401, 403, 503)
+COMMON = responses(400, 401, 403, 429, 503)
 
 
 @router.get("/pools", responses=COMMON)

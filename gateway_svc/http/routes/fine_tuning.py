@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from common.messages import TaskStatus
 from gateway_svc.access import Caller
 from gateway_svc.http.family import Family
-from gateway_svc.http.gateway import Acting, check_job, gateway_of
+from gateway_svc.http.gateway import Acting, check_job, gateway_of, tenant_of
 from gateway_svc.http.openai_family import OpenAIRoute, render, responses
 from gateway_svc.http.routes.tasks import control_task, status_of
 from gateway_svc.openai.errors import unsupported
@@ -33,7 +33,7 @@ Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 After = Annotated[str | None, Query(max_length=100)]
 
 
-@router.post("", responses=responses(Job, 400, 401, 403, 404, 409, 413, 415, 429, 503))
+@router.post("", responses=responses(Job, 400, 401, 402, 403, 404, 409, 413, 415, 429, 503))
 async def create_job(
     request: Request,
     caller: Acting,
@@ -42,47 +42,48 @@ async def create_job(
 ) -> Job:
     """Submit a task. Answered once it is accepted or rejected, or stored while no scheduler answers."""
     check_job(caller, "submit")
+    await gateway_of(request).limiter.check_spending(tenant_of(caller))
     is_repeated = request.headers.get(COUNT_HEADER, "0") != "0"
     return await Creation(caller, gateway_of(request).settings.submit_timeout_s, idempotency_key, is_repeated).create(body)
 
 
-@router.get("", responses=responses(Page[Job], 400, 401, 403, 503))
+@router.get("", responses=responses(Page[Job], 400, 401, 403, 429, 503))
 async def read_jobs(request: Request, caller: Acting, after: After = None, limit: Limit = 20) -> Page[Job]:
     """Jobs, the newest first; those with `metadata[KEY]=VALUE`, or without any metadata with `metadata=null`."""
     return await list_jobs(caller.door, after, limit, _wanted(request))
 
 
-@router.get("/{job}", responses=responses(Job, 401, 403, 404, 503))
+@router.get("/{job}", responses=responses(Job, 401, 403, 404, 429, 503))
 async def retrieve_job(caller: Acting, job: JobId) -> Job:
     """A job's state."""
     return await read_job(caller.door, await status_of(caller, job))
 
 
-@router.get("/{job}/events", responses=responses(Page[JobEvent], 400, 401, 403, 404, 503))
+@router.get("/{job}/events", responses=responses(Page[JobEvent], 400, 401, 403, 404, 429, 503))
 async def read_job_events(caller: Acting, job: JobId, after: After = None, limit: Limit = 20) -> Page[JobEvent]:
     """Events of a job, the newest first."""
     return await list_events(caller.door, await _known(caller, job), after, limit)
 
 
-@router.get("/{job}/checkpoints", responses=responses(Page[Checkpoint], 400, 401, 403, 404, 503))
+@router.get("/{job}/checkpoints", responses=responses(Page[Checkpoint], 400, 401, 403, 404, 429, 503))
 async def read_job_checkpoints(caller: Acting, job: JobId, after: After = None, limit: Limit = 10) -> Page[Checkpoint]:
     """Stored versions of a job, the latest first."""
     return await list_checkpoints(caller.door, await _known(caller, job), after, limit)
 
 
-@router.post("/{job}/cancel", responses=responses(Job, 401, 403, 404, 409, 503))
+@router.post("/{job}/cancel", responses=responses(Job, 401, 403, 404, 409, 429, 503))
 async def cancel_job(caller: Acting, job: JobId) -> Job:
     """End a job; its checkpoints stay."""
     return await read_job(caller.door, await control_task(caller, "cancel", job, None))
 
 
-@router.post("/{job}/pause", responses=responses(Job, 401, 403, 404, 409, 503))
+@router.post("/{job}/pause", responses=responses(Job, 401, 403, 404, 409, 429, 503))
 async def pause_job(caller: Acting, job: JobId) -> Job:
     """Admit no new work of a job; work in flight finishes."""
     return await read_job(caller.door, await control_task(caller, "pause", job, None))
 
 
-@router.post("/{job}/resume", responses=responses(Job, 401, 403, 404, 409, 503))
+@router.post("/{job}/resume", responses=responses(Job, 401, 403, 404, 409, 429, 503))
 async def resume_job(caller: Acting, job: JobId) -> Job:
     """Continue a paused job."""
     return await read_job(caller.door, await control_task(caller, "resume", job, None))

@@ -83,13 +83,13 @@ def _named(event: Event) -> Sse:
     return Sse(event.model_dump_json(), event=event.type)
 
 
-@router.get("/models", responses=responses(ModelList, 401, 403, 503))
+@router.get("/models", responses=responses(ModelList, 401, 403, 429, 503))
 async def list_models(caller: Acting) -> ModelList:
     """Base models, and the latest version of each task that has one."""
     return await listed(caller.door)
 
 
-@router.get("/models/{model:path}", responses=responses(Model, 401, 403, 404, 503))
+@router.get("/models/{model:path}", responses=responses(Model, 401, 403, 404, 429, 503))
 async def retrieve_model(caller: Acting, model: str) -> Model:
     """What a name means now; `id` is the exact name."""
     return as_model(await resolve(caller.door, model))

@@ -39,7 +39,7 @@ FAMILY = Family(router)
 
 RESEND_S = 60.0
 STREAM = "text/event-stream"
-COMMON = responses(400, 401, 403, 404, 503)
+COMMON = responses(400, 401, 403, 404, 429, 503)
 AfterNumber = Annotated[int, Query(ge=0, le=MAX_NUMBER, description="Number of the last that the client has.")]
 AfterVersion = Annotated[int, Query(ge=0, le=MAX_VERSION, description="The last version that the client has.")]
 

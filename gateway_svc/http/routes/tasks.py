@@ -43,7 +43,7 @@ TASK_FILE: dict[str, Any] = {
         },
     }
 }
-COMMON = responses(400, 401, 403, 503)
+COMMON = responses(400, 401, 403, 429, 503)
 
 
 @router.post(
@@ -55,7 +55,7 @@ COMMON = responses(400, 401, 403, 503)
         200: {"model": Task | Preview, "description": "A preview; or the task that this idempotency key has submitted before."},
         202: {"model": Submitted, "description": "NATS has the task, and no scheduler has answered yet; see Location."},
         **COMMON,
-        **responses(409, 413, 415, 429),
+        **responses(402, 409, 413, 415),
     },
 )
 async def submit_task(
@@ -73,6 +73,7 @@ async def submit_task(
     if dry_run:
         response.status_code = 200
         return _preview(await preview(caller.door, spec, timeout_s=timeout_s))
+    await gateway_of(request).limiter.check_spending(str(spec["tenant"]))
     task = id_of(str(spec["tenant"]), idempotency_key) if idempotency_key is not None else None
     if task is not None and (earlier := await _earlier(caller, SubmitTask(task=task, tenant=str(spec["tenant"]), spec=spec))) is not None:
         response.status_code = 200

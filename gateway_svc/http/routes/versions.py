@@ -23,7 +23,7 @@ router = APIRouter(prefix="/v1/tasks/{task}/versions", tags=["versions"], route_
 FAMILY = Family(router)
 
 Version = Annotated[str, Path(pattern=r"^([1-9][0-9]{0,9}|latest|best)$", description="A number, `latest` or `best`.")]
-COMMON = responses(400, 401, 403, 404, 503)
+COMMON = responses(400, 401, 403, 404, 429, 503)
 TAR, BINARY, JSON = "application/x-tar", "application/octet-stream", "application/json"
 
 

@@ -42,6 +42,8 @@ class Target:
     pool: str
     adapter: AdapterRef | None
     """None: the base model."""
+    weight: float = 1.0
+    """The tenant's, where requests wait."""
 
 
 def serve_request(choice: Choice, target: Target, *, request: str, gateway: str, key: Key | None, first_token_by_s: float) -> ServeRequest:
@@ -53,6 +55,7 @@ def serve_request(choice: Choice, target: Target, *, request: str, gateway: str,
         gateway=gateway,
         tenant=target.tenant,
         key=key,
+        weight=target.weight,
         pool=target.pool,
         adapter=target.adapter,
         messages=None if prompt.messages is None else list(prompt.messages),

@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 from common.messages.access import Key
 from common.messages.serving import ServedDelta
+from gateway_svc.offers import Offers
 from gateway_svc.openai.errors import RETRY_LATER
 from gateway_svc.openai.sampling.order import Choice, Target, serve_request
 from gateway_svc.problems import Problem
@@ -14,14 +15,17 @@ from gateway_svc.serving.client import Serving, TooManyStreams
 class Replicas:
     """Samples at whichever replica of the pool takes a choice."""
 
-    def __init__(self, serving: Serving, now_s: Callable[[], float], first_token_s: float) -> None:
+    def __init__(self, serving: Serving, offers: Offers, now_s: Callable[[], float], first_token_s: float) -> None:
         """`now_s`: NATS's clock. `first_token_s`: seconds after which a choice that no replica has begun is not sampled."""
         self._serving = serving
+        self._offers = offers
         self._now_s = now_s
         self._first_token_s = first_token_s
 
     async def sample(self, choice: Choice, target: Target, *, request: str, key: Key | None) -> AsyncGenerator[ServedDelta]:
-        """As `Sampler.sample`. Raises: Problem when this process has as many streams as it may; as `Serving.deltas`."""
+        """As `Sampler.sample`. Raises: Problem when the pool serves nothing, or this process has as many streams as it may; as
+        `Serving.deltas`."""
+        self._offers.check(target.pool)
         begin_by_s = self._now_s() + self._first_token_s
         message = serve_request(choice, target, request=request, gateway=self._serving.gateway, key=key, first_token_by_s=begin_by_s)
         try:

@@ -6,6 +6,7 @@ budget's row has what that sum was when its period began, so that no query reads
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 
 from sqlalchemy import TextClause, delete, literal_column, select, text, update
@@ -92,6 +93,20 @@ WHERE b.tenant {of} ORDER BY b.tenant, b.period, b.unit
 """)
 
 
+_USED_UP = text(f"""
+WITH paid AS ({_PAID.format(of=_SOME, token_kinds=_TOKEN_KINDS)}),
+standing AS (
+    SELECT b.unit, b.period, b.amount, b.begins_at,
+           coalesce(CASE b.unit WHEN 'money' THEN p.money ELSE p.tokens END, 0) - b.before AS spent
+    FROM budgets b LEFT JOIN paid p ON p.tenant = b.tenant
+    WHERE b.tenant {_SOME} AND b.begins_at >= {_BEGINS})
+SELECT unit, period, amount, spent,
+       CASE period WHEN 'day' THEN begins_at AT TIME ZONE 'UTC' + interval '1 day'
+                   WHEN 'month' THEN begins_at AT TIME ZONE 'UTC' + interval '1 month' END AT TIME ZONE 'UTC' AS ends
+FROM standing WHERE spent >= amount ORDER BY period, unit
+""")
+
+
 _STANDINGS, _STANDINGS_OF_SOME = _standing(_EVERY), _standing(_SOME)
 
 
@@ -145,6 +160,26 @@ async def standings(connection: AsyncConnection, tenants: Collection[str] | None
     ]
     by_pool: Mapping[str, list[str]] = (rows[0].prices if rows else None) or {}
     return Standings(found, {pool: UnitPrices(*map(Decimal, each)) for pool, each in by_pool.items()})
+
+
+@dataclass(frozen=True)
+class UsedUp:
+    """A budget of which nothing is left in the present period."""
+
+    unit: Unit
+    period: Period
+    amount: Decimal
+    spent: Decimal
+    ends: datetime | None
+    """When the next period begins; None: never."""
+
+
+async def used_up(connection: AsyncConnection, tenant: str) -> list[UsedUp]:
+    """One small query where the tenant has no budget. A period that has begun since is none yet: the scheduler begins it within seconds."""
+    if not (await connection.execute(select(select(budgets.c.tenant).where(budgets.c.tenant == tenant).exists()))).scalar_one():
+        return []
+    rows = (await connection.execute(_USED_UP, {"tenants": [tenant]})).all()
+    return [UsedUp(row.unit, row.period, row.amount, row.spent, row.ends) for row in rows]
 
 
 async def report(connection: AsyncConnection, budget: Budget, reported: str) -> bool:

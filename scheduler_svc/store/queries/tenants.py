@@ -48,6 +48,11 @@ async def find_tenant(connection: AsyncConnection, tenant: str) -> Tenant | None
     return Tenant(*row, limits=await limits_in_use(connection, tenant)) if row else None
 
 
+async def weight_of(connection: AsyncConnection, tenant: str) -> float | None:
+    """None where there is no such tenant, or it is deleted."""
+    return (await connection.execute(select(tenants.c.weight).where(tenants.c.id == tenant, tenants.c.deleted_by.is_(None)))).scalar()
+
+
 async def was_made_by(connection: AsyncConnection, task: str) -> bool:
     """Whether the task's submission made its tenant: both rows have the time of one transaction."""
     made = select(tasks.c.id).join(tenants, tenants.c.id == tasks.c.tenant)

@@ -1,13 +1,15 @@
 """Limits of tenants, and what is used of them. A tenant without a value of its own has the default, which is the row of EVERY_TENANT."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal_column, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.limits import LIMITS, NO_LIMIT, Limit
+from common.limits import LIMITS, NO_LIMIT, OF_HTTP, Limit
 from common.streams import EVERY_TENANT
 from scheduler_svc.store.states import LIVE, TaskState
 from scheduler_svc.store.tables import deleted_tasks, limits, packages, served_usage, stored_blobs, tasks, tenants
@@ -90,6 +92,31 @@ async def limits_of(connection: AsyncConnection, tenant: str) -> dict[Limit, int
     joined = _defaults.outerjoin(named, named.c.tenant == tenant)
     row = (await connection.execute(select(*of_it.values()).select_from(joined).where(_defaults.c.tenant == _ALL))).mappings().first()
     return {name: None if row is None or row[name] == NO_LIMIT else row[name] for name in LIMITS}
+
+
+async def http_limits(connection: AsyncConnection, tenant: str) -> dict[Limit, int | None]:
+    """Limits of HTTP with a value, the tenant's own or that of all; None for no limit."""
+    named, every = limits.alias("named"), _defaults
+    of_it = {name: func.coalesce(named.c[name], every.c[name]).label(name) for name in OF_HTTP}
+    start = select(literal_column("1")).subquery("start")
+    joined = start.outerjoin(named, named.c.tenant == tenant).outerjoin(every, every.c.tenant == _ALL)
+    row = (await connection.execute(select(*of_it.values()).select_from(joined))).mappings().one()
+    return {name: None if row[name] == NO_LIMIT else row[name] for name in OF_HTTP if row[name] is not None}
+
+
+@dataclass(frozen=True)
+class TokensUsedUp:
+    most: Decimal
+    used: Decimal
+
+
+async def tokens_used_up(connection: AsyncConnection, tenant: str) -> TokensUsedUp | None:
+    """The limit `max_tokens` where a tenant has used as many; None where some are left."""
+    most = (await limits_of(connection, tenant))["max_tokens"]
+    if most is None:
+        return None
+    used = (await connection.execute(select(used_tokens(tenants.c.id)).where(tenants.c.id == tenant))).scalar() or 0
+    return TokensUsedUp(Decimal(most), Decimal(used)) if used >= most else None
 
 
 async def own_limits(connection: AsyncConnection, tenant: str) -> dict[Limit, int | None]:

@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 from openai import AsyncOpenAI
+from sqlalchemy import text
 
 from gateway_svc.access import Access
 from tests.gateway.openai.deltas import Source
@@ -17,6 +18,14 @@ Opened = Callable[..., AbstractAsyncContextManager[AsyncOpenAI]]
 def openai(address: str, *, tenant: str | None = "acme") -> AsyncOpenAI:
     query = {} if tenant is None else {"tenant": tenant}
     return AsyncOpenAI(base_url=f"{address}/v1", api_key="mk-none", default_query=query, max_retries=0, timeout=60)
+
+
+@pytest.fixture
+async def world(world: World) -> World:
+    """With a tenant that has no task yet."""
+    async with world.database.transaction() as tx:
+        await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
+    return world
 
 
 @pytest.fixture

@@ -1,0 +1,326 @@
+"""Account: one tenant's or key's limits at this gateway, over the entry that all gateways share."""
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from common.bus import Bus
+from common.errors import MarlaasError, Retry, Unavailable
+from common.messages import HttpUse
+from common.streams import HTTP_USE_BUCKET
+from gateway_svc.limits.window import RATES, Allowed, Amounts, Kind, Rate, Use, slot_of
+
+AHEAD_S = 0.1
+"""Seconds of the present pace that are taken ahead."""
+AHEAD_SHARE = 100
+"""The same is at most this part of a limit."""
+LEASE_S = 1.0
+"""Seconds after which what was taken ahead and not used is void."""
+FRESH_S = 0.1
+"""Age up to which the entry, as last seen, suffices for a refusal."""
+RENEW_S = 3.0
+"""Interval at which replies that are sampled are reported again."""
+IDLE_S = 120.0
+"""Seconds without a request after which an account is forgotten."""
+MAX_TRIES = 40
+EXCHANGE_S = 2.0
+"""Maximum seconds of an exchange with NATS."""
+
+log = structlog.get_logger()
+
+
+class StoreAway(Unavailable):
+    """Nobody can say what is used: NATS does not answer, or has no bucket for it yet."""
+
+
+@dataclass
+class LimitMet(Exception):
+    """A limit that a request does not fit in."""
+
+    kind: Kind
+    allowed: int
+    used: int
+    needed: int
+    wait_s: float
+    """Infinite where it never fits."""
+
+
+@dataclass(eq=False)
+class _Want:
+    amounts: Amounts
+    allowed: Allowed
+    granted: asyncio.Future[int]
+    """The slot that was charged."""
+
+
+@dataclass
+class _Lease:
+    """What was taken ahead."""
+
+    slot: int = 0
+    until_s: float = 0.0
+    left: dict[Rate, int] = field(default_factory=lambda: dict.fromkeys(RATES, 0))
+
+    def covers(self, amounts: Amounts, now_s: float) -> bool:
+        return all(self.has(rate, now_s) >= getattr(amounts, rate) for rate in RATES)
+
+    def has(self, rate: Rate, now_s: float) -> int:
+        return self.left[rate] if now_s < self.until_s else 0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a rate stands, for the headers of an answer."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+
+
+class Account:
+    def __init__(self, bus: Bus, key: str, gateway: str, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        """`key`: of the entry. `gateway`: this replica's name."""
+        self._bus = bus
+        self._key = key
+        self._gateway = gateway
+        self._monotonic_s = monotonic_s
+        self._seen: HttpUse | None = None
+        self._revision: int | None = None
+        """Of the entry as last seen; None: unknown."""
+        self._seen_s = -1e9
+        self._use = Use(0.0)
+        self._lease = _Lease()
+        self._waiting: list[_Want] = []
+        self._given_back: dict[tuple[Rate, int], int] = defaultdict(int)
+        """Corrections that the entry has not yet; negative where less was used."""
+        self._streams = 0
+        self._held = 0
+        """Replies that the entry has for this gateway."""
+        self._exchanging: asyncio.Task[None] | None = None
+        self._exchanged_s = self._renewed_s = -1e9
+        self._granted: dict[Rate, int] = dict.fromkeys(RATES, 0)
+        """Since the last exchange, for the pace."""
+        self._used_s = self._monotonic_s()
+        self.exchanges = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost when it is forgotten."""
+        is_over = self._monotonic_s() - self._used_s > IDLE_S
+        return is_over and not (self._streams or self._held or self._given_back or self._waiting or self._exchanging)
+
+    async def take(self, amounts: Amounts, allowed: Allowed) -> int:
+        """Use amounts, which are 0 of what has no limit; returns the slot that is charged, for `correct`. Raises: LimitMet; StoreAway."""
+        now_s = self._used_s = self._monotonic_s()
+        if self._exchanging is None and self._lease.covers(amounts, now_s) and self._has_streams(amounts, allowed):
+            return self._from_lease(amounts)
+        want = _Want(amounts, allowed, asyncio.get_running_loop().create_future())
+        self._waiting.append(want)
+        self.exchange()
+        try:
+            return await want.granted
+        except asyncio.CancelledError:
+            if want in self._waiting:
+                self._waiting.remove(want)
+            elif want.granted.done() and not want.granted.cancelled() and want.granted.exception() is None:
+                self.give_back(want.granted.result(), amounts)
+            raise
+
+    def give_back(self, slot: int, amounts: Amounts) -> None:
+        """What was taken is not used after all."""
+        for rate in RATES:
+            self.correct(rate, slot, -getattr(amounts, rate))
+        self.end(amounts.streams)
+
+    def correct(self, rate: Rate, slot: int | None, amount: int) -> None:
+        """Charge what was used beyond what was taken, or give back what was not. `slot`: None for the present one."""
+        if amount:
+            self._given_back[rate, slot_of(self._now_s()) if slot is None else slot] += amount
+
+    def end(self, streams: int) -> None:
+        """Replies have ended."""
+        self._streams -= streams
+
+    def standing(self, rate: Rate, limit: int) -> Standing:
+        now_s = self._monotonic_s()
+        used = self._use.used(rate) - self._lease.has(rate, now_s) + sum(by for (of, _), by in self._given_back.items() if of == rate)
+        return Standing(limit, min(limit, max(0, limit - used)), max(0.0, self._use.reset_s(rate) - (now_s - self._seen_s)))
+
+    def upkeep(self) -> None:
+        """Tell the others what has changed, and renew replies; to be called every moment."""
+        if self._given_back or self._streams != self._held or self._is_due:
+            self.exchange()
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether replies must be renewed."""
+        return self._held > 0 and self._monotonic_s() - self._renewed_s > RENEW_S
+
+    def exchange(self) -> None:
+        if self._exchanging is None:
+            self._exchanging = asyncio.create_task(self._exchange_all())
+
+    async def close(self) -> None:
+        """Report the last use. Nothing is raised."""
+        self.exchange()
+        if self._exchanging is not None:
+            await self._exchanging
+
+    # ------------------------------------------------------------------------------------------------------- exchanges
+
+    async def _exchange_all(self) -> None:
+        try:
+            while True:
+                await self._exchange()
+                if not self._waiting:
+                    return
+        finally:
+            self._exchanging = None
+
+    async def _exchange(self) -> None:
+        """One exchange for all that wait now, or a failure of all."""
+        batch, self._waiting = self._waiting, []
+        try:
+            async with asyncio.timeout(EXCHANGE_S):
+                await self._settle(batch)
+        except (MarlaasError, TimeoutError) as error:
+            self._revision = None
+            log.warning("http_use_unknown", reason=str(error) or type(error).__name__)
+            away = StoreAway("nobody can say what is used of the limits: NATS does not answer; send it again later")
+            for want in batch:
+                if not want.granted.done():
+                    want.granted.set_exception(away)
+
+    async def _settle(self, batch: list[_Want]) -> None:
+        """Raises: MarlaasError."""
+        for attempt in range(MAX_TRIES):
+            fresh = attempt > 0 or self._revision is None
+            if fresh:
+                await self._look()
+            use, wants = Use.of(self._seen, self._now_s()), [want for want in batch if not want.granted.done()]
+            given_back = dict(self._given_back)
+            for (rate, slot), amount in given_back.items():
+                use.add(rate, slot, amount)
+            granted, refused, lease = self._share_out(use, wants)
+            if refused and not fresh and self._monotonic_s() - self._seen_s > FRESH_S:
+                self._revision = None  # others may have given something back meanwhile
+                continue
+            if granted or given_back or self._streams != self._held or self._is_due:
+                held = self._streams + sum(want.amounts.streams for want in granted)
+                use.hold(self._gateway, held)
+                if not await self._store(use):
+                    continue
+                self._held, self._renewed_s = held, self._monotonic_s()
+            self._use, self._exchanged_s = use, self._monotonic_s()
+            self._conclude(granted, refused, given_back, lease)
+            return
+        raise Unavailable(f"{MAX_TRIES} others were faster")
+
+    async def _look(self) -> None:
+        found = await self._bus.kv.find(HTTP_USE_BUCKET, self._key, HttpUse)
+        self._seen, self._revision = (found.value, found.revision) if found else (None, 0)
+        self._seen_s = self._monotonic_s()
+
+    async def _store(self, use: Use) -> bool:
+        """False when another gateway was faster."""
+        assert self._revision is not None
+        message = use.message()
+        try:
+            self._revision = await self._bus.kv.replace(HTTP_USE_BUCKET, self._key, message, revision=self._revision)
+        except Unavailable:
+            raise
+        except Retry:
+            self._revision = None
+            await asyncio.sleep(random.uniform(0, 0.004))
+            return False
+        self._seen, self._seen_s, self.exchanges = message, self._monotonic_s(), self.exchanges + 1
+        return True
+
+    def _share_out(self, use: Use, wants: list[_Want]) -> tuple[list[_Want], list[tuple[_Want, LimitMet]], _Lease]:
+        """Charge what fits, in order, and what is taken ahead."""
+        slot, now_s = slot_of(use.now_s), self._monotonic_s()
+        lease = _Lease(slot, now_s + LEASE_S, {rate: self._lease.has(rate, now_s) for rate in RATES})
+        granted, refused = list[_Want](), list[tuple[_Want, LimitMet]]()
+        use.hold(self._gateway, self._streams)
+        for want in wants:
+            met = _met(use, want, lease)
+            if met is not None:
+                refused.append((want, met))
+                continue
+            for rate in RATES:
+                from_lease = min(lease.left[rate], getattr(want.amounts, rate))
+                lease.left[rate] -= from_lease
+                use.add(rate, slot, getattr(want.amounts, rate) - from_lease)
+            if want.amounts.streams:
+                use.hold(self._gateway, use.streams.get(self._gateway, (0, 0.0))[0] + want.amounts.streams)
+            granted.append(want)
+        if granted and not refused:
+            self._take_ahead(use, lease, granted[-1].allowed, granted)
+        return granted, refused, lease
+
+    def _take_ahead(self, use: Use, lease: _Lease, allowed: Allowed, granted: list[_Want]) -> None:
+        elapsed_s = self._monotonic_s() - self._exchanged_s
+        if elapsed_s > 1.0:
+            return
+        for rate in RATES:
+            limit = getattr(allowed, rate)
+            if limit is None:
+                continue
+            used = self._granted[rate] + sum(getattr(want.amounts, rate) for want in granted)
+            ahead = min(int(used / max(elapsed_s, AHEAD_S) * AHEAD_S), limit // AHEAD_SHARE, limit - use.used(rate)) - lease.left[rate]
+            if ahead > 0:
+                use.add(rate, lease.slot, ahead)
+                lease.left[rate] += ahead
+
+    def _conclude(
+        self, granted: list[_Want], refused: list[tuple[_Want, LimitMet]], given_back: dict[tuple[Rate, int], int], lease: _Lease
+    ) -> None:
+        self._lease = lease
+        self._granted = dict.fromkeys(RATES, 0)
+        for place, amount in given_back.items():
+            self._given_back[place] -= amount
+            if not self._given_back[place]:
+                del self._given_back[place]
+        for want in granted:
+            self._streams += want.amounts.streams
+            if want.granted.done():  # its client has gone meanwhile
+                self.give_back(lease.slot, want.amounts)
+            else:
+                want.granted.set_result(lease.slot)
+        for want, met in refused:
+            if not want.granted.done():
+                want.granted.set_exception(met)
+
+    # ----------------------------------------------------------------------------------------------------------- local
+
+    def _has_streams(self, amounts: Amounts, allowed: Allowed) -> bool:
+        """Whether ended replies have left room that the others do not know of yet."""
+        return not amounts.streams or allowed.streams is None or self._streams + amounts.streams <= min(self._held, allowed.streams)
+
+    def _from_lease(self, amounts: Amounts) -> int:
+        for rate in RATES:
+            self._lease.left[rate] -= getattr(amounts, rate)
+            self._granted[rate] += getattr(amounts, rate)
+        self._streams += amounts.streams
+        return self._lease.slot
+
+    def _now_s(self) -> float:
+        return self._bus.clock.now_s()
+
+
+def _met(use: Use, want: _Want, lease: _Lease) -> LimitMet | None:
+    """The first limit that a request does not fit in."""
+    kinds: tuple[Kind, ...] = ("requests", "tokens", "streams")
+    for kind in kinds:
+        allowed, needed = getattr(want.allowed, kind), getattr(want.amounts, kind)
+        if allowed is None or not needed:
+            continue
+        missing = needed if kind == "streams" else needed - min(needed, lease.left[kind])
+        if missing and use.used(kind) + missing > allowed:
+            return LimitMet(kind, allowed, use.used(kind), needed, use.wait_s(kind, needed, allowed))
+    return None

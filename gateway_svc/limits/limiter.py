@@ -1,0 +1,197 @@
+"""Limiter: what a request may use, over the accounts of its tenant and of its key."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+
+from common.bus import Bus
+from common.messages import ServedDelta, TermsAnswer
+from gateway_svc.access import Caller
+from gateway_svc.limits.account import Account, LimitMet, Standing, StoreAway
+from gateway_svc.limits.estimate import ASSUMED_REPLY, tokens_of
+from gateway_svc.limits.refusals import NAMES, budget_spent, no_tenant, store_away, too_many
+from gateway_svc.limits.terms import Terms
+from gateway_svc.limits.window import RATES, Allowed, Amounts, Rate
+from gateway_svc.openai.sampling.order import Choice
+from gateway_svc.serving.given import Given
+from gateway_svc.settings import GatewaySettings
+
+UPKEEP_S = 0.25
+"""Interval at which others are told of what has changed without a request."""
+CLOSE_S = 2.0
+Numbered = tuple[int, ServedDelta]
+Noted = Callable[[dict[Rate, Standing]], None]
+"""Gets where the rates stand, for the headers of the answer."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An account with the limits that hold for it."""
+
+    account: Account
+    allowed: Allowed
+    tenant: str
+    of_key: bool
+
+    def wanted(self, amounts: Amounts) -> Amounts:
+        """Without what has no limit here."""
+        unlimited = {name: 0 for name in ("requests", "tokens", "streams") if getattr(self.allowed, name) is None}
+        return replace(amounts, **unlimited)
+
+    async def take(self, amounts: Amounts) -> int:
+        """As `Account.take`. Raises: Problem where a limit is met; StoreAway."""
+        try:
+            return await self.account.take(amounts, self.allowed)
+        except LimitMet as met:
+            raise too_many(met, self.tenant, of_key=self.of_key) from None
+
+
+@dataclass(frozen=True)
+class _Taken:
+    part: _Part
+    slot: int
+    amounts: Amounts
+
+
+class Limiter:
+    """`run` must run."""
+
+    def __init__(self, bus: Bus, settings: GatewaySettings) -> None:
+        self._bus = bus
+        self._gateway = settings.replica
+        self._defaults: dict[str, int | None] = {name: getattr(settings, name) for names in NAMES.values() for name in names}
+        self._accounts: dict[str, Account] = {}
+        self.terms = Terms(bus)
+
+    @property
+    def exchanges(self) -> int:
+        """Changes of shared entries so far."""
+        return sum(account.exchanges for account in self._accounts.values())
+
+    async def run(self) -> None:
+        """Until cancelled; then the others are told of the last use."""
+        try:
+            while True:
+                await asyncio.sleep(UPKEEP_S)
+                for name, account in list(self._accounts.items()):
+                    account.upkeep()
+                    if account.is_idle:
+                        del self._accounts[name]
+        finally:
+            accounts = [account.close() for account in self._accounts.values()]
+            await asyncio.wait_for(asyncio.gather(*accounts, return_exceptions=True), CLOSE_S)
+
+    async def count_request(self, caller: Caller, tenant: str, noted: Noted, *, reads: bool) -> None:
+        """Count an HTTP request. `reads`: while the store is away it is answered uncounted, as nothing but the scheduler's rate of
+        questions depends on it. Raises: Problem."""
+        parts = await self._parts(caller, tenant)
+        try:
+            await self._take(parts, Amounts(requests=1))
+        except StoreAway:
+            if not reads:
+                raise store_away() from None
+        finally:
+            noted(_tightest(parts))
+
+    async def check_spending(self, tenant: str) -> TermsAnswer | None:
+        """The tenant's terms. Raises: Problem where nothing is left of a budget."""
+        terms = await self.terms.of(tenant)
+        if terms is not None and terms.spent:
+            raise budget_spent(terms.spent[0])
+        return terms
+
+    async def check_sampling(self, tenant: str) -> TermsAnswer | None:
+        """The same, where the tenant must exist: its first task makes it, and a request to a model does not."""
+        terms = await self.check_spending(tenant)
+        if terms is not None and not terms.is_known:
+            raise no_tenant(tenant)
+        return terms
+
+    async def bounded(
+        self, deltas: AsyncGenerator[Numbered], choices: Sequence[Choice], caller: Caller, tenant: str, noted: Noted
+    ) -> AsyncGenerator[Numbered]:
+        """Deltas within the limits of tokens and replies, which are taken when the first is asked for. Raises: Problem; as `deltas`."""
+        given = [Given() for _ in choices]
+        async with aclosing(deltas), self._held(choices, caller, tenant, given, noted) as extend:
+            async for number, delta in deltas:
+                given[number].add(delta)
+                extend()
+                yield number, delta
+
+    @asynccontextmanager
+    async def _held(
+        self, choices: Sequence[Choice], caller: Caller, tenant: str, given: list[Given], noted: Noted
+    ) -> AsyncGenerator[Callable[[], None]]:
+        """Tokens and replies of a request; what was not given is given back in the end."""
+        parts = await self._parts(caller, tenant)
+        charged = sum(map(tokens_of, choices))
+        try:
+            taken = await self._take(parts, Amounts(tokens=charged, streams=len(choices)))
+        except StoreAway:
+            raise store_away() from None
+        finally:
+            noted(_tightest(parts))
+
+        def extend() -> None:
+            """Charge more where the reply is longer than was assumed."""
+            nonlocal charged
+            while _total(given) > charged:
+                charged += ASSUMED_REPLY
+                for one in taken:
+                    if one.amounts.tokens:
+                        one.part.account.correct("tokens", None, ASSUMED_REPLY)
+
+        try:
+            yield extend
+        finally:
+            for one in taken:
+                if one.amounts.tokens:
+                    one.part.account.correct("tokens", one.slot, _total(given) - charged)
+                one.part.account.end(one.amounts.streams)
+
+    async def _parts(self, caller: Caller, tenant: str) -> list[_Part]:
+        """The key first. An operators' key has no limits of its own: what it does for a tenant counts for that."""
+        terms = await self.terms.of(tenant)
+        limits = self._defaults | (terms.limits if terms is not None else {})
+        parts = list[_Part]()
+        if caller.key and caller.role != "admin":
+            parts.append(_Part(self._account(f"key.{caller.key}"), _allowed(limits, of_key=True), tenant, of_key=True))
+        parts.append(_Part(self._account(f"tenant.{tenant}"), _allowed(limits, of_key=False), tenant, of_key=False))
+        return [part for part in parts if not part.allowed.is_unlimited]
+
+    def _account(self, name: str) -> Account:
+        return self._accounts.setdefault(name, Account(self._bus, name, self._gateway))
+
+    async def _take(self, parts: list[_Part], amounts: Amounts) -> list[_Taken]:
+        """Of all parts, or of none. Raises: Problem; StoreAway."""
+        taken = list[_Taken]()
+        try:
+            for part in parts:
+                wanted = part.wanted(amounts)
+                if wanted != Amounts():
+                    taken.append(_Taken(part, await part.take(wanted), wanted))
+        except BaseException:
+            for one in taken:
+                one.part.account.give_back(one.slot, one.amounts)
+            raise
+        return taken
+
+
+def _allowed(limits: dict[str, int | None], *, of_key: bool) -> Allowed:
+    requests, tokens, streams = (limits.get(NAMES[kind][of_key]) for kind in ("requests", "tokens", "streams"))
+    return Allowed(requests, tokens, streams)
+
+
+def _total(given: list[Given]) -> int:
+    return sum((one.prompt or 0) + one.sampled for one in given)
+
+
+def _tightest(parts: list[_Part]) -> dict[Rate, Standing]:
+    """Of the key and the tenant, for each rate the one of which the smaller part is left."""
+    found: dict[Rate, Standing] = {}
+    for rate in RATES:
+        of_it = [part.account.standing(rate, limit) for part in parts if (limit := getattr(part.allowed, rate)) is not None]
+        if of_it:
+            found[rate] = min(of_it, key=lambda one: one.remaining / max(1, one.limit))
+    return found

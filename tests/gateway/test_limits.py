@@ -1,0 +1,147 @@
+"""Limits over several gateways, on a real NATS."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from common.bus import Bus
+from common.messages import HttpUse
+from common.streams import HTTP_USE_BUCKET
+from gateway_svc.limits.account import AHEAD_SHARE, Account, LimitMet, StoreAway
+from gateway_svc.limits.window import STREAMS_S, Allowed, Amounts, Use
+from marlaas.stack import servers
+from tests.conftest import HASTY, eventually, running
+
+REQUEST = Amounts(requests=1)
+
+
+@asynccontextmanager
+async def accounts(url: str, replicas: int) -> AsyncGenerator[list[Account]]:
+    """The same tenant's account at several gateways, each with a connection of its own."""
+    async with AsyncExitStack() as opened:
+        buses = [await opened.enter_async_context(await Bus.connect(url, f"gateway-{at}", timings=HASTY)) for at in range(replicas)]
+        found = [Account(bus, "tenant.acme", f"gateway-{at}") for at, bus in enumerate(buses)]
+        yield found
+        for one in found:
+            await one.close()
+
+
+async def granted(account: Account, allowed: Allowed, amounts: Amounts = REQUEST, *, times: int) -> int:
+    """How many of `times` requests at once fit."""
+    found = await asyncio.gather(*(account.take(amounts, allowed) for _ in range(times)), return_exceptions=True)
+    assert all(isinstance(one, int | LimitMet) for one in found), found
+    return sum(isinstance(one, int) for one in found)
+
+
+async def stored(bus: Bus) -> Use:
+    return Use.of(await bus.kv.get(HTTP_USE_BUCKET, "tenant.acme", HttpUse), bus.clock.now_s())
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+async def test_burst_over_all_gateways_gets_the_limit(bus: Bus, nats_url: str, replicas: int) -> None:
+    limit = Allowed(requests=400)
+    async with accounts(nats_url, replicas) as found:
+        sums = await asyncio.gather(*(granted(account, limit, times=300 + 200 // replicas) for account in found))
+        assert 0.9 * 400 <= sum(sums) <= 400, sums
+        with pytest.raises(LimitMet) as met:
+            await found[0].take(Amounts(requests=20), limit)
+        assert (met.value.kind, met.value.allowed) == ("requests", 400) and 50 < met.value.wait_s <= 62
+        assert (await stored(bus)).used("requests") <= 400
+
+
+async def test_requests_in_quick_succession_share_exchanges(bus: Bus, nats_url: str) -> None:
+    async with accounts(nats_url, 1) as [account]:
+        for _ in range(2_000):
+            await account.take(REQUEST, Allowed(requests=100_000))
+        assert account.exchanges < 600, account.exchanges
+        assert (await stored(bus)).used("requests") >= 2_000
+
+
+async def test_what_was_not_used_is_given_back(bus: Bus, nats_url: str) -> None:
+    limit = Allowed(tokens=1_000)
+    async with accounts(nats_url, 2) as [one, other]:
+        slot = await one.take(Amounts(tokens=900), limit)
+        with pytest.raises(LimitMet):
+            await other.take(Amounts(tokens=900), limit)
+        one.correct("tokens", slot, -850)
+        one.upkeep()
+        await eventually(lambda: one._exchanging is None)
+        await asyncio.sleep(0.15)
+        await other.take(Amounts(tokens=900), limit)
+        assert 950 <= (await stored(bus)).used("tokens") <= 950 + 1_000 // AHEAD_SHARE
+        assert one.standing("tokens", 1_000).limit == 1_000
+
+
+async def test_request_that_never_fits_says_so(bus: Bus, nats_url: str) -> None:
+    async with accounts(nats_url, 1) as [account]:
+        with pytest.raises(LimitMet) as met:
+            await account.take(Amounts(tokens=1_001), Allowed(tokens=1_000))
+        assert math.isinf(met.value.wait_s)
+
+
+async def test_replies_at_once_are_counted_over_all_gateways(bus: Bus, nats_url: str) -> None:
+    limit, reply = Allowed(streams=10), Amounts(streams=1)
+    async with accounts(nats_url, 2) as [one, other]:
+        assert await granted(one, limit, reply, times=6) == 6
+        assert await granted(other, limit, reply, times=6) == 4
+        one.end(3)
+        one.upkeep()
+        await eventually(lambda: one._exchanging is None)
+        await asyncio.sleep(0.15)
+        assert await granted(other, limit, reply, times=6) == 3
+        one.end(3)
+        other.end(7)
+        for account in (one, other):
+            await account.close()
+        assert (await stored(bus)).used("streams") == 0
+
+
+async def test_replies_of_a_gateway_that_died_are_over(bus: Bus) -> None:
+    dead = Use.of(None, bus.clock.now_s() - STREAMS_S - 1)
+    dead.hold("gateway-dead", 10)
+    await bus.kv.put(HTTP_USE_BUCKET, "tenant.acme", dead.message())
+    account = Account(bus, "tenant.acme", "gateway-0")
+    await account.take(Amounts(streams=1), Allowed(streams=1))
+    account.end(1)
+    await account.close()
+
+
+async def test_client_that_goes_while_it_waits_uses_nothing(bus: Bus) -> None:
+    account, limit = Account(bus, "tenant.acme", "gateway-0"), Allowed(requests=5, streams=5)
+    for _ in range(5):
+        waiting = asyncio.create_task(account.take(Amounts(requests=1, streams=1), limit))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    await account.close()
+    await account.close()
+    use = await stored(bus)
+    assert (use.used("requests"), use.used("streams")) == (0, 0)
+
+
+async def test_store_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:
+    port = servers.free_port()
+    command = servers.nats_command(tmp_path / "nats", port, sync="1s")
+    limit = Allowed(requests=3)
+    with running(command, port, tmp_path / "nats.log"):
+        bus = await Bus.connect(servers.nats_url(port), "gateway", timings=HASTY)
+        await bus.declare()
+        account = Account(bus, "tenant.acme", "gateway-0")
+        await account.take(REQUEST, limit)
+    with pytest.raises(StoreAway):
+        await account.take(REQUEST, limit)
+    with running(command, port, tmp_path / "nats.log"):
+        await eventually(lambda: bus.is_connected, 30)
+        assert await granted(account, limit, times=5) == 2, "what was used before still counts"
+        await account.close()
+        await bus.__aexit__(None, None, None)
+
+
+async def test_bucket_that_there_is_not_is_a_store_that_is_away(nats_url: str) -> None:
+    async with accounts(nats_url, 1) as [account]:
+        with pytest.raises(StoreAway):
+            await account.take(REQUEST, Allowed(requests=3))
