@@ -48,7 +48,7 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
     settings, bus = running.settings, running.bus
     serving = Serving(bus, settings.replica)
     sampler = sampler or Replicas(serving, bus.clock.now_s, settings.first_token_s)
-    gateway = Gateway(settings, bus, access, running.health, sampler)
+    gateway = Gateway(settings, bus, access, running.health, sampler, serving.texts)
     report = ReplicaReport(replica=settings.replica, service="gateway")
     http = server(application(gateway, all_families()), settings)
     with listener(settings) as socket:

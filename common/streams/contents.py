@@ -1,7 +1,7 @@
 """What a subject is about, and the subjects of what is stored about a task or a tenant."""
 
-from common.streams.stores import BATCHES, EVENTS, FAILED, PROMPTS, SCORED, TURNS, WEIGHTS, Stream
-from common.streams.subjects import check_package, package_checked, serve
+from common.streams.stores import BATCHES, EVENTS, FAILED, PROMPTS, SAMPLES, SCORED, TURNS, WEIGHTS, Stream
+from common.streams.subjects import check_package, package_checked, samples, serve
 
 
 def in_flight(task: str) -> list[tuple[Stream, str]]:
@@ -22,6 +22,7 @@ def stored_reports(task: str) -> list[tuple[Stream, str]]:
         (WEIGHTS, f"weight-updated.*.{task}"),
         (FAILED, f"failed.*.{task}"),
         (EVENTS, f"events.*.{task}"),
+        (SAMPLES, samples("*", task, "*")),
         (PROMPTS, serve("*", task, "*")),
     ]
 
