@@ -24,7 +24,17 @@ KEYS: Mapping[str, tuple[str | None, Role]] = {
     "mk-admin": (None, "admin"),
     "mk-foreign": ("globex", "owner"),
 }
-PAGES = ("/tasks", "/tasks/letters-1", "/new", "/new?form=toml", "/timeline", "/compare?task=letters-1&task=letters-2", "/stages", "/usage")
+PAGES = (
+    "/tasks",
+    "/tasks/letters-1",
+    "/tasks/letters-1/samples",
+    "/new",
+    "/new?form=toml",
+    "/timeline",
+    "/compare?task=letters-1&task=letters-2",
+    "/stages",
+    "/usage",
+)
 SPEC = {"evaluation": {"every": 2, "prompts": 2}, "steps": 6}
 
 

@@ -1,16 +1,21 @@
 """The page of samples, from a real scheduler and the real tokenizer."""
 
 import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
+from playwright.async_api import Page
 
-from common.messages import SamplesAnswer
+from common.messages import KeptAttempt, SamplesAnswer
 from gateway_svc.web.text import visible
 from gateway_svc.web.views.samples import MAX_ALIGNED, differences, samples_page
 from rollout_svc.chat import Chat
 from tests.conftest import eventually
 from tests.gateway.dashboard.hostile import TEXTS
-from tests.gateway.dashboard.site import Site, session
+from tests.gateway.dashboard.site import Site, chromium, looking, session
+from tests.gateway.dashboard.test_browser import complaints, faults, tab_to, unfold
 from tests.gateway.dashboard.test_pages import cells, texts_of
 from tests.gateway.test_samples import conversation
 from tests.samples import MODEL, keep, kept_attempt, step_samples, texts_replica
@@ -34,7 +39,7 @@ async def test_page_shows_attempts_conversation_and_numbers(played: Site) -> Non
     assert re.findall(r"<option( selected)?>(\d+)", last) == [(" selected", "6"), ("", "5")]
     assert [row[0] for row in cells(page, "attempts")] == ["group 3, member 0", "group 3, member 1", "group 9, member 0"]
     assert cells(page, "attempts")[1][1:3] == ["0.0000", "0.7500"]
-    roles = re.findall(r'<section class="said" aria-label="Message of (\w+)"', page)
+    roles = re.findall(r'<div class="said" data-role="(\w+)"', page)
     assert roles == ["system", "user", "assistant", "tool", "assistant"]
     assert "calls search" in texts_of(page) and "1 more had no room" in texts_of(page)
     tokens = re.findall(r'<span class="t s l(\d) d(\w+) a(\w+)" title="([^"]+)">', page.partition('id="tokens"')[2])
@@ -60,7 +65,7 @@ async def test_ids_are_shown_without_a_replica(played: Site) -> None:
     async with session(played, "mk-reader") as browser:
         page = (await browser.get("/tasks/letters-1/samples?attempt=0&with=1")).text
     assert "No live replica of the pool serves" in texts_of(page)
-    assert re.findall(r'<section class="said" aria-label="Message of (\w+)"', page) == ["prompt", "assistant"]
+    assert re.findall(r'<div class="said" data-role="(\w+)"', page) == ["prompt", "assistant"]
     assert "<del>7 </del><ins>9 </ins>" in page
 
 
@@ -110,3 +115,89 @@ def test_comparison_is_quick_and_has_all_tokens(size: int) -> None:
     kept = ["".join(part.text for part in parts if part.kind != skipped).split() for skipped in ("second", "first")]
     assert [len(one) for one in kept] == [1 + 2 * size, 1 + 3 * size]
     assert differences([], []) == []
+
+
+@asynccontextmanager
+async def kept(site: Site) -> AsyncGenerator[str]:
+    """Path of a page with a conversation, and another attempt to compare it with."""
+    async with texts_replica(site.world.bus) as chat:
+        ids, sampled = await conversation(chat)
+        place = sampled.index(1)
+        logprobs = [-0.05, -0.3, -0.7, -1.5, -3.0, -6.0]
+        attempts = [kept_attempt(ids, sampled, turns=2), kept_attempt([*ids[:-2], ids[-2], ids[-2]], sampled, member=1, advantage=-1.75)]
+        attempts = [_with_numbers(one, logprobs, place) for one in attempts]
+        await keep(site.world.bus, step_samples("letters-1", 6, attempts))
+        await eventually(lambda: _has_texts(site), 20)
+        yield "/tasks/letters-1/samples?attempt=0&with=1"
+
+
+def _with_numbers(one: KeptAttempt, logprobs: list[float], place: int) -> KeptAttempt:
+    """The first sampled tokens have these log-probabilities, and differences of every level."""
+    sampler_T, trainer_T = one.tokens.logprobs_T().copy(), np.frombuffer(one.trainer_logprobs, "<f4").copy()
+    sampler_T[place : place + len(logprobs)] = logprobs
+    trainer_T[place : place + len(logprobs)] = [a - b for a, b in zip(logprobs, [0, 0.05, 0.5, 2, -0.5, -2], strict=True)]
+    tokens = one.tokens.model_copy(update={"logprobs": sampler_T.tobytes()})
+    return one.model_copy(update={"tokens": tokens, "trainer_logprobs": trainer_T.tobytes()})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_page_is_clean_in_all_colours(played: Site, scheme: str) -> None:
+    found: dict[str, list[str]] = {}
+    async with kept(played) as path, chromium() as browser:
+        for width in (1280, 360):
+            options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
+            async with looking(browser, played, "mk-reader", **options) as (page, seen):
+                for by in ("logprob", "difference", "advantage"):
+                    await page.goto(f"{played.root}{path}&by={by}")
+                    await unfold(page)
+                    found[f"{by} at {width}"] = [*await faults(page), *await complaints(page, seen, played)]
+    assert {name: what for name, what in found.items() if what} == {}
+
+
+@pytest.mark.slow
+async def test_tokens_are_read_by_keyboard_and_pointer_and_colours_switched_in_place(played: Site) -> None:
+    async with kept(played) as path, chromium() as browser, looking(browser, played, "mk-reader") as (page, seen):
+        await page.goto(played.root + path)
+        await tab_to(page, "document.activeElement.id === 'tokens'")
+        await page.keyboard.press("ArrowRight")
+        first = await page.locator("#token").text_content()
+        await page.keyboard.press("ArrowRight")
+        second = await page.locator("#token").text_content()
+        await page.keyboard.press("End")
+        last = await page.locator("#tokens .current").count()
+        await page.locator("#tokens .s").first.hover()
+        hovered = await page.locator("#token").text_content()
+        before = await _ground(page)
+        await page.evaluate("window.stayed = true")
+        await page.get_by_role("link", name="advantage", exact=True).press("Enter")
+        after, stayed = await _ground(page), await page.evaluate("window.stayed")
+        shown = await page.locator(".heat:visible").count()
+        address = page.url
+
+    assert "sampler -0.0500, trainer -0.0500" in (first or "") and "sampler -0.3000, trainer -0.3500" in (second or "")
+    assert (last, hovered) == (1, first)
+    assert before != after and stayed is True
+    assert shown == 1 and "by=advantage" in address
+    assert seen.console == []
+
+
+async def _ground(page: Page) -> str:
+    return await page.locator("#tokens .s").first.evaluate("token => getComputedStyle(token).backgroundColor")
+
+
+@pytest.mark.slow
+async def test_colours_and_numbers_are_there_without_scripts(played: Site) -> None:
+    async with (
+        kept(played) as path,
+        chromium() as browser,
+        looking(browser, played, "mk-reader", java_script_enabled=False) as (page, _),
+    ):
+        await page.goto(played.root + path)
+        await page.get_by_role("link", name="advantage", exact=True).click()
+        title = await page.locator("#tokens .s").first.get_attribute("title")
+        await page.get_by_role("link", name="group 3, member 1").click()
+        await page.locator("h2", has_text="Group 3, member 1").wait_for()
+        rows = await page.locator("#numbers tbody tr").count()
+    assert title is not None and "advantage 0.7500" in title
+    assert rows > 2
