@@ -120,9 +120,11 @@ async def _measured(urls: dict[int, str], nats_url: str, asks: int) -> dict[int,
 async def _asked(database: Any, nats_url: str, count: int, asks: int) -> dict[str, list[float]]:
     from scheduler_svc.ask.asks import Asks
     from scheduler_svc.ask.question import Sources
+    from scheduler_svc.samples import StoredSamples
 
     async with await Bus.connect(nats_url, "bench") as bus, await Bus.connect(nats_url, "client") as client:
-        sources = Sources(database, {}, Blobs(bus), BlobChunks(bus), list, dict, partial(bus.streams.full, streams.BETWEEN_SERVICES))
+        full = partial(bus.streams.full, streams.BETWEEN_SERVICES)
+        sources = Sources(database, {}, Blobs(bus), BlobChunks(bus), StoredSamples(bus), list, dict, full)
         names = [f"t{number % count:05}" for number in range(asks)]
         answering = asyncio.create_task(Asks(bus, sources).run())
         try:

@@ -50,7 +50,7 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
     serving = Serving(bus, settings.replica)
     offers = Offers()
     sampler = sampler or Replicas(serving, offers, bus.clock.now_s, settings.first_token_s)
-    gateway = Gateway(settings, bus, access, running.health, sampler)
+    gateway = Gateway(settings, bus, access, running.health, sampler, serving.texts)
     report = ReplicaReport(replica=settings.replica, service="gateway")
     http = server(application(gateway, all_families()), settings)
     with listener(settings) as socket:

@@ -15,6 +15,7 @@ from common.door.failures import Failure, read_failures
 from common.door.progress import read_steps, read_versions
 from common.messages import (
     AskDeployment,
+    AskSamples,
     AskTask,
     AskTasks,
     AuditLine,
@@ -24,6 +25,7 @@ from common.messages import (
     PoolsAnswer,
     ReplicasAnswer,
     ReplicasOf,
+    SamplesAnswer,
     SpecAnswer,
     StatusAnswer,
     StepOf,
@@ -85,6 +87,14 @@ class Reader:
         """Versions whose adapters are stored, the latest and the best. Raises: as `status`."""
         await self.status(task)
         return await read_versions(self._door, task)
+
+    async def samples(self, task: str, step: int | None = None) -> SamplesAnswer:
+        """Attempts that one step keeps, of the latest with samples unless given. Raises: as `status`; ClientError where it has none."""
+        await self.status(task)
+        try:
+            return await self._door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
+        except UnknownHere as error:
+            raise ClientError(str(error)) from None
 
     async def failures(self, task: str | None = None) -> list[Failure]:
         """Dead letters of one task, or of all, oldest first. Raises: WrongId; UnknownTask; NoAnswer."""

@@ -25,6 +25,7 @@ from common.messages import (
     OwnPackage,
     PriceOf,
     ReplicasOf,
+    SamplesAnswer,
     SetPrice,
     StepOf,
     TaskStatus,
@@ -154,6 +155,9 @@ class SyncClient(_Blocking):
 
     def versions(self, task: str) -> VersionsAnswer:
         return self._run(self._client.versions(task))
+
+    def samples(self, task: str, step: int | None = None) -> SamplesAnswer:
+        return self._run(self._client.samples(task, step))
 
     def replicas(self) -> list[ReplicasOf]:
         return self._run(self._client.replicas())

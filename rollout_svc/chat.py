@@ -16,15 +16,15 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 
 from common.errors import Fatal
-from common.messages import ChatMessage, TokenRecord, TurnRequest
+from common.messages import ChatMessage, Opening, TokenRecord, TurnRequest
 from common.spec import NOT_ARGUMENTS, Limits, unknown_arguments
-from rollout_svc.control_tokens import MARK, ControlTokens
+from rollout_svc.control_tokens import MARK, ControlTokens, openings_of
 from rollout_svc.stop_strings import StopStrings
 from rollout_svc.token_bytes import TokenBytes
 
@@ -170,6 +170,16 @@ class Chat:
     def token_bytes(self, token: int) -> bytes:
         """Bytes that a token adds to a text, of an incomplete character too."""
         return self._bytes.of(token)
+
+    @cached_property
+    def openings(self) -> list[Opening]:
+        """What the template writes before messages, by role."""
+        return openings_of(self._tokenizer, [self.decode([token]) for token in self.stop_ids], self._controls)
+
+    @cached_property
+    def control_ids(self) -> frozenset[int]:
+        """Tokens that no text from outside becomes."""
+        return frozenset(id for id, token in self._tokenizer.added_tokens_decoder.items() if self._controls.spells(token.content))
 
     @property
     def vocabulary(self) -> int:

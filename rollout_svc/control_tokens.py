@@ -9,10 +9,12 @@ tokenizer itself encodes the rendered text, as `apply_chat_template` would.
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pydantic import JsonValue
+
+from common.messages import Opening
 
 MARK = "\U0010fffc"
 """Breaks a control token in a text from outside. A private character that no text has; where one does, it is left out."""
@@ -41,6 +43,14 @@ class ControlTokens:
         self._copy, self._ids = _copy(tokenizer, self._spelled)
         self._words = {} if self._copy is None else {self._copy.token_to_id(one): one for one in self._spelled}
         """Control tokens that the model's vocabulary also has as plain words, by id in the copy."""
+
+    def spells(self, text: str) -> bool:
+        """Whether a text is that of a control token."""
+        return text in self._spelled
+
+    def starts(self, text: str) -> bool:
+        """Whether a text begins with that of a control token."""
+        return self._any.match(text) is not None
 
     def disarmed(self, value: JsonValue, *, names: bool = True) -> JsonValue:
         """A value from outside with marks in its texts, keys included; itself where none is needed.
@@ -101,6 +111,23 @@ def _frame(tokenizer: Any) -> str:
         except Exception:  # an expression of the template may raise any
             continue
     return ""
+
+
+def openings_of(tokenizer: Any, ends: Sequence[str], controls: ControlTokens) -> list[Opening]:
+    """What the template writes before a message of each role, where that begins with a control token. `ends`: texts that end a turn."""
+    found: dict[Any, str] = {}
+    for roles in CONVERSATIONS:
+        contents = [f"the {number}th message" for number in range(len(roles))]
+        try:
+            said = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+            rest = str(tokenizer.apply_chat_template(said, tokenize=False))
+        except Exception:  # an expression of the template may raise any
+            continue
+        for role, content in zip(roles, contents, strict=True):
+            before, _, rest = rest.partition(content)
+            start = max((before.rfind(end) + len(end) for end in ends if end in before), default=0)
+            found.setdefault(role, before[start:].strip().removeprefix(tokenizer.bos_token or "").strip())
+    return [Opening(role=role, text=text) for role, text in found.items() if controls.starts(text)]
 
 
 def _copy(tokenizer: Any, spelled: list[str]) -> tuple[Any, dict[int, int]]:

@@ -13,6 +13,7 @@ Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres deci
     maintenance/  the outbox relay, garbage collection, lost steps, replicas
     store/        the schema, the database, and every SQL statement
     doctor/       rules that must always hold, and a program that checks them
+    samples.py    attempts that steps keep, in their stream
     reconcile.py  one history from two stores that were restored from different backups
     migrate.py    brings the schema to this version, which revision.py names; settings.py, metrics.py; accept.py, another name of reconcile
 """

@@ -45,6 +45,7 @@ from scheduler_svc.maintenance.stability import StabilityMonitor
 from scheduler_svc.maintenance.stalls import warn_about_stalls
 from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
 from scheduler_svc.maintenance.tenant_deletion import TenantDeletion
+from scheduler_svc.samples import StoredSamples
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import evaluations, groups, ledger, replicas, served, tasks
@@ -96,7 +97,9 @@ class Scheduler:
         self._replicas = ReplicaRegistry(bus, self._admission_wanted.set)
         self._oversubscription = OversubscriptionController(settings.oversubscription, settings.most_oversubscription)
         full = partial(bus.streams.full, streams.BETWEEN_SERVICES)
-        sources = Sources(database, pools, Blobs(bus), BlobChunks(bus), lambda: self._replicas.reports, self._capacities, full)
+        sources = Sources(
+            database, pools, Blobs(bus), BlobChunks(bus), StoredSamples(bus), lambda: self._replicas.reports, self._capacities, full
+        )
         self._tenant_deletion = TenantDeletion(database, bus, self._collector, self._relay.wake)
         self._asks = Asks(bus, sources)
         self._stability = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))

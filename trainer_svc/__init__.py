@@ -1,11 +1,13 @@
 """Trainer: batches of scored trajectories → new adapter versions.
 
 Consumes  trajectories.batch.<pool>.<task> (TrainBatch), and reads the scored trajectories that it names by sequence
-Produces  weight-updated.<pool>.<task> (WeightUpdated), and two immutable blobs for each version: adapter and checkpoint
+Produces  weight-updated.<pool>.<task> (WeightUpdated), and two immutable blobs for each version: adapter and checkpoint;
+          samples.<pool>.<task>.<version> (StepSamples)
 Owns      nothing durable: residents are a cache of checkpoints, the base model is frozen
 Layout    top to bottom, imports go down only
 
     service.py        handler of a batch: restore the task's state, train one step, publish the new version
+    keeping.py        attempts of a step, stored to be looked at
     replay/           recorded steps, recomputed: to restore a state that no checkpoint holds, and to compare digests
     learner.py        the device's thread and its queue of steps
     algorithm/        one optimizer step

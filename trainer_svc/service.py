@@ -26,6 +26,7 @@ from common.task_states import ENDED
 from trainer_svc.algorithm.step_metrics import finite
 from trainer_svc.batch import Group, assemble, sequences_of
 from trainer_svc.device_errors import scratch_folder
+from trainer_svc.keeping import SampleKeeper
 from trainer_svc.learner import Learner, Trained
 from trainer_svc.replay.restoring import restore
 from trainer_svc.state.lineage import lineage_of, write_lineage
@@ -76,6 +77,7 @@ class Trainer:
         self._pool = pool
         self._checkpoint_every = checkpoint_every
         self._slots = FairSlots(slots)
+        self.samples = SampleKeeper(bus)
 
     def busy(self) -> dict[str, float]:
         """Load figures of the replica's report."""
@@ -153,6 +155,7 @@ class Trainer:
             start = kept or await restore(self._blobs, self._learner, batch)
         trained = await self._learner.train(start, groups, batch.spec)
         resident = trained.step.resident
+        self.samples.keep(batch, trained.step)
         with _timed(spent, "publish_s"):
             if kept and not self._is_due(resident, batch):
                 adapter, checkpoint, recording = await self._publish_lineage(batch, groups, trained)

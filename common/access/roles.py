@@ -32,6 +32,7 @@ QUESTIONS = (
     "steps",
     "evaluations",
     "versions",
+    "samples",
     "failures",
     "adapter",
     "chunk",

@@ -84,7 +84,7 @@ def trainer(deployment: Deployment) -> list[Row]:
     found += [rows.reads(streams.SCORED.name), rows.reads(streams.WEIGHTS.name)]
     for pool in deployment.pools:
         found += rows.consumes(streams.trainer_batches(pool))
-        found += rows.publishes(streams.weight_updated(pool, "*"))
+        found += rows.publishes(streams.weight_updated(pool, "*"), streams.samples(pool, "*", "*"))
     return found + rows.fetches_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)
 
 

@@ -86,12 +86,14 @@ from common.messages.progress import (
     VersionsAnswer,
 )
 from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest
+from common.messages.samples import AskSamples, KeptAttempt, SamplesAnswer, StepSamples
 from common.messages.served import ServingEnded
 from common.messages.serving import (
     MIN_LOGPROB,
     CancelServing,
     Failure,
     Finish,
+    Opening,
     Served,
     ServedAttempt,
     ServedCall,
@@ -100,6 +102,8 @@ from common.messages.serving import (
     ServedSampling,
     ServedToken,
     ServeRequest,
+    TextsRequest,
+    TokenTexts,
     TopToken,
 )
 from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StatusesRemoved, StoredStep, TaskStatus

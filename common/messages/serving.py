@@ -158,6 +158,38 @@ class ServedDelta(Value):
     """Engine, pool and digest of the adapter; in the first delta of an attempt."""
 
 
+MAX_TEXT_TOKENS = 32_768
+
+
+class TextsRequest(Message, kind="texts-request.1"):
+    """Request for the texts of single tokens: the sampler alone has the tokenizer. On a subject of `serve`."""
+
+    request: str = Field(pattern=REQUEST_PATTERN)
+    gateway: str = Field(pattern=GATEWAY_PATTERN)
+    pool: Name
+    ids: bytes = Field(max_length=4 * MAX_TEXT_TOKENS)
+    """Shape: (T,) int32."""
+    answer_by_s: float
+    """Unix time on NATS's clock; one that is taken later is not answered."""
+
+
+class Opening(Value):
+    """What the chat template writes before a message of a role, without the blanks at its end. It begins with a control token."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    text: str
+
+
+class TokenTexts(Value):
+    request: str
+    texts: list[bytes]
+    """Bytes of each token, which may be a part of a character."""
+    control: bytes
+    """Shape: (T,) uint8, 1 where the token is a control token: text from outside never is."""
+    openings: list[Opening]
+    """Of the roles whose messages the template opens with a control token."""
+
+
 class ServedAttempt(Value):
     request: str
     attempt: int
@@ -170,6 +202,8 @@ class Served(Message, kind="served.1"):
     deltas: list[ServedDelta] = []
     alive: list[ServedAttempt] = []
     """Requests of the gateway that the replica has, every ALIVE_S."""
+    texts: list[TokenTexts] = []
+    """Answers to `TextsRequest`; those with ids that are no tokens of the model are not answered."""
 
 
 class CancelServing(Message, kind="cancel-serving.1"):

@@ -256,6 +256,8 @@ class Keep(Section):
     """Interval of versions whose adapters are kept too, without checkpoints, with `checkpoints`; 0: none."""
     batches: int = Field(default=0, ge=0, le=1_000_000)
     """Latest steps whose trained trajectories are kept, for `marlaas replay`: about 5 bytes a token."""
+    samples: int = Field(default=4, ge=0, le=16)
+    """Attempts of each step that are kept to be looked at: the best, the worst, and others by seed, of the last 50 steps; 0: none."""
 
 
 class Stop(Section):

@@ -13,6 +13,7 @@
     trajectories.scored.<task>.<trajectory>           env → scheduler, trainer    limits; the scheduler deletes
     trajectories.batch.<pool>.<task>                  scheduler → trainer         work queue
     weight-updated.<pool>.<task>                      trainer → scheduler, every rollout replica     last few per task
+    samples.<pool>.<task>.<version>                   trainer → scheduler         limits: last 50 steps of a task
     events.<tenant>.<task>                            scheduler → clients                            last 10 000 per task
     served.<task>.<request>                           gateway → scheduler         work queue
     failed.<stage>.<task>                             bus → scheduler             limits, for people to read
@@ -76,6 +77,7 @@ from common.streams.stores import (
     REPLICAS,
     REPLICAS_BUCKET,
     REQUESTS,
+    SAMPLES,
     SCORED,
     SERVED,
     SETTLEMENT_HEADER,
@@ -117,6 +119,7 @@ from common.streams.subjects import (
     replies,
     resend,
     sample,
+    samples,
     scored,
     sent_by,
     serve,

@@ -1,7 +1,7 @@
 """What a subject is about, and the subjects of what is stored about a task or a tenant."""
 
-from common.streams.stores import BATCHES, EVENTS, FAILED, PROMPTS, REQUESTS, SCORED, TURNS, WEIGHTS, Stream
-from common.streams.subjects import check_package, package_checked, serve
+from common.streams.stores import BATCHES, EVENTS, FAILED, PROMPTS, REQUESTS, SAMPLES, SCORED, TURNS, WEIGHTS, Stream
+from common.streams.subjects import check_package, package_checked, samples, serve
 
 
 def in_flight(task: str) -> list[tuple[Stream, str]]:
@@ -23,6 +23,7 @@ def stored_reports(task: str) -> list[tuple[Stream, str]]:
         (FAILED, f"failed.*.{task}"),
         (EVENTS, f"events.*.{task}"),
         (REQUESTS, serve("*", task, "*")),
+        (SAMPLES, samples("*", task, "*")),
     ]
 
 

@@ -65,12 +65,22 @@ TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "traje
 SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits", share=0.23)
 BATCHES = Stream("BATCHES", ("trajectories.batch.>", "filling.BATCHES"), share=0.05)
 WEIGHTS = Stream("WEIGHTS", ("weight-updated.>",), retention="limits", max_per_subject=8, share=0.05)
-EVENTS = Stream("EVENTS", ("events.>",), retention="limits", max_per_subject=10_000, max_age_s=30 * DAY_S, share=0.1, drops_oldest=True)
+EVENTS = Stream("EVENTS", ("events.>",), retention="limits", max_per_subject=10_000, max_age_s=30 * DAY_S, share=0.08, drops_oldest=True)
+SAMPLES = Stream(
+    "SAMPLES",
+    ("samples.>",),
+    retention="limits",
+    max_per_subject=1,
+    max_age_s=30 * DAY_S,
+    share=0.02,
+    drops_oldest=True,
+)
 FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S, share=0.04, drops_oldest=True)
 REQUESTS = Stream("REQUESTS", ("prompts.serve.>", "filling.REQUESTS"), max_age_s=600.0, share=0.03)
 """Requests to versions, of all gateways together: more are refused, and none takes room from training. Nobody waits for one as long."""
 SERVED = Stream("SERVED", ("served.>",), max_age_s=3 * DAY_S, share=0.02)
-STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, REQUESTS, SERVED)
+STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, REQUESTS, SERVED, SAMPLES)
+STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, SERVED, SAMPLES)
 REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
 TASKS = Bucket(TASKS_BUCKET, share=0.04)
 HISTORY = Bucket(HISTORY_BUCKET, share=0.005)

@@ -124,6 +124,11 @@ def weight_updated(pool: str, task: str) -> str:
     return f"weight-updated.{pool}.{task}"
 
 
+def samples(pool: str, task: str, version: int | str) -> str:
+    """`version`: that the step made."""
+    return f"samples.{pool}.{task}.{version}"
+
+
 def events(tenant: str, task: str) -> str:
     return f"events.{tenant}.{task}"
 

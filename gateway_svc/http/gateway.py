@@ -9,6 +9,7 @@ from fastapi import Depends, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from common.bus import Bus
+from common.messages import SamplesAnswer, TokenTexts
 from common.messages.access import Role
 from common.runtime.health import Health
 from common.spec import Name
@@ -19,6 +20,8 @@ from gateway_svc.limits.limiter import Limiter
 from gateway_svc.limits.window import Rate
 from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.problems import Problem, forbidden, roles_of_job, roles_of_question
+from gateway_svc.samples import all_ids
+from gateway_svc.serving.texts import Texts
 from gateway_svc.settings import GatewaySettings
 from gateway_svc.web.session import Sessions
 
@@ -38,6 +41,8 @@ class Gateway:
     access: Access
     health: Health
     sampler: Sampler
+    texts: Texts | None = None
+    """None: tokens are shown as ids."""
     drain: Drain = field(default_factory=Drain)
 
     @cached_property
@@ -65,6 +70,13 @@ async def entered(
     bearer = credentials.credentials if credentials is not None else None
     async with gateway_of(request).access.entered(bearer) as caller:
         yield replace(caller, door=caller.door.of(caller.tenant, patience_s=PATIENCE_S))
+
+
+async def token_texts(gateway: Gateway, answer: SamplesAnswer) -> TokenTexts | None:
+    """Texts of all tokens of an answer, one after the other; None where no replica gives them."""
+    if gateway.texts is None or answer.samples is None:
+        return None
+    return await gateway.texts.of(answer.samples.pool, answer.task, all_ids(answer))
 
 
 Sender = Annotated[Caller, Depends(entered)]

@@ -7,5 +7,6 @@ Produces  prompts.serve.<pool>.<shard>.<task>.<request>, cancels.<replica>, serv
     progress.py  what has come of one request: which replica has it, what is missing; pure
     buffer.py    deltas that the client has not read yet, so many and no more
     given.py     what the client of one request was given
+    texts.py     texts of tokens, for samples
     reports.py   ended requests, for the scheduler to book
 """

@@ -20,6 +20,7 @@ from gateway_svc.serving.buffer import Buffer
 from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress
 from gateway_svc.serving.reports import Reports, report_of
+from gateway_svc.serving.texts import Texts
 
 MAX_STREAMS = 1000
 """Requests at once in one process."""
@@ -82,6 +83,7 @@ class Serving:
         self._streams: dict[str, _Stream] = {}
         self._listens = asyncio.Event()
         self.reports = Reports(bus)
+        self.texts = Texts(bus, gateway)
 
     @property
     def requests(self) -> int:
@@ -200,6 +202,7 @@ class Serving:
         except Reject as error:
             log.warning("reply_unreadable", reason=str(error))
             return
+        self.texts.take(message)
         unwanted: dict[str, int] = {}
         for alive in message.alive:
             stream = self._streams.get(alive.request)

@@ -11,6 +11,7 @@ from common.door.failures import read_failures
 from common.door.progress import read_evaluations, read_steps, read_versions
 from common.messages import (
     AskDeployment,
+    AskSamples,
     AskSteps,
     AskTask,
     AskTasks,
@@ -19,6 +20,7 @@ from common.messages import (
     PoolsAnswer,
     ReplicasAnswer,
     ReplicasOf,
+    SamplesAnswer,
     SpecAnswer,
     StatusAnswer,
     StepOf,
@@ -99,6 +101,11 @@ async def read_task_page(door: Door, task: str, over: Over) -> TaskPage:
         spec=flat((await read_spec(door, task)).spec),
         failures=await read_failures(door, task) if status.dead_letters else [],
     )
+
+
+async def read_samples(door: Door, task: str, step: int | None) -> SamplesAnswer:
+    """`step`: None for the latest with samples."""
+    return await door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
 
 
 async def read_timeline(door: Door) -> list[TaskLine]:

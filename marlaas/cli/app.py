@@ -55,7 +55,7 @@ for command in (tasks.ps, tasks.show, tasks.why, tasks.compare, stack.logs, stac
     app.command()(command)
 for command in (tasks.submit, tasks.watch, tasks.cancel, tasks.pause, tasks.resume, tasks.delete, tasks.prune, tasks.failures):
     app.command()(command)
-for command in (tasks.resend, tasks.pull, tasks.replay, tasks.usage, audit.audit, stack.pools):
+for command in (tasks.samples, tasks.resend, tasks.pull, tasks.replay, tasks.usage, audit.audit, stack.pools):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(stack.bench)
 app.command()(stack.demo)

@@ -226,6 +226,28 @@ def failures(
         echo("no dead letters")
 
 
+def samples(
+    task: Task,
+    step: Annotated[int | None, typer.Option(min=1, help="Version that the step made; default: the latest with samples.")] = None,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    wide: Wide = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object an attempt, with its tokens' ids and numbers.")] = False,
+) -> None:
+    """List attempts that a step keeps (keep.samples in the task's file): the best, the worst, and others."""
+    from marlaas.reporting import samples as reporting
+
+    found = with_client(data, url, lambda client: client.samples(task, step))
+    kept = found.samples
+    if kept is None:
+        echo("no step has samples yet, or the task keeps none")
+    elif as_json:
+        echo("\n".join(reporting.json_lines(kept)))
+    else:
+        print_table(lambda width: reporting.samples_table(kept, width), wide)
+        echo(f"step {kept.version}; steps with samples: {found.steps[0]} to {found.steps[-1]}")
+
+
 def resend(letter: Annotated[int, typer.Argument(help="Number in `marlaas failures`.")], data: Data = DEFAULT_DATA, url: Url = "") -> None:
     """Resend the message of a dead letter, once its cause is gone; it counts at most once."""
     with_client(data, url, lambda client: client.resend(letter))

@@ -8,6 +8,7 @@ Layout    top to bottom, imports go down only
     request.py       one attempt at a request: its prompt, adapter and tokens
     admission.py     who is answered next, and how many at once
     replies.py       one message per gateway every few milliseconds
+    token_texts.py   texts of single tokens, for samples
     prompts.py       what is to be continued, in tokens
     reply.py         tokens to deltas: text.py makes characters of them and finds stop strings, parts.py finds thoughts and calls
 """

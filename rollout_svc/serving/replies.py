@@ -12,7 +12,7 @@ import structlog
 from common import streams
 from common.cancellation import notice_cancellation
 from common.errors import MarlaasError
-from common.messages import Message, Served, ServedAttempt, ServedDelta
+from common.messages import Message, Served, ServedAttempt, ServedDelta, TokenTexts
 from common.messages.serving import ALIVE_S
 from rollout_svc.serving.reply import Piece
 
@@ -74,6 +74,9 @@ class Replies:
             by_gateway[address.gateway].append(delta)
         for gateway, deltas in by_gateway.items():
             await self._send(gateway, Served(replica=self._replica, deltas=deltas))
+
+    async def send_texts(self, gateway: str, texts: TokenTexts) -> None:
+        await self._send(gateway, Served(replica=self._replica, texts=[texts]))
 
     async def show_life(self, only: Address | None = None) -> None:
         """Report the open attempts to their gateways, or one of them."""

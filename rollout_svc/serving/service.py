@@ -14,10 +14,12 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.cancellation import notice_cancellation
 from common.errors import Fatal, MarlaasError, Reject, Unavailable
-from common.messages import CancelServing, Failure, ReplicaReport, ServedDelta, ServeRequest
+from common.messages import CancelServing, Failure, ReplicaReport, ServedDelta, ServeRequest, TextsRequest
+from common.streams import KIND_HEADER
 from rollout_svc.serving.prompts import Refused
 from rollout_svc.serving.replies import Address, Replies
 from rollout_svc.serving.request import Means, answer
+from rollout_svc.serving.token_texts import texts_of
 
 TAKEN_PER_SEQUENCE = 4
 """Requests that a replica takes for each that it answers at once: fairness is among those that it has."""
@@ -58,6 +60,9 @@ class Serving:
 
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         """Takes one request; its answer does not go through the bus."""
+        if delivery.headers.get(KIND_HEADER) == TextsRequest.kind:
+            await self._give_texts(delivery)
+            return
         try:
             request = delivery.read(ServeRequest)
         except Reject as error:  # no gateway of this version sends it; its own waits for nothing else than its deadline
@@ -74,6 +79,18 @@ class Serving:
         await self._replies.show_life(address)
         return
         yield  # makes this an async generator, as handlers are
+
+    async def _give_texts(self, delivery: Delivery) -> None:
+        """A request that cannot be answered is not: its gateway waits for a second or two, and shows ids."""
+        try:
+            request = delivery.read(TextsRequest)
+            if request.answer_by_s < self._now_s():
+                return
+            texts = await asyncio.to_thread(texts_of, self._means.chat, request)
+        except (Reject, ValueError) as error:
+            log.warning("texts_request_unanswered", subject=delivery.subject, reason=str(error))
+            return
+        await self._replies.send_texts(request.gateway, texts)
 
     async def _answer(self, request: ServeRequest, address: Address) -> None:
         left_s = request.first_token_by_s - self._now_s()

@@ -1,4 +1,5 @@
-"""The door for reading: answers `ask.<tenant>.<verb>` from PostgreSQL and the blob store. Stateless, so any replica answers.
+"""The door for reading: answers `ask.<tenant>.<verb>` from PostgreSQL, the blob store and the stream of samples. Stateless: any
+replica answers.
 
 The subject alone says whose data an answer may hold; a server with keys lets each tenant publish under its own name only.
 "Not yours" and "not there" are one answer of one query.
@@ -14,6 +15,7 @@ waiting.py     why
 deployment.py  envs, pools, replicas
 terms.py       terms, for gateways
 progress.py    spec, steps, evaluations, versions
+samples.py     samples
 adapters.py    adapter, chunk
 downloads.py   downloads that are in the audit already
 """

@@ -17,6 +17,7 @@ from common.messages.asks import PAGE_BYTES
 from common.pools import Pools
 from scheduler_svc.ask.downloads import Downloads
 from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.samples import StoredSamples
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.tenancy import rates
 from scheduler_svc.store.tenancy.audit import Actor
@@ -44,6 +45,7 @@ class Sources:
     pools: Pools
     blobs: Blobs
     chunks: BlobChunks
+    samples: StoredSamples
     replicas: Callable[[], Sequence[ReplicaReport]]
     """Live replicas of the other services."""
     capacities: Callable[[], Mapping[str, Capacity]]

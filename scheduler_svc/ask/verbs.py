@@ -16,6 +16,7 @@ from common.messages import (
     AskFailures,
     AskInvoice,
     AskPrices,
+    AskSamples,
     AskSteps,
     AskTask,
     AskTasks,
@@ -31,6 +32,7 @@ from scheduler_svc.ask.billing import answer_budgets, answer_invoice, answer_pri
 from scheduler_svc.ask.deployment import answer_envs, answer_pools, answer_replicas
 from scheduler_svc.ask.progress import answer_evaluations, answer_spec, answer_steps, answer_versions
 from scheduler_svc.ask.question import Question
+from scheduler_svc.ask.samples import answer_samples
 from scheduler_svc.ask.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
 from scheduler_svc.ask.terms import answer_terms
 from scheduler_svc.ask.waiting import answer_why
@@ -63,6 +65,7 @@ VERBS = {
     "evaluations": Verb(AskEvaluations, answer_evaluations),
     "versions": Verb(AskVersions, answer_versions),
     "terms": Verb(AskTerms, answer_terms),
+    "samples": Verb(AskSamples, answer_samples),
     "adapter": Verb(AskAdapter, answer_adapter),
     "chunk": Verb(AskChunk, answer_chunk),
 }

@@ -167,8 +167,9 @@ async def _statuses(bus: Bus, recorded: Recorded) -> list[Violation]:
 
 
 async def _deleted(bus: Bus, recorded: Recorded) -> list[Violation]:
-    """The sweep deletes late announcements and dead letters; a status that remains would stay for ever."""
-    reports = {stream.name: await bus.streams.subjects(stream) if recorded.deleted else {} for stream in (streams.WEIGHTS, streams.FAILED)}
+    """The sweep deletes late announcements, dead letters and samples; a status that remains would stay for ever."""
+    kept = (streams.WEIGHTS, streams.FAILED, streams.SAMPLES)
+    reports = {stream.name: await bus.streams.subjects(stream) if recorded.deleted else {} for stream in kept}
     statuses = await bus.kv.values(streams.TASKS_BUCKET, TaskStatus) if recorded.deleted else []
     found = [
         Violation(DELETED, f"stream={name} subject={subject} messages={count}")

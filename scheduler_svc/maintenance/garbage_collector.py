@@ -30,6 +30,7 @@ from common.messages import BlobRef
 from common.periodic import run_periodically
 from scheduler_svc.decisions.retention import RetentionWindow
 from scheduler_svc.maintenance import serving_requests
+from scheduler_svc.samples import StoredSamples
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import deleted, evaluations, outbox, packages, steps, tasks
 from scheduler_svc.store.queries import storage as stored_blobs
@@ -73,6 +74,7 @@ class GarbageCollector:
         self._database = database
         self._bus = bus
         self._blobs = Blobs(bus)
+        self._samples = StoredSamples(bus)
         self._sweep_s = sweep_s
         self._advanced: deque[Task] = deque(maxlen=MAX_PENDING_STEPS)
         self._woken = asyncio.Event()
@@ -136,6 +138,8 @@ class GarbageCollector:
             elif task.id in needed and settled:
                 before = min(needed[task.id], settled + 1)
                 await _quietly(self._bus.streams.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=before))
+        for task in advanced:
+            await _quietly(self._samples.drop_old(task.spec.pool, task.id, task.version))
         for name in old:
             await _quietly(self.delete_blob(name))
 
@@ -207,6 +211,7 @@ class GarbageCollector:
         """Raises: Retry when NATS or PostgreSQL is unavailable."""
         await self._sweep_messages()
         await serving_requests.sweep(self._bus, self._database)
+        await self._samples.sweep()
         for blob in await self.surplus():
             log.info("blob_swept", blob=blob.name)
             await self.delete_blob(blob.name)
@@ -252,7 +257,7 @@ class GarbageCollector:
                 live, in_check = await tasks.live_tasks(tx.connection), await packages.in_check(tx.connection)
             dead = {name for name in subjects if streams.task_of(name) not in live and streams.package_of(name) not in in_check}
             await self._purge_subjects(stream, {name: subjects[name] for name in dead})
-        for stream in (streams.WEIGHTS, streams.FAILED):
+        for stream in (streams.WEIGHTS, streams.FAILED, streams.SAMPLES):
             reports = {name: streams.token(name, 2) or "" for name in await self._bus.streams.subjects(stream)}
             async with self._database.transaction() as tx:
                 gone = await deleted.deleted_among(tx.connection, set(reports.values()))

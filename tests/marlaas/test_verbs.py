@@ -22,6 +22,7 @@ from scheduler_svc.decisions.evaluation_plan import FIRST_GROUP
 from tests.conftest import eventually
 from tests.marlaas.command import Done, marlaas
 from tests.marlaas.test_cli import EXAMPLES, MARLAAS, complaint
+from tests.samples import keep, kept_attempt, step_samples
 from tests.scheduler.finished import clean, settled, stages
 from tests.scheduler.handlers.test_dead_letters import dead_letter, recorded
 from tests.scheduler.stages import World, running_world, scored
@@ -297,3 +298,21 @@ async def test_budgets_are_set_listed_and_removed(world: World, run: Run) -> Non
     assert await world.rows("SELECT unit FROM budgets") == [("tokens",)]
     for wrong in (("acme", "much"), ("acme", "-1"), ("acme", "1", "--per", "week"), ("acme", "1", "--unit", "coffee")):
         assert (await run("budgets", "set", *wrong)).returncode == 2
+
+
+async def test_samples_of_a_step_are_listed(world: World, run: Run) -> None:
+    await world.run("a")
+    assert "no step has samples yet" in await out(run("samples", "a"))
+    hostile = kept_attempt(member=1, reward=-2.0, components={"\x1b[31mred": 0.5}, finish="length")
+    await keep(world.bus, step_samples("a", 1), step_samples("a", 3, [kept_attempt(), hostile]))
+    table = await out(run("samples", "a", "--wide"))
+    lines = (await out(run("samples", "a", "--step", "1", "--json"))).splitlines()
+    missing = await run("samples", "a", "--step", "2")
+    assert "step 3; steps with samples: 1 to 3" in table
+    assert [line.split()[:4] for line in table.splitlines()[1:3]] == [["3", "0", "1", "+0.750"], ["3", "1", "-2", "+0.750"]]
+    assert "\x1b" not in table
+    found = json.loads(lines[0])
+    assert (found["step"], found["ids"], found["sampled"]) == (1, [5, 6, 7, 8], [False, False, True, True])
+    assert (found["sampler_logprobs"][2:], found["trainer_logprobs"][2:]) == ([-0.5, -1.0], [-0.625, -1.125])
+    assert len(lines) == 1
+    assert missing.returncode == 1 and "task a has no samples of step 2; steps with some: 1, 3" in missing.stderr

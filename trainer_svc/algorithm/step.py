@@ -7,7 +7,7 @@ can be computed together (`batched_steps.py`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
@@ -20,6 +20,7 @@ from common.messages import Canary
 from common.spec import Optimizer, TaskSpec
 from trainer_svc.algorithm.advantage import step_advantages
 from trainer_svc.algorithm.batched_steps import ForwardRequest, ForwardResult, Gradient, Objective, Step, run_steps
+from trainer_svc.algorithm.kept_attempts import KeptAttempts, kept_attempts
 from trainer_svc.algorithm.loss import policy_loss, token_weights
 from trainer_svc.algorithm.reward_shaping import counted_tokens, shaped_rewards
 from trainer_svc.algorithm.step_metrics import batch_metrics, sampler_mismatch, token_metrics
@@ -44,6 +45,8 @@ class StepResult:
     """Tokens of prompts and replies, each trajectory counted separately and once, without padding."""
     skipped: tuple[str, ...] = ()
     """Numbers of each skipped update, in words."""
+    kept: KeptAttempts = field(default_factory=KeptAttempts)
+    """Attempts to look at."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,10 @@ def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: Task
     where = f"task {resident.task}, step from version {resident.version}"
     shaped = [shaped_rewards(group, spec) for group in groups]
     advantages = step_advantages(shaped, spec.algorithm.advantage)
+    dealt = weighted_samples(groups, advantages, spec)
     minibatches = [
         rows
-        for samples in weighted_samples(groups, advantages, spec)
+        for samples in dealt
         if (rows := rows_of(samples, budget_tokens=budget_tokens, width=policy.width, shared=policy.shares_prefixes))
     ]
     if not minibatches:
@@ -106,6 +110,7 @@ def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: Task
         metrics=_metrics(updates, len(minibatches), resident.version, spec) | batch_metrics(groups, shaped, advantages),
         trained_tokens=sum(len(trajectory.ids_T) for group in groups for trajectory in group.trajectories),
         skipped=skipped,
+        kept=kept_attempts(groups, dealt, zip(minibatches, measured, strict=True), resident.version, spec),
     )
 
 

@@ -1,5 +1,6 @@
 """Pages to read."""
 
+import asyncio
 import re
 from typing import Annotated
 from urllib.parse import urlencode
@@ -8,15 +9,18 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
+from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.http.dashboard.route import PageRoute
 from gateway_svc.http.dashboard.visitor import Filtered, Looking
+from gateway_svc.http.gateway import gateway_of, token_texts
 from gateway_svc.problems import FieldError, invalid
 from gateway_svc.web import reading
 from gateway_svc.web.forms import Filled, filled_from, task_form
 from gateway_svc.web.views.charts import OVERS, Over
 from gateway_svc.web.views.compare import MAX_RUNS, compared, differences
 from gateway_svc.web.views.listing import COLUMNS, STATES, wanted_tasks
+from gateway_svc.web.views.samples import BYS, LEGENDS, By, samples_page
 from gateway_svc.web.views.timeline import STAGES, as_data
 
 TaskId = Annotated[str, Path(pattern=TASK_ID_PATTERN)]
@@ -51,6 +55,22 @@ async def tasks(
 @router.get("/tasks/{task}")
 async def task(visitor: Looking, task: TaskId, over: Over = "step") -> Response:
     return visitor.page("task", shown=await reading.read_task_page(visitor.caller.door, task, over), overs=OVERS)
+
+
+@router.get("/tasks/{task}/samples")
+async def samples(
+    visitor: Looking,
+    task: TaskId,
+    step: Annotated[int | None, Query(ge=1, le=MAX_VERSION)] = None,
+    attempt: Annotated[int, Query(ge=0, le=99)] = 0,
+    other: Annotated[int | None, Query(alias="with", ge=0, le=99)] = None,
+    by: By = "logprob",
+) -> Response:
+    """`with`: another attempt of the same group, to compare."""
+    answer = await reading.read_samples(visitor.caller.door, task, step)
+    texts = await token_texts(gateway_of(visitor.request), answer)
+    shown = await asyncio.to_thread(samples_page, answer, texts, attempt, other, by)
+    return visitor.page("samples", shown=shown, bys=BYS, legends=LEGENDS)
 
 
 @router.get("/new")

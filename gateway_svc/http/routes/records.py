@@ -13,11 +13,13 @@ from common.messages import (
     AskEvaluations,
     AskEvents,
     AskFailures,
+    AskSamples,
     AskSteps,
     AskUsage,
     EvaluationsAnswer,
     EventsAnswer,
     FailuresAnswer,
+    SamplesAnswer,
     StepsAnswer,
     TaskUsage,
     UsageAnswer,
@@ -28,10 +30,11 @@ from gateway_svc.access import Caller
 from gateway_svc.http.errors import responses
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
 from gateway_svc.http.family import Family
-from gateway_svc.http.gateway import Acting, check_job, check_question, gateway_of
+from gateway_svc.http.gateway import Acting, check_job, check_question, gateway_of, token_texts
 from gateway_svc.http.routes.tasks import TaskId, status_of
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import FieldError, Problem, invalid, not_found
+from gateway_svc.samples import Samples, samples_of
 from gateway_svc.shapes import EventPage, FailurePage, TaskEvent
 
 router = APIRouter(prefix="/v1/tasks/{task}", tags=["tasks"], route_class=StrictRoute)
@@ -105,6 +108,21 @@ async def read_evaluations(
     """Finished evaluations, a page at a time: those after the one of `version` by `protocol`; without a protocol, from `version` on."""
     await status_of(caller, task)
     return await caller.door.ask("evaluations", AskEvaluations(task=task, version=version, protocol=protocol), EvaluationsAnswer)
+
+
+@router.get("/samples", responses=COMMON)
+async def read_samples(
+    request: Request,
+    caller: Acting,
+    task: TaskId,
+    step: Annotated[
+        int | None, Query(ge=1, le=MAX_VERSION, description="Version that the step made; default: the latest with samples.")
+    ] = None,
+) -> Samples:
+    """Whole attempts of one step, as many as `keep.samples` of the task says, with log-probabilities of each sampled token."""
+    await status_of(caller, task)
+    answer = await caller.door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
+    return samples_of(answer, await token_texts(gateway_of(request), answer))
 
 
 @router.get("/usage", responses=COMMON)

@@ -5,5 +5,6 @@ listing.py   tasks
 task.py      one task
 timeline.py  stages of every step
 compare.py   several runs
+samples.py   attempts of one step
 usage.py     what was used and what it costs
 """

@@ -35,6 +35,7 @@ PAGES = (
     "/usage",
     "/playground",
 )
+    "/tasks/letters-1/samples",
 SPEC = {"evaluation": {"every": 2, "prompts": 2}, "steps": 6}
 
 

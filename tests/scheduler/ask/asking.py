@@ -21,6 +21,7 @@ from common.pools import Pools
 from common.streams import KIND_HEADER
 from scheduler_svc.ask.asks import Asks
 from scheduler_svc.ask.question import Sources
+from scheduler_svc.samples import StoredSamples
 from scheduler_svc.store.database import Database
 from tests.conftest import at_work
 from tests.scheduler.finished import stages
@@ -75,6 +76,8 @@ async def world_with_blobs(bus: Bus, database_url: str, folder: Path, **hooks: A
 @asynccontextmanager
 async def answering(bus: Bus, database: Database, pools: Pools = POOLS, *, timeout_s: float = 30.0) -> AsyncGenerator[asyncio.Task[None]]:
     """A replica that answers asks, and does nothing else."""
-    sources = Sources(database, pools, Blobs(bus), BlobChunks(bus), list, dict, partial(bus.streams.full, streams.BETWEEN_SERVICES))
+    sources = Sources(
+        database, pools, Blobs(bus), BlobChunks(bus), StoredSamples(bus), list, dict, partial(bus.streams.full, streams.BETWEEN_SERVICES)
+    )
     async with at_work(Asks(bus, sources, timeout_s=timeout_s).run()) as runner:
         yield runner

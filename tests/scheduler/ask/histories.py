@@ -34,6 +34,7 @@ ABOUT_A_TASK = {
     "steps": {},
     "evaluations": {},
     "versions": {},
+    "samples": {},
     "events": {},
     "failures": {},
     "adapter": {},

@@ -25,6 +25,7 @@ from common.messages import (
     AskEvents,
     AskFailures,
     AskInvoice,
+    AskSamples,
     AskSteps,
     AskTask,
     AskTasks,
@@ -36,6 +37,7 @@ from common.spec import parse_spec
 from marlaas.stack import servers
 from scheduler_svc.ask.question import Question, Sources
 from scheduler_svc.ask.verbs import VERBS
+from scheduler_svc.samples import StoredSamples
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import tasks
 from scheduler_svc.store.queries.waiting import LATEST_OF_ALL_POOLS
@@ -112,7 +114,7 @@ REQUESTS: dict[str, Message] = {
     "why, of a step": AskTask(task=f"{ASKED}-1"),
     "invoice": AskInvoice(), "budgets": AskBudgets(), "access": AskAccess(), "audit": AskAudit(), "failures": AskFailures(),
     "envs": AskDeployment(), "adapter": AskAdapter(task=TASK), "spec": AskTask(task=TASK), "steps": AskSteps(task=TASK),
-    "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK),
+    "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK), "samples": AskSamples(task=TASK),
     "tasks, by reward": AskTasks(sort="reward", descending=True, cursor=f"0.0~{TASK}"), "tasks, by state": AskTasks(sort="state"),
     "tasks, by age": AskTasks(sort="created", pool="tiny", states=["running"], name="x", text="250"),
 }  # fmt: skip
@@ -162,7 +164,14 @@ async def test_an_ask_does_not_read_the_rows_of_others(bus: Bus, postgres_port: 
     async with await Database.connect(copied_database(postgres_port, filled_database)) as database:
         counting = Counting(database, plans)
         sources = Sources(
-            cast(Any, counting), POOLS, Blobs(bus), BlobChunks(bus), list, dict, partial(bus.streams.full, streams.BETWEEN_SERVICES)
+            cast(Any, counting),
+            POOLS,
+            Blobs(bus),
+            BlobChunks(bus),
+            StoredSamples(bus),
+            list,
+            dict,
+            partial(bus.streams.full, streams.BETWEEN_SERVICES),
         )
         question = Question(ASKED, sources, Actor(ASKED, verb, "ask"))
         await question.count()

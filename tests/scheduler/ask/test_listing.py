@@ -137,7 +137,7 @@ async def test_replicas_are_counted_for_tenants_and_named_for_the_operator(bus: 
         sampler("host-a", "tiny", 1.5),
         ReplicaReport(replica="host-t", service="trainer", pool="tiny", busy={"steps": 1.0, "residents": 4.0}),
     ]
-    sources = Sources(database, {}, None, None, lambda: reports, dict, None)  # pyright: ignore[reportArgumentType]
+    sources = Sources(database, {}, None, None, None, lambda: reports, dict, None)  # pyright: ignore[reportArgumentType]
     answers: dict[str | None, ReplicasAnswer] = {}
     for tenant in ("acme", None):
         question = Question(tenant, sources, Actor(tenant or "_all", "replicas", "ask"))

@@ -1,0 +1,126 @@
+"""Attempts of a step that are kept for people to look at: the best, the worst, and others by seed. Pure.
+
+Nothing is computed for them: the trainer's log-probabilities are those of the step's first pass.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.messages import KeptAttempt, TokenRecord
+from common.messages.samples import MAX_SAMPLE_BYTES, SAMPLE_TOKEN_BYTES
+from common.spec import TaskSpec
+from trainer_svc.algorithm.step_metrics import MAX_COMPONENTS, TokenMeasurements
+from trainer_svc.batch import Group, Trajectory
+from trainer_svc.model.packing import Row, Sample
+
+MAX_NAME_CHARS = 100
+"""Maximum length of the name of a reward's component."""
+
+
+@dataclass(frozen=True)
+class KeptAttempts:
+    attempts: Sequence[KeptAttempt] = ()
+    left_out: int = 0
+    """Attempts that were chosen and found no room."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """One trajectory of the step, and where its tokens are."""
+
+    group: Group
+    trajectory: Trajectory
+    sample: Sample
+
+
+def kept_attempts(
+    groups: Sequence[Group],
+    minibatches: Sequence[Sequence[Sequence[Sample]]],
+    passed: Iterable[tuple[Sequence[Row], TokenMeasurements]],
+    version: int,
+    spec: TaskSpec,
+) -> KeptAttempts:
+    """`minibatches`: as `step.weighted_samples` deals the groups. `passed`: rows and measurements of each minibatch's first update.
+
+    `version`: before the step. The same step keeps the same attempts.
+    """
+    if not spec.keep.samples:
+        return KeptAttempts()
+    chosen = choose(_places(groups, minibatches), spec.keep.samples, f"{spec.seed}:{version}")
+    parts = _parts(passed, {place.sample for place in chosen})
+    attempts, size = list[KeptAttempt](), 0
+    for place in chosen:
+        size += SAMPLE_TOKEN_BYTES * len(place.trajectory.ids_T)
+        if size <= MAX_SAMPLE_BYTES:
+            attempts.append(_attempt(place, parts.get(place.sample), version))
+    return KeptAttempts(attempts, len(chosen) - len(attempts))
+
+
+def choose(places: Sequence[_Place], count: int, seed: str) -> list[_Place]:
+    """The highest reward, the lowest, then in turn one of the best one's group, to compare the two, and one of all."""
+    ordered = sorted(places, key=lambda place: (-place.trajectory.reward, place.group.group, place.trajectory.member))
+    best = ordered[0]
+    found = [best, *ordered[:0:-1]][:2]
+    others = [place for place in ordered if place not in found]
+    random.Random(seed).shuffle(others)
+    while others and len(found) < count:
+        is_pair = len(found) % 2 == 0
+        following = next((place for place in others if place.group is best.group), others[0]) if is_pair else others[0]
+        others.remove(following)
+        found.append(following)
+    return found[:count]
+
+
+def _places(groups: Sequence[Group], minibatches: Sequence[Sequence[Sequence[Sample]]]) -> list[_Place]:
+    dealt = [
+        (group, samples)
+        for part, minibatch in enumerate(minibatches)
+        for group, samples in zip(groups[part :: len(minibatches)], minibatch, strict=True)
+    ]
+    return [
+        _Place(group, trajectory, sample)
+        for group, samples in dealt
+        for trajectory, sample in zip(group.trajectories, samples, strict=True)
+    ]
+
+
+def _parts(passed: Iterable[tuple[Sequence[Row], TokenMeasurements]], wanted: set[Sample]) -> dict[Sample, NDArray[np.float64]]:
+    """log ratio of each sampled token, by sample: measurements are row by row, and sample by sample."""
+    found: dict[Sample, NDArray[np.float64]] = {}
+    for rows, measured in passed:
+        start = 0
+        for sample in (sample for row in rows for sample in row.samples):
+            end = start + len(sample.sampled_N)
+            if sample in wanted:
+                found[sample] = measured.log_ratio_N[start:end]
+            start = end
+    return found
+
+
+def _attempt(place: _Place, log_ratio_N: NDArray[np.float64] | None, version: int) -> KeptAttempt:
+    """`log_ratio_N`: None for an attempt without a sampled token."""
+    one, sampled_N = place.trajectory, place.sample.sampled_N
+    trainer_T = np.zeros(len(one.ids_T), "<f4")
+    if log_ratio_N is not None:
+        trainer_T[sampled_N] = one.sampler_logprobs_T[sampled_N] + log_ratio_N
+    finite = [(name[:MAX_NAME_CHARS], float(value)) for name, value in sorted(one.components.items()) if np.isfinite(value)]
+    return KeptAttempt(
+        group=place.group.group,
+        member=one.member,
+        version=version - place.group.staleness,
+        reward=one.reward,
+        components=dict(finite[:MAX_COMPONENTS]),
+        advantage=place.sample.advantage,
+        finish="length" if one.truncated else "stop",
+        turns=int(np.count_nonzero(np.diff(one.sampled_T, prepend=0) == 1)),
+        tokens=TokenRecord(
+            ids=one.ids_T.astype("<i4").tobytes(),
+            logprobs=one.sampler_logprobs_T.astype("<f4").tobytes(),
+            sampled=one.sampled_T.astype(np.uint8).tobytes(),
+        ),
+        trainer_logprobs=trainer_T.tobytes(),
+    )

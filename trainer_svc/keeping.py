@@ -1,0 +1,56 @@
+"""Keeps samples of steps. Beside the step: none waits for it, or fails because of it."""
+
+import asyncio
+
+import structlog
+from prometheus_client import Counter
+
+from common import streams
+from common.bus import Bus, Outgoing
+from common.errors import MarlaasError
+from common.messages import StepSamples, TrainBatch
+from trainer_svc.algorithm.step import StepResult
+
+MAX_WAITING = 8
+"""Steps whose samples wait for NATS; those of further ones are dropped."""
+DROPPED = Counter("marlaas_trainer_dropped_samples_total", "Steps whose samples were not stored")
+
+log = structlog.get_logger()
+
+
+class SampleKeeper:
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._running: set[asyncio.Task[None]] = set()
+
+    def keep(self, batch: TrainBatch, step: StepResult) -> None:
+        """Begin to store what the step keeps, in place of what the same step kept before."""
+        if not step.kept.attempts:
+            return
+        if len(self._running) >= MAX_WAITING:
+            _drop(batch, "NATS is slow")
+            return
+        runner = asyncio.create_task(self._store(batch, step))
+        self._running.add(runner)
+        runner.add_done_callback(self._running.discard)
+
+    async def flush(self) -> None:
+        """Wait until nothing is being stored."""
+        await asyncio.gather(*self._running)
+
+    async def _store(self, batch: TrainBatch, step: StepResult) -> None:
+        version, kept = step.resident.version, step.kept
+        samples = StepSamples(
+            tenant=batch.tenant, task=batch.task, pool=batch.pool, version=version, attempts=list(kept.attempts), left_out=kept.left_out
+        )
+        try:
+            await self._bus.publish(
+                Outgoing(streams.samples(batch.pool, batch.task, version), samples, f"{batch.task}:v{version}:{batch.digest[:16]}:samples")
+            )
+        except MarlaasError as error:
+            _drop(batch, str(error))
+
+
+def _drop(batch: TrainBatch, reason: str) -> None:
+    DROPPED.inc()
+    log.warning("samples_dropped", task=batch.task, version=batch.version + 1, reason=reason)
