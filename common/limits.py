@@ -57,9 +57,9 @@ LIMITS: dict[Limit, Kind] = {
     "max_pool_sequences": Kind("sequences in flight in one pool", "wait until some end", lowest=1),
     "max_pool_tokens": Kind("tokens in flight in one pool", "wait until some end", lowest=1),
     "max_tokens": Kind("tokens in all, served ones included", "none: they are used"),
-    "max_stored_bytes": Kind("bytes of adapters, checkpoints, batches and packages", FREES),
+    "max_stored_bytes": Kind("bytes of adapters, checkpoints, batches, packages and files", FREES),
     "max_adapters": Kind("adapters that are kept", FREES),
-    "max_packages": Kind("packages, refused ones included", "delete some with `marlaas envs delete`", 100),
+    "max_packages": Kind("packages and files, refused ones included", "delete some with `marlaas envs delete` or `files delete`", 100),
     "max_connections": Kind("connections to NATS at once", "close one", 64, lowest=1, highest=1_000_000),
     # A task may have 1 MiB, and its message is a little more.
     "max_message_bytes": Kind("bytes of one message", "send a smaller one", 1_310_720, lowest=1_024, highest=8 * 1024 * 1024),
