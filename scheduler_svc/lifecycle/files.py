@@ -17,7 +17,7 @@ from common.errors import Reject
 from common.jsonl import RowChecker, WrongRow
 from common.messages import PART_BYTES, as_json, file_id, files_in
 from common.spec import TaskSpec
-from scheduler_svc.lifecycle.packages import OTHER_DIGEST, answer, emit
+from scheduler_svc.lifecycle.packages import OTHER_DIGEST, emit, tell
 from scheduler_svc.store.queries import packages
 from scheduler_svc.store.queries.packages import Key, Package
 from scheduler_svc.store.states import PackageState
@@ -56,7 +56,7 @@ async def _settle(tx: Transaction, package: Package, objection: str, rows: int) 
     settled = replace(package, state=PackageState.REFUSED if objection else PackageState.USABLE, objection=objection)
     await packages.change(tx.connection, key, state=settled.state, objection=objection, rows=0 if objection else rows)
     log.info("file_checked", tenant=package.tenant, file=package.digest[:12], bytes=package.size_bytes, state=settled.state)
-    answer(tx, settled)
+    tell(tx, settled)
 
 
 class _Reading:

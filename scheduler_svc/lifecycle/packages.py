@@ -136,7 +136,7 @@ async def _join(tx: Transaction, package: Package, part: UploadedPart, by: Actor
     await packages.change(tx.connection, key, requests=joined.requests, state=joined.state, objection=joined.objection)
     tx.record(accepted(by, package.digest))
     if joined.state != PackageState.UPLOADING:
-        answer(tx, replace(joined, requests=[part.request]))
+        tell(tx, replace(joined, requests=[part.request]))
     return joined
 
 
@@ -164,7 +164,7 @@ async def complete(tx: Transaction, key: Key, blobs: Blobs, families: Collection
     await packages.forget_parts(tx.connection, key)
     await packages.change(tx.connection, key, state=PackageState.CHECKING, sent_at=None)
     log.info("package_stored", tenant=package.tenant, package=package.digest[:12], bytes=package.size_bytes)
-    answer(tx, replace(package, state=PackageState.CHECKING), waits_for=await request_check(tx, package, families))
+    tell(tx, replace(package, state=PackageState.CHECKING), waits_for=await request_check(tx, package, families))
 
 
 # -------------------------------------------------------------------------------------------------------------- checks
@@ -211,7 +211,7 @@ async def settle(tx: Transaction, answer: PackageChecked) -> None:
         package = replace(package, state=PackageState.USABLE, name=answer.name, version=answer.version, environments=answer.environments)
         await packages.make_usable(tx.connection, key, answer)
     log.info("package_checked", tenant=package.tenant, package=package.digest[:12], state=package.state)
-    answer(tx, package)
+    tell(tx, package)
 
 
 def _wrong(answer: PackageChecked) -> str:
@@ -227,7 +227,7 @@ def _wrong(answer: PackageChecked) -> str:
 # ------------------------------------------------------------------------------------------------------------- answers
 
 
-def answer(tx: Transaction, package: Package, *, waits_for: str = "") -> None:
+def tell(tx: Transaction, package: Package, *, waits_for: str = "") -> None:
     """Tell all who wait for the package how it is."""
     data: dict[str, JsonValue] = {"state": package.state}
     if package.state == PackageState.CHECKING:
