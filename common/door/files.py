@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import IO
 
 from common import streams
@@ -103,7 +103,7 @@ class Files:
             raise ClientError(f"{len(found) or 'no'} files are named '{named[:100]}'; `marlaas files list` shows those there are")
         return found[0]
 
-    async def content(self, file: StoredFile) -> AsyncIterator[bytes]:
+    async def content(self, file: StoredFile) -> AsyncGenerator[bytes]:
         """The file, a part at a time; what is last is held back until the digest is that of the file."""
         digest, held = hashlib.sha256(), b""
         for offset in range(0, file.size_bytes, CHUNK_BYTES):

@@ -17,3 +17,8 @@ from common.graders.specs import (
     read_grader,
 )
 from common.graders.templates import MissingField, MissingOutput, Sample, rendered
+
+__all__ = [
+    "METRICS", "Formula", "Grader", "MissingField", "MissingOutput", "MultiGrader", "PythonGrader", "Sample", "SimpleGrader",
+    "StringCheckGrader", "TextSimilarityGrader", "WrongGrader", "read_grader", "rendered",
+]  # fmt: skip

@@ -4,6 +4,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
+from typing import Any
 
 MAX_CHARS = 1_000
 MAX_NODES = 200
@@ -14,7 +15,7 @@ BINARY: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Div: operator.truediv,
     ast.Pow: math.pow,
 }
-FUNCTIONS: Mapping[str, Callable[..., float]] = {
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "min": min,
     "max": max,
     "abs": abs,
@@ -24,6 +25,7 @@ FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "sqrt": math.sqrt,
     "log": math.log,
 }
+"""`Any`: their numbers are what they are given."""
 ONE_ARGUMENT = frozenset(FUNCTIONS) - {"min", "max"}
 
 

@@ -45,15 +45,17 @@ class FileRows(Environment[int]):
     async def open(self, index: int, seed: int) -> Opening[int]:
         epoch, position = divmod(index, self._count)
         number = self._first + permuted(position, self._count, f"{seed}:{epoch}")
-        messages = [
-            ChatMessage(role=ROLES.get(message["role"], message["role"]), content=message["content"])
-            for message in self._rows.row(number)["messages"]
-        ]
+        messages = [_message(one) for one in self._rows.row(number)["messages"]]
         return Opening(messages, number)
 
     async def step(self, state: int, reply: Reply) -> Turn[int]:
         grade = await self._grading.grade(self._rows.row(state), reply.text)
         return Finish(grade.value, {**grade.parts, ERRORS: float(grade.errors)})
+
+
+def _message(given: Mapping[str, str]) -> ChatMessage:
+    role = ROLES.get(given["role"], given["role"])
+    return ChatMessage.model_validate({"role": role, "content": given["content"]})
 
 
 def digest_of(name: str, options: Mapping[str, JsonValue]) -> str:

@@ -19,8 +19,9 @@ from gateway_svc.http.openai_family import OpenAIRoute, render, responses
 from gateway_svc.http.routes.tasks import status_of
 from gateway_svc.openai.errors import missing, unsupported, wrong_value
 from gateway_svc.openai.files.file import PURPOSE, FileDeleted, FileObject, file_object, page_of_files
-from gateway_svc.openai.files.results import result_content, result_object, task_of_result
+from gateway_svc.openai.files.results import result_content, result_object
 from gateway_svc.openai.jobs.paging import Page
+from gateway_svc.openai.result_ids import task_of_result
 from gateway_svc.problems import Problem, not_found
 
 PATH = "/v1/files"

@@ -4,17 +4,7 @@ from common.door.asking import Door
 from common.door.progress import read_steps
 from common.messages import TaskStatus
 from gateway_svc.openai.files.file import FileObject
-
-PREFIX = "steps-"
-
-
-def result_id(task: str) -> str:
-    return f"{PREFIX}{task}"
-
-
-def task_of_result(file: str) -> str | None:
-    """The task whose result has this id; None where it is none."""
-    return file.removeprefix(PREFIX) if file.startswith(PREFIX) else None
+from gateway_svc.openai.result_ids import result_id
 
 
 async def result_content(door: Door, task: str) -> bytes:

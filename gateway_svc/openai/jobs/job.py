@@ -6,9 +6,9 @@ from typing import Literal
 from pydantic import BaseModel, JsonValue
 
 from common.messages import FILE_FAMILY, StepOf, TaskStatus, is_file
-from gateway_svc.openai.files.results import result_id
 from gateway_svc.openai.jobs.request import ENVIRONMENT
 from gateway_svc.openai.model_names import name_of
+from gateway_svc.openai.result_ids import result_id
 
 Status = Literal["validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled"]
 STATUSES: Mapping[str, Status] = {
