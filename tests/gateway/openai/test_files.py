@@ -1,5 +1,6 @@
 """Files and jobs on them, with OpenAI's own client, against a real scheduler; environment, sampler and trainer are the test's."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,16 +13,19 @@ from openai import AsyncOpenAI
 from openai.types import FileDeleted, FileObject
 
 from common import streams
-from common.bus import Slots
-from common.messages import FILE_FAMILY, ReplicaReport
+from common.bus import Bus, Slots
+from common.messages import FILE_FAMILY, MAX_FILE_BYTES, ReplicaReport
 from common.runtime.service import report_replica
+from tests.common.access.keyed import Keyed
 from tests.common.graders.test_graders import CHECK, MULTI
 from tests.conftest import at_work
+from tests.gateway.entering import entering
 from tests.gateway.openai.conftest import Opened
 from tests.gateway.openai.conftest import openai as client_of
 from tests.gateway.openai.deltas import Source
 from tests.gateway.openai.test_fine_tuning import SMALL, ended, strictly
-from tests.gateway.serving import gateway
+from tests.gateway.serving import client, gateway
+from tests.gateway.test_requests import ROLES
 from tests.scheduler.packages.uploads import digest_of
 from tests.scheduler.stages import World
 
@@ -189,3 +193,47 @@ async def test_graders_are_validated(world: World, opened: Opened) -> None:
         with pytest.raises(openai.BadRequestError, match="'label_model' is not supported") as caught:
             await client.fine_tuning.alpha.graders.validate(grader={"type": "label_model", "name": "x"})  # pyright: ignore
         assert caught.value.param == "grader.type" and caught.value.code == "unsupported_parameter"
+
+
+async def test_each_role_may_what_it_may_with_files(keyed: Keyed, keyed_world: World) -> None:
+    async with entering(keyed) as made:
+        for tenant in ("acme", "globex"):
+            await made.tenant(tenant)
+        keys = {name: await made.key(tenant, name, role) for name, (tenant, role) in ROLES.items()}
+        async with gateway(made.bus, keyed.url, access=made.access, sampler=NOTHING) as address:
+            form: dict[str, Any] = {"files": {"file": ("rows.jsonl", TRAIN)}, "data": {"purpose": "fine-tune"}}
+            file = f"/v1/files/file-{digest_of(TRAIN)}"
+            found: dict[str, list[int]] = {}
+            for name in ("member", "owner", "reader", "foreign"):
+                async with client(address, keys[name]) as door:
+                    answers = [await door.post("/v1/files", **form)] if name != "foreign" else []
+                    answers += [await door.get("/v1/files"), await door.get(file), await door.get(f"{file}/content")]
+                    found[name] = [one.status_code for one in answers]
+                    if name == "foreign":
+                        assert answers[0].json()["data"] == []
+            assert found == {"member": [200] * 4, "owner": [200] * 4, "reader": [403, 200, 200, 200], "foreign": [200, 404, 404]}
+            for name, status in (("reader", 403), ("foreign", 404), ("member", 200)):
+                async with client(address, keys[name]) as door:
+                    assert (await door.delete(file)).status_code == status
+            async with client(address, "mk-" + "0" * 64) as door:
+                for answer in (await door.post("/v1/files", **form), await door.get("/v1/files"), await door.delete(file)):
+                    assert answer.status_code == 401
+
+
+async def test_too_much_is_refused_before_it_is_read(world: World, nats_url: str) -> None:
+    head = f"POST /v1/files?tenant=acme HTTP/1.1\r\nHost: localhost\r\nContent-Length: {MAX_FILE_BYTES + 2**20}\r\nExpect: 100-continue\r\n"
+    async with gateway(world.bus, nats_url, sampler=NOTHING) as address:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
+        writer.write(head.encode() + b"Content-Type: multipart/form-data; boundary=x\r\n\r\n")
+        answer = await reader.readuntil(b"\r\n")
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+async def test_while_no_scheduler_answers_files_are_unavailable(bus: Bus, nats_url: str) -> None:
+    await bus.declare()
+    async with gateway(bus, nats_url, sampler=NOTHING, until_ready=False) as address, client_of(address) as made:
+        for call in (made.files.list, lambda: put(made)):
+            with pytest.raises(openai.InternalServerError) as caught:
+                await call()
+            assert (caught.value.status_code, caught.value.response.headers["retry-after"]) == (503, "2")
