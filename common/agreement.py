@@ -41,6 +41,7 @@ from common.messages import (
     TrainBatch,
     TrajectoriesScored,
     TurnsSampled,
+    UploadFile,
     UploadPackage,
     WeightUpdated,
     wheel_name,
@@ -71,9 +72,8 @@ SUBJECTS = tuple(
 )
 """As in `common/streams/`."""
 SAYS: Mapping[type[BaseModel], tuple[str, ...]] = {
-    **dict.fromkeys(
-        (SubmitTask, PreviewTask, ControlTask, ResendLetter, PruneTasks, DeleteTenant, UploadPackage, DeletePackage), ("tenant",)
-    ),
+    **dict.fromkeys((SubmitTask, PreviewTask, ControlTask, ResendLetter, PruneTasks, DeleteTenant), ("tenant",)),
+    **dict.fromkeys((UploadPackage, UploadFile, DeletePackage), ("tenant",)),
     **dict.fromkeys((SetTenant, SetBudget, SetPrice, SetAccess), ("tenant",)),
     CheckEnvironment: ("family", "task"),
     CheckPackage: ("family", "tenant", "package"),

@@ -8,8 +8,8 @@
                             adds to `installed`
 
 A name is compared before anything is imported, because importing a module runs it. Environments of packages that the task's tenant has
-uploaded (`own:…`) need no entry where a replica serves them: they run in sandboxes of their own. Tools that they name are their tenant's
-choice, and need one.
+uploaded (`own:…`) need no entry where a replica serves them: they run in sandboxes of their own. Nor do files (`file:…`), which are rows.
+Tools that packages name are their tenant's choice, and need one.
 """
 
 import re
@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from common.errors import Fatal
-from common.messages import OWN_FAMILY
+from common.messages import OWN_FAMILY, is_file
 from common.spec import EnvironmentSection
 from common.streams import OPERATOR
 from env_svc import registry
@@ -59,6 +59,8 @@ class AllowedNames:
     def _is_allowed(self, kind: Kind, name: str, entries: Sequence[str]) -> bool:
         if kind == "environment" and name.partition(":")[0] == OWN_FAMILY:
             return self._serves_own
+        if kind == "environment" and is_file(name):
+            return True
         return any(self._is_installed(kind, name) if entry == INSTALLED else fnmatchcase(name, entry) for entry in entries)
 
     def _is_installed(self, kind: Kind, name: str) -> bool:

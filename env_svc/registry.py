@@ -23,7 +23,7 @@ import structlog
 from pydantic import JsonValue
 
 from common.errors import Fatal
-from common.messages import OWN_FAMILY
+from common.messages import FILE_FAMILY, OWN_FAMILY
 from env_svc.contract import Environment
 from env_svc.errors import WrongOptions
 from env_svc.options import options_of, suggestion, validated_options
@@ -60,7 +60,7 @@ def served(names: Sequence[str], hosted: Sequence[str] = ()) -> list[str]:
 def family_of(name: str) -> str:
     """The queue of the environment `name`. Imports nothing."""
     head = name.partition(":")[0]
-    return head if head in _installed() or head == OWN_FAMILY or ":" not in name else MODULE_FAMILY
+    return head if head in _installed() or head in (OWN_FAMILY, FILE_FAMILY) or ":" not in name else MODULE_FAMILY
 
 
 def modules(served: Sequence[str]) -> list[str]:
@@ -148,7 +148,7 @@ def construct(found: type[AnyEnvironment], name: str, options: dict[str, JsonVal
 @cache
 def _installed() -> dict[str, EntryPoint]:
     found = {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINTS)}
-    for name in [name for name in found if not FAMILY_PATTERN.match(name) or name in (MODULE_FAMILY, OWN_FAMILY)]:
+    for name in [name for name in found if not FAMILY_PATTERN.match(name) or name in (MODULE_FAMILY, OWN_FAMILY, FILE_FAMILY)]:
         log.warning("environment_name_refused", environment=name, allowed=FAMILY_PATTERN.pattern)
         del found[name]
     return found

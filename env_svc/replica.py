@@ -3,8 +3,9 @@
 import asyncio
 
 from common import streams
+from common.blobs import Blobs
 from common.bus import Bus, Slots
-from common.messages import OWN_FAMILY, ReplicaReport
+from common.messages import FILE_FAMILY, OWN_FAMILY, ReplicaReport
 from common.runtime.service import Running, report_replica
 from common.task_states import TaskStates
 from env_svc import metrics, registry
@@ -13,6 +14,7 @@ from env_svc.datasets import ListedDatasets
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
+from env_svc.files.store import FileStore
 from env_svc.hosted.config import read_hosted
 from env_svc.hosted.pool import HostPool
 from env_svc.hosted.selection import choose_confinement, choose_own_confinement
@@ -42,15 +44,15 @@ async def serve(running: Running[EnvSettings]) -> None:
 
 async def _serve(running: Running[EnvSettings], hosts: HostPool, own: OwnService | None, datasets: ListedDatasets) -> None:
     settings, bus = running.settings, running.bus
-    families = registry.served(settings.family_names, [*hosts.families, *([OWN_FAMILY] if own else [])])
+    families = registry.served(settings.family_names, [*hosts.families, FILE_FAMILY, *([OWN_FAMILY] if own else [])])
     allowed = AllowedNames(settings.allowed, hosts.families, serves_own=own is not None)
     environments = await asyncio.to_thread(registry.list_environments, families)
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
     _measure(workers, own)
     tasks, toolbox = TaskStates(), Toolbox()
-    sandbox = await start_sandbox(settings)
+    sandbox, files = await start_sandbox(settings), FileStore(Blobs(bus), settings.data_dir / "files")
     use(sandbox)
-    played = EnvironmentExecutor(workers, settings.call_timeout_s, hosts, own.hosts if own else None)
+    played = EnvironmentExecutor(workers, settings.call_timeout_s, hosts, own.hosts if own else None, files)
     executor = ToolCallExecutor(played, toolbox, allowed)
     service = EnvService(executor, tasks, bus.clock.now_s, allowed, datasets, own.hosts.end_task if own else lambda _: None)
 

@@ -27,6 +27,7 @@ from common.door.control import Verb, control, delete_task, resend
 from common.door.download import Pruned, Stored, download_adapter, make_way
 from common.door.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
 from common.door.failures import Failure, read_failure
+from common.door.files import Files
 from common.door.following import follow
 from common.door.packages import Packages
 from common.door.submission import new_task_id, preview, submit
@@ -68,6 +69,11 @@ class Client(Reader):
     def packages(self) -> Packages:
         """A tenant's own environments."""
         return Packages(self._door)
+
+    @property
+    def files(self) -> Files:
+        """A tenant's files: rows to train on."""
+        return Files(self._door)
 
     def __init__(self, bus: Bus, url: str, tenant: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
         super().__init__(Door(bus, url, tenant, patience_s=patience_s))

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from pydantic import JsonValue
 
@@ -28,6 +28,7 @@ from common.messages import (
     SamplesAnswer,
     SetPrice,
     StepOf,
+    StoredFile,
     TaskStatus,
     UsageAnswer,
     VersionsAnswer,
@@ -89,6 +90,22 @@ class SyncPackages(_Blocking):
         return self._run(self._client.packages.delete(package))
 
 
+class SyncFiles(_Blocking):
+    """Blocking form of `Client.files`."""
+
+    def upload(self, file: IO[bytes], name: str, tenant: str | None = None) -> StoredFile:
+        return self._run(self._client.files.upload(file, name, tenant))
+
+    def all(self) -> list[StoredFile]:
+        return self._run(self._client.files.all())
+
+    def named(self, named: str) -> StoredFile:
+        return self._run(self._client.files.named(named))
+
+    def delete(self, file: StoredFile) -> int:
+        return self._run(self._client.files.delete(file))
+
+
 class SyncClient(_Blocking):
     """Blocking form of `Client`."""
 
@@ -99,6 +116,10 @@ class SyncClient(_Blocking):
     @property
     def packages(self) -> SyncPackages:
         return SyncPackages(self._client, self._loop)
+
+    @property
+    def files(self) -> SyncFiles:
+        return SyncFiles(self._client, self._loop)
 
     def submit(self, spec: TaskSpec | dict[str, JsonValue], task: str | None = None) -> str:
         return self._run(self._client.submit(spec, task))

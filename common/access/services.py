@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from common import streams
 from common.access import rows
 from common.access.rows import Permissions, Row
-from common.messages import OWN_FAMILY
+from common.messages import FILE_FAMILY, OWN_FAMILY
 
 INBOX = "_INBOX"
 
@@ -65,6 +65,7 @@ def env(deployment: Deployment) -> list[Row]:
             found += rows.consumes(consumer)
     if OWN_FAMILY in deployment.families:
         found += [*rows.consumes(streams.env_packages(OWN_FAMILY)), *rows.publishes(streams.package_checked("*", "*"))]
+    if {OWN_FAMILY, FILE_FAMILY} & set(deployment.families):
         found += rows.fetches_blobs(streams.BLOBS_BUCKET)
     found += rows.publishes(*(streams.sample(pool, "*", "*") for pool in deployment.pools))
     return found + rows.publishes(streams.checked("*"), streams.scored("*", "*"))

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import structlog
 from nats.errors import Error as NatsError
@@ -107,18 +107,25 @@ class Blobs:
 
     async def put(self, ref: BlobRef, packed: bytes) -> None:
         """Store `packed` under the name of `ref`, unless it is there. Raises: Unavailable when the store does not answer or is full."""
+        await self._put(ref, packed)
+
+    async def _put(self, ref: BlobRef, packed: bytes | IO[bytes]) -> None:
         try:
             store = await self._store()
             with suppress(ObjectNotFoundError, NotFoundError):
                 if await self._is_whole(await store.get_info(ref.name)):
                     return
             # nats-py makes a buffer of a whole chunk and fills it with zeros: for small blobs that was half of what they cost.
-            meta = ObjectMeta(options=ObjectMetaOptions(max_chunk_size=min(CHUNK_BYTES, len(packed))))
-            await store.put(ref.name, packed, meta=meta)
+            meta = ObjectMeta(options=ObjectMetaOptions(max_chunk_size=min(CHUNK_BYTES, ref.size_bytes)))
+            await store.put(ref.name, cast("bytes", packed), meta=meta)  # it takes readers too
         except (TimeoutError, NatsError, OSError) as error:
             if isinstance(error, APIError) and error.err_code in FULL:
                 raise Unavailable(f"the blob store is full: {ref.size_bytes} bytes of {ref.name} find no room; {ROOM}") from None
             raise Unavailable(f"could not store blob {ref.name}: {error}") from None
+
+    async def put_file(self, ref: BlobRef, content: IO[bytes]) -> None:
+        """As `put`, for a file that is read as it is stored."""
+        await self._put(ref, content)
 
     async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
         """The blob's folder at `into`, fetched unless it is there already.
@@ -140,6 +147,36 @@ class Blobs:
         packed = await self._fetch(ref)
         _check_digest(ref, packed)
         return packed
+
+    async def fetch_file(self, name: str, sha256: str, into: Path, *, most_bytes: int) -> None:
+        """Write a blob that is stored as it is to `into`, with constant memory.
+
+        Raises: Reject when there is none, or it is larger, damaged or another one; Unavailable when the store is, or this machine's disk
+        does not take it.
+        """
+        temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
+        try:
+            store = await self._store()
+            info = await store.get_info(name)
+            ref = BlobRef(name=name, size_bytes=info.size or 0, sha256=sha256)
+            if info.is_link() or ref.size_bytes > most_bytes:
+                raise Reject(f"blob {name} has {info.size} bytes in the store, at most {most_bytes} are taken")
+            if not await self._is_whole(info):
+                raise Reject(_in_part(ref))
+            with temporary.open("wb") as file:
+                async with asyncio.timeout(fetch_timeout_s(ref.size_bytes)):
+                    await store.get(name, writeinto=cast("Any", _Counted(ref, file)))
+            if await asyncio.to_thread(_digest_of, temporary) != sha256:
+                raise Reject(f"blob {name} has another SHA-256 than {sha256}: the store's copy is damaged")
+            temporary.rename(into)
+        except (DigestMismatchError, BadObjectMetaError):
+            raise Reject(f"blob {name}: the store's copy is damaged") from None
+        except (ObjectNotFoundError, NotFoundError):
+            raise Reject(f"blob {name} is not in the store") from None
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Unavailable(f"could not fetch blob {name}: {error}") from None
+        finally:
+            temporary.unlink(missing_ok=True)
 
     async def _fetch(self, ref: BlobRef) -> bytes:
         try:
@@ -266,6 +303,20 @@ class Blobs:
         return found.state.subjects or {}
 
 
+class _Counted:
+    """Takes a blob's chunks into a file. `Any`: as io.BytesIO takes them."""
+
+    def __init__(self, ref: BlobRef, file: IO[bytes]) -> None:
+        self._ref = ref
+        self._file = file
+
+    def write(self, chunk: Any) -> int:
+        """Raises: Reject when the blob becomes larger than expected."""
+        if self._file.tell() + memoryview(chunk).nbytes > self._ref.size_bytes:
+            raise Reject(f"blob {self._ref.name} has more than the expected {self._ref.size_bytes} bytes in the store")
+        return self._file.write(chunk)
+
+
 class _Bounded(io.BytesIO):
     """Takes a blob's chunks, which may hold more than the store says of them. `Any`: as io.BytesIO takes it."""
 
@@ -311,6 +362,11 @@ def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
             temporary.rename(into)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_digest(ref: BlobRef, packed: bytes) -> None:

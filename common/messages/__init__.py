@@ -55,6 +55,20 @@ from common.messages.billing import (
     SetBudget,
     SetPrice,
 )
+from common.messages.files import (
+    FILE_FAMILY,
+    FILE_ID_PATTERN,
+    MAX_FILE_BYTES,
+    AskFileChunk,
+    AskFiles,
+    FilesAnswer,
+    StoredFile,
+    UploadFile,
+    file_blob,
+    file_id,
+    files_in,
+    is_file,
+)
 from common.messages.jobs import ControlTask, DeleteTenant, LimitValue, PreviewTask, PruneTasks, ResendLetter, SetTenant, SubmitTask
 from common.messages.packages import (
     DIGEST_CHARS,

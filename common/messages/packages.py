@@ -12,8 +12,8 @@ from common.spec import TASK_ID_PATTERN, Name
 MAX_PACKAGE_BYTES = 8 * 1024 * 1024
 PART_BYTES = 512 * 1024
 """Bytes of each part but the last, below the default bound of a tenant's messages."""
-PACKAGE_BLOB = re.compile(r"package-(?P<tenant>[a-z0-9-]+)-(?P<digest>[0-9a-f]{64})\.whl")
-"""Name of the blob with a tenant's wheel, which is stored as it is."""
+PACKAGE_BLOB = re.compile(r"(package|file)-(?P<tenant>[a-z0-9-]+)-(?P<digest>[0-9a-f]{64})\.(whl|jsonl)")
+"""Name of the blob with a tenant's wheel, or with a file of its, which are stored as they are."""
 DIGEST_CHARS = 12
 """Digits of a digest that name a package to people, and the fewest that a request may give."""
 OWN_FAMILY = "own"

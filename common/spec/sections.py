@@ -11,7 +11,9 @@ TASK_ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 TOOL_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.-]*(:[A-Za-z_][A-Za-z0-9_.-]*)?$"
 OWN_PATTERN = r"own:(?P<environment>[A-Za-z0-9_][A-Za-z0-9._-]{0,99})(?:@(?P<digest>[0-9a-f]{12,64}))?"
 """An environment of a package that the task's tenant has uploaded, of the latest one or of the one whose SHA-256 begins so."""
-ENVIRONMENT_PATTERN = rf"^({OWN_PATTERN}|[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_.]*)?)$"
+FILE_PATTERN = r"file:file-[0-9a-f]{64}"
+"""Rows of a file that the task's tenant has uploaded."""
+ENVIRONMENT_PATTERN = rf"^({OWN_PATTERN}|{FILE_PATTERN}|[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_.]*)?)$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
 StopString = Annotated[str, Field(min_length=1, max_length=64)]
@@ -52,7 +54,7 @@ class EnvironmentSection(Section):
 
     name: str = Field(pattern=ENVIRONMENT_PATTERN)
     """An installed environment (`marlaas envs`), `reasoning_gym:<dataset>`, `own:<environment>[@<digest>]` of a package that the tenant
-    has uploaded, or `module:attribute`."""
+    has uploaded, `file:<id>` of a file that it has uploaded, or `module:attribute`."""
     options: dict[str, JsonValue] = {}
     """Arguments of the environment, passed unchanged; it reports which it knows."""
     weights: dict[str, Weight] = {}

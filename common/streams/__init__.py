@@ -131,6 +131,7 @@ from common.streams.subjects import (
     submit,
     turn,
     upload,
+    upload_file,
     value_subject,
     weight_updated,
 )

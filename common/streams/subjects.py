@@ -3,7 +3,7 @@
 from typing import Literal
 
 JOB_VERBS = (
-    *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "delete-package"),
+    *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "upload-file", "delete-package"),
     *("set-tenant", "delete-tenant", "set-price", "set-budget", "set-access"),
 )
 
@@ -53,6 +53,10 @@ def prune(tenant: str) -> str:
 
 def upload(tenant: str) -> str:
     return f"jobs.upload.{tenant}"
+
+
+def upload_file(tenant: str) -> str:
+    return f"jobs.upload-file.{tenant}"
 
 
 def delete_package(tenant: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from common import spec
 from common.fairness.fair_queue import Claimant
-from common.messages import OWN_FAMILY, BlobRef, is_own
+from common.messages import FILE_FAMILY, OWN_FAMILY, BlobRef, is_file, is_own
 from env_svc.calls import BuildFailed, Call, EnvironmentJob, OpenCall, Outcome, build_safely, failed, perform
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.concurrency.lru_cache import LRUCache
@@ -20,6 +20,8 @@ from env_svc.concurrency.single_flight import SingleFlightCache
 from env_svc.errors import WrongOptions
 from env_svc.execution.rewards import apply_weights, check_weights
 from env_svc.execution.workers import Workers
+from env_svc.files.environment import digest_of, file_rows
+from env_svc.files.store import FileStore
 from env_svc.hosted.pool import NO_HOSTS, HostPool
 from env_svc.metrics import CALL_S, RUNNING
 from env_svc.packages.hosts import OwnHosts
@@ -39,19 +41,27 @@ NO_LIMITS = spec.Limits()
 class EnvironmentExecutor:
     """Opens episodes and plays turns, each call where its environment runs."""
 
-    def __init__(self, workers: Workers, call_timeout_s: float, hosts: HostPool = NO_HOSTS, own: OwnHosts | None = None) -> None:
-        """`own`: packages of tenants; None where this replica plays none."""
+    def __init__(
+        self,
+        workers: Workers,
+        call_timeout_s: float,
+        hosts: HostPool = NO_HOSTS,
+        own: OwnHosts | None = None,
+        files: FileStore | None = None,
+    ) -> None:
+        """`own`: packages of tenants, `files`: their files; None where this replica plays none."""
+        self._files = files
         self._workers = workers
         self._hosts = hosts
         self._own = own
         self._call_timeout_s = call_timeout_s
-        self._built: SingleFlightCache[tuple[str, str], AnyEnvironment] = SingleFlightCache(MAX_BUILT)
+        self._built: SingleFlightCache[tuple[str, ...], AnyEnvironment] = SingleFlightCache(MAX_BUILT)
         self._builders = ThreadPoolExecutor(MAX_CONCURRENT_BUILDS, "build-environment")
         self._found: LRUCache[str, type[AnyEnvironment]] = LRUCache(MAX_CLASSES)
 
     async def tools_of(self, environment: spec.EnvironmentSection, remaining_s: float) -> Sequence[str | Tool]:
         """The environment's own tools of every episode. Raises: WrongOptions, BuildFailed."""
-        if is_own(environment.name) or self._hosts.find(environment.name) is not None:
+        if is_own(environment.name) or is_file(environment.name) or self._hosts.find(environment.name) is not None:
             return ()
         found = await self._find(environment.name)
         if found.cpu_bound:
@@ -93,6 +103,8 @@ class EnvironmentExecutor:
     def _family(self, name: str) -> str:
         if is_own(name):
             return OWN_FAMILY
+        if is_file(name):
+            return FILE_FAMILY
         hosted = self._hosts.find(name)
         return family_of(name) if hosted is None else hosted.name
 
@@ -107,6 +119,9 @@ class EnvironmentExecutor:
             key = key_of(job.claimant.tenant, job.name, package)
             assert package is not None
             return self._own.run(key, package, job, lambda known: check_weights(job.name, known, weights))
+        if is_file(job.name):
+            of_file = await self._of_file(job.claimant.tenant, job.name, job.options, job.timeout_s)
+            return as_completed_batches(_on_loop(at, of_file, FILE_FAMILY, call, job.timeout_s) for at, call in enumerate(job.calls))
         hosted = self._hosts.find(job.name)
         if hosted is not None:
             check_weights(job.name, await hosted.components(job.name, job.timeout_s), weights)
@@ -125,9 +140,27 @@ class EnvironmentExecutor:
             making = partial(build_safely, name, partial(build, name, options))
             return await asyncio.get_running_loop().run_in_executor(self._builders, making)
 
+        return await self._within(timeout_s, name, (name, json.dumps(options, sort_keys=True)), make)
+
+    async def _of_file(self, tenant: str, name: str, options: dict[str, JsonValue], timeout_s: float) -> AnyEnvironment:
+        """The environment of a tenant's file. Raises: WrongOptions, BuildFailed; Unavailable when the file cannot be fetched now."""
+        if self._files is None:
+            raise WrongOptions(f"environment '{name}': this replica plays no files of tenants")
+        files, digest = self._files, digest_of(name, options)
+
+        async def make() -> AnyEnvironment:
+            rows = await files.rows(tenant, digest)
+            return await asyncio.to_thread(file_rows, name, rows, options)
+
+        return await self._within(timeout_s, name, (name, tenant, digest, json.dumps(options, sort_keys=True)), make)
+
+    async def _within(
+        self, timeout_s: float, name: str, key: tuple[str, ...], make: Callable[[], Awaitable[AnyEnvironment]]
+    ) -> AnyEnvironment:
+        """Raises: BuildFailed when it takes too long; what `make` raises."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._built.get((name, json.dumps(options, sort_keys=True)), make)
+                return await self._built.get(key, make)
         except TimeoutError:
             reason = f"environment '{name}' was not built within {timeout_s:g} s; its construction continues"
             raise BuildFailed(failed(reason, is_infrastructure=True)) from None

@@ -17,7 +17,7 @@ from gateway_svc.http.family import Family
 from gateway_svc.http.forwarded import Forwarded
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.guard import Guard
-from gateway_svc.http.routes import deployment, fine_tuning, health, inference, records, tasks, versions
+from gateway_svc.http.routes import deployment, files, fine_tuning, health, inference, records, tasks, versions
 from gateway_svc.problems import Problem
 
 VERSION = "1"
@@ -40,6 +40,8 @@ def all_families() -> list[Family]:
         inference.FAMILY,
         fine_tuning.FAMILY,
         dashboard.COLUMNS_FAMILY,
+        fine_tuning.GRADERS,
+        files.FAMILY,
         dashboard.FAMILY,
     ]
 

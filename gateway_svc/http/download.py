@@ -13,7 +13,7 @@ from gateway_svc.downloads import Span, Unsatisfiable, bytes_of, requested_span
 from gateway_svc.problems import Problem
 
 
-class _Closing(StreamingResponse):
+class Closing(StreamingResponse):
     """Closes its generator when the client has gone."""
 
     def __init__(self, first: bytes, rest: AsyncGenerator[bytes], status: int, headers: dict[str, str], media_type: str) -> None:
@@ -49,4 +49,4 @@ async def download(request: Request, caller: Caller, adapter: AdapterRef, file: 
     headers["Content-Length"] = str(sent.size)
     parts = bytes_of(caller.door, adapter, sent, is_checked=span is None)
     first = await anext(parts, b"")  # so that what is wrong at once is an answer of its own
-    return _Closing(first, parts, 200 if span is None else 206, headers, media_type)
+    return Closing(first, parts, 200 if span is None else 206, headers, media_type)

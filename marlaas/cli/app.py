@@ -13,7 +13,22 @@ from typing import Annotated
 
 import typer
 
-from marlaas.cli import audit, budgets, containers, database, environments, init, keys, prices, session, stack, streams, tasks, tenants
+from marlaas.cli import (
+    audit,
+    budgets,
+    containers,
+    database,
+    environments,
+    files,
+    init,
+    keys,
+    prices,
+    session,
+    stack,
+    streams,
+    tasks,
+    tenants,
+)
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
@@ -41,6 +56,7 @@ def options(
 
 
 app.add_typer(environments.app, name="envs")
+app.add_typer(files.app, name="files")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
 app.add_typer(prices.app, name="prices")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.access.folder import SigningKeys, holds_keys, issue_service_keys, open_folder, open_or_make, server_configuration
 from common.access.services import Deployment
-from common.messages import OWN_FAMILY
+from common.messages import FILE_FAMILY, OWN_FAMILY
 from marlaas.stack import servers
 from marlaas.stack.state_files import StackError
 
@@ -41,7 +41,7 @@ def folder_of(data: Path, *, given: Path | None, last: Path | None, without: boo
 def installed_families(hosts_file: Path | None) -> list[str]:
     """Families that an environment replica on this machine may serve, as `env_svc.registry` lists them."""
     hosted = list(tomllib.loads(hosts_file.read_text())) if hosts_file and hosts_file.exists() else []
-    return [*hosted, *sorted({one.name for one in entry_points(group="marlaas.environments")}), "module", OWN_FAMILY]
+    return [*hosted, *sorted({one.name for one in entry_points(group="marlaas.environments")}), "module", FILE_FAMILY, OWN_FAMILY]
 
 
 def prepared(folder: Path, nats: Path, deployment: Deployment, *, resolver: str = "") -> str:

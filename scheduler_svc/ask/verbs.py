@@ -14,6 +14,8 @@ from common.messages import (
     AskEvaluations,
     AskEvents,
     AskFailures,
+    AskFileChunk,
+    AskFiles,
     AskInvoice,
     AskPrices,
     AskSamples,
@@ -30,6 +32,7 @@ from scheduler_svc.ask.adapters import answer_adapter, answer_chunk
 from scheduler_svc.ask.audit import answer_audit
 from scheduler_svc.ask.billing import answer_budgets, answer_invoice, answer_prices
 from scheduler_svc.ask.deployment import answer_envs, answer_pools, answer_replicas
+from scheduler_svc.ask.files import answer_file_chunk, answer_files
 from scheduler_svc.ask.progress import answer_evaluations, answer_spec, answer_steps, answer_versions
 from scheduler_svc.ask.question import Question
 from scheduler_svc.ask.samples import answer_samples
@@ -58,6 +61,8 @@ VERBS = {
     "audit": Verb(AskAudit, answer_audit),
     "failures": Verb(AskFailures, answer_failures),
     "envs": Verb(AskDeployment, answer_envs),
+    "files": Verb(AskFiles, answer_files),
+    "file-chunk": Verb(AskFileChunk, answer_file_chunk),
     "pools": Verb(AskDeployment, answer_pools),
     "replicas": Verb(AskDeployment, answer_replicas),
     "spec": Verb(AskTask, answer_spec),

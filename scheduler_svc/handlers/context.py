@@ -28,9 +28,9 @@ class HandlerContext:
     wake_tenant_deletion: Callable[[], None]
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncGenerator[Transaction]:
-        """A transaction whose commit wakes the outbox relay and admission."""
-        async with self.database.transaction() as tx:
+    async def transaction(self, *, patience_s: float | None = None) -> AsyncGenerator[Transaction]:
+        """A transaction whose commit wakes the outbox relay and admission. `patience_s`: as in `Database.transaction`."""
+        async with self.database.transaction(patience_s=patience_s) as tx:
             yield tx
         crashpoints.reached("after_commit")
         self.wake_relay()

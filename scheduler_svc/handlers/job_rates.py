@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Delivery
-from common.messages import ControlTask, DeletePackage, PreviewTask, PruneTasks, ResendLetter, SubmitTask, UploadPackage
+from common.messages import ControlTask, DeletePackage, PreviewTask, PruneTasks, ResendLetter, SubmitTask, UploadFile, UploadPackage
 from scheduler_svc.handlers.context import sender_of, verb_of
 from scheduler_svc.store.tenancy import rates
 from scheduler_svc.store.tenancy.audit import refused
@@ -52,11 +52,17 @@ def _upload(tx: Transaction, delivery: Delivery, reason: str) -> None:
     _about_no_task(tx, delivery.read(UploadPackage), "package", reason)
 
 
+def _upload_file(tx: Transaction, delivery: Delivery, reason: str) -> None:
+    _about_no_task(tx, delivery.read(UploadFile), "package", reason)
+
+
 def _delete_package(tx: Transaction, delivery: Delivery, reason: str) -> None:
     _about_no_task(tx, delivery.read(DeletePackage), "package-deleted", reason)
 
 
-def _about_no_task(tx: Transaction, job: PreviewTask | PruneTasks | UploadPackage | DeletePackage, event: str, reason: str) -> None:
+def _about_no_task(
+    tx: Transaction, job: PreviewTask | PruneTasks | UploadPackage | UploadFile | DeletePackage, event: str, reason: str
+) -> None:
     tx.emit_event(job.tenant, "none", event, {"request": job.request, "reasons": [reason]})
 
 
@@ -70,6 +76,7 @@ REFUSALS: dict[str, Refuse] = dict.fromkeys(("submit", "cancel", "pause", "resum
     "prune": _prune,
     "resend": _resend,
     "upload": _upload,
+    "upload-file": _upload_file,
     "delete-package": _delete_package,
 }
 """Verbs that are counted → the answer beyond the rate."""

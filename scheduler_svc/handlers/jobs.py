@@ -20,12 +20,13 @@ from scheduler_svc.handlers.dead_letters import resend_message
 from scheduler_svc.handlers.deletion import delete_task, delete_tenant, prune_tasks
 from scheduler_svc.handlers.job_rates import within_rate
 from scheduler_svc.handlers.offer import Offer
-from scheduler_svc.handlers.packages import delete_package, upload_package
+from scheduler_svc.handlers.packages import delete_package, upload_file, upload_package
 from scheduler_svc.handlers.preview import preview_task
 from scheduler_svc.handlers.prices import set_price
 from scheduler_svc.handlers.tenant_settings import set_tenant
 from scheduler_svc.lifecycle.environment_resolution import check_environment, family_of
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
+from scheduler_svc.lifecycle.files import check_files
 from scheduler_svc.lifecycle.limits import objections_to
 from scheduler_svc.lifecycle.own_environments import package_of
 from scheduler_svc.lifecycle.task_events import publish_status
@@ -49,6 +50,7 @@ OWN_TRANSACTION = {
     "delete-tenant": delete_tenant,
     "set-access": set_access,
     "upload": upload_package,
+    "upload-file": upload_file,
     "delete-package": delete_package,
 }
 """Verb → handler of a job that reads from NATS, takes long, or only reads: it runs after the others, in its own transaction."""
@@ -111,6 +113,7 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> 
     family = family_of(spec.environment.name, offer.families)
     try:
         package = await package_of(tx.connection, job.tenant, spec)
+        await check_files(tx, job.tenant, spec)
         start = await starting_adapter(tx.connection, job.task, spec)
     except Reject as error:
         return await _reject(tx, by, job, [str(error)])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.messages import ReplicaReport, is_own
+from common.messages import ReplicaReport, is_file, is_own
 from common.pools import Pools, objections
 from common.spec import TaskSpec
 from scheduler_svc.decisions.replica_support import sampler_objections
@@ -27,6 +27,6 @@ class Offer:
         """Reasons to reject the task; empty when none is known."""
         found = [*objections(spec, self.pools), *sampler_objections(spec, self.replicas)]
         name = spec.environment.name
-        if self.families and not is_own(name) and family_of(name, self.families) is None:
+        if self.families and not is_own(name) and not is_file(name) and family_of(name, self.families) is None:
             found.append(f"environment.name: no environment '{name}' here; `marlaas envs` lists those installed")
         return found

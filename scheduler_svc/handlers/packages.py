@@ -6,14 +6,27 @@ from pydantic import JsonValue
 
 from common.blobs import Blobs
 from common.bus import Delivery
-from common.messages import DeletePackage, PackageChecked, UploadPackage
+from common.messages import DeletePackage, PackageChecked, UploadFile, UploadPackage
 from scheduler_svc.handlers.context import HandlerContext, sender_of
-from scheduler_svc.lifecycle.packages import BeingDeleted, complete, finish_deletion, give_up, keep_part, request_waiting_checks, settle
+from scheduler_svc.lifecycle.files import complete_file
+from scheduler_svc.lifecycle.packages import (
+    BeingDeleted,
+    UploadedPart,
+    complete,
+    finish_deletion,
+    give_up,
+    keep_part,
+    request_waiting_checks,
+    settle,
+)
 from scheduler_svc.store.queries import packages
 from scheduler_svc.store.queries.packages import Package
 from scheduler_svc.store.states import PackageState
 from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import Transaction
+
+FILE_S = 600.0
+"""Maximum seconds until a file whose parts are all there is checked and stored."""
 
 
 async def upload_package(context: HandlerContext, delivery: Delivery) -> None:
@@ -22,19 +35,33 @@ async def upload_package(context: HandlerContext, delivery: Delivery) -> None:
     Raises: Reject when it is none; Retry when NATS or PostgreSQL is unavailable.
     """
     part = delivery.read(UploadPackage)
-    key, blobs = (part.tenant, part.digest), Blobs(context.bus)
+    if await _is_whole(context, part, sender_of(delivery)):
+        async with context.transaction() as tx:
+            await complete(tx, (part.tenant, part.digest), Blobs(context.bus), context.replicas.families)
+
+
+async def upload_file(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.upload-file.<tenant>`: one part, and with the last one the file.
+
+    Raises: Reject when it is none; Retry when NATS or PostgreSQL is unavailable.
+    """
+    part = delivery.read(UploadFile)
+    if await _is_whole(context, part, sender_of(delivery)):
+        async with context.transaction(patience_s=FILE_S) as tx:
+            await complete_file(tx, (part.tenant, part.digest), Blobs(context.bus))
+
+
+async def _is_whole(context: HandlerContext, part: UploadedPart, by: Actor) -> bool:
+    """Keep a part; whether all are there."""
     try:
-        is_whole = await _keep(context, part, sender_of(delivery))
+        return await _keep(context, part, by)
     except BeingDeleted:
         async with context.transaction() as tx:
-            await finish_deletion(tx, key, blobs)
-        is_whole = await _keep(context, part, sender_of(delivery))
-    if is_whole:
-        async with context.transaction() as tx:
-            await complete(tx, key, blobs, context.replicas.families)
+            await finish_deletion(tx, (part.tenant, part.digest), Blobs(context.bus))
+        return await _keep(context, part, by)
 
 
-async def _keep(context: HandlerContext, part: UploadPackage, by: Actor) -> bool:
+async def _keep(context: HandlerContext, part: UploadedPart, by: Actor) -> bool:
     """As `keep_part`."""
     async with context.transaction() as tx:
         return await keep_part(tx, part, by)
@@ -68,7 +95,7 @@ async def _objection(tx: Transaction, job: DeletePackage, found: int, package: P
         return several if found > 1 else f"package: no package '{job.digest}' of tenant '{job.tenant}'; `marlaas envs` lists all"
     if package.state == PackageState.DELETING:  # the same job, delivered once more
         return None
-    users = await packages.live_tasks(tx.connection, (package.tenant, package.digest))
+    users = await packages.live_tasks(tx.connection, package)
     if not users:
         return None
     one = "1 task that has not ended uses" if users == 1 else f"{users} tasks that have not ended use"

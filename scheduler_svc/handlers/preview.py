@@ -9,6 +9,7 @@ from common.pools import layers_of
 from common.spec import complete, sources
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.handlers.offer import Offer
+from scheduler_svc.lifecycle.files import check_files
 from scheduler_svc.lifecycle.limits import objections_to
 from scheduler_svc.lifecycle.own_environments import package_of
 from scheduler_svc.lifecycle.warm_start import starting_adapter
@@ -40,7 +41,8 @@ async def _answer(tx: Transaction, request: PreviewTask, offer: Offer) -> dict[s
     if spec.tenant != request.tenant:
         reasons.append(f"tenant: the task says '{spec.tenant}', its subject '{request.tenant}'")
     reasons += await objections_to(tx.connection, request.tenant, spec)
-    for resolving in (package_of(tx.connection, request.tenant, spec), starting_adapter(tx.connection, "none", spec)):
+    named = package_of(tx.connection, request.tenant, spec), check_files(tx, request.tenant, spec)
+    for resolving in (*named, starting_adapter(tx.connection, "none", spec)):
         try:
             await resolving
         except Reject as error:

@@ -1,7 +1,7 @@
 """Environment resolution: finds the queue of a task's environment and has the environment's options checked."""
 
 from common import streams
-from common.messages import OWN_FAMILY, CheckEnvironment
+from common.messages import FILE_FAMILY, OWN_FAMILY, CheckEnvironment
 from common.spec import MAIN_PROTOCOL
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.store.queries import tasks
@@ -65,6 +65,6 @@ async def check_environment(tx: Transaction, task: str, tenant: str, name: str, 
 def family_of(name: str, families: set[str]) -> str | None:
     """Queue of an environment's turns: its entry point's name, `own` for a tenant's package, or `module` for `module:attribute`."""
     head = name.split(":")[0]
-    if head in families or head == OWN_FAMILY:
+    if head in families or head in (OWN_FAMILY, FILE_FAMILY):
         return head if head in families else None
     return "module" if ":" in name and "module" in families else None

@@ -1,4 +1,4 @@
-"""Packages of tenants: uploads in parts, checks by the environment service, and deletions.
+"""Packages and files of tenants: uploads in parts, checks of packages by the environment service, and deletions. `files.py` checks files.
 
 A package's row is locked while its blob is stored or deleted, so that neither happens beside the other; both may be repeated. Every answer
 is an event `package` or `package-deleted` about no task, and repeats the id of a request.
@@ -17,21 +17,33 @@ from common import crashpoints, streams
 from common.blobs import Blobs
 from common.errors import Retry
 from common.limits import sentence
-from common.messages import MAX_PACKAGE_BYTES, OWN_FAMILY, CheckPackage, PackageChecked, UploadPackage, own_name, shortened
+from common.messages import (
+    MAX_FILE_BYTES,
+    MAX_PACKAGE_BYTES,
+    OWN_FAMILY,
+    CheckPackage,
+    PackageChecked,
+    UploadFile,
+    UploadPackage,
+    own_name,
+    shortened,
+)
 from common.spec import OWN_PATTERN
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.store.asked.packages import NO_REPLICA
 from scheduler_svc.store.queries import packages
 from scheduler_svc.store.queries.packages import MAX_REQUESTS, Key, Package
-from scheduler_svc.store.states import PackageState
+from scheduler_svc.store.states import PackageKind, PackageState
 from scheduler_svc.store.tenancy import limits
 from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
-UPLOADING_BYTES = 4 * MAX_PACKAGE_BYTES
-"""Maximum bytes of a tenant's packages of which parts are missing, as announced."""
+UPLOADING_BYTES = {PackageKind.PACKAGE: 4 * MAX_PACKAGE_BYTES, PackageKind.FILE: 2 * MAX_FILE_BYTES}
+"""Maximum bytes of a tenant's packages, and of its files, of which parts are missing, as announced."""
+COMMAND = {PackageKind.PACKAGE: "envs", PackageKind.FILE: "files"}
 MAX_ENVIRONMENTS = 64
 """Maximum environments of a package: answers name them all."""
+OTHER_DIGEST = "package: what was sent has the SHA-256 {found}, not the announced one; send it again"
 RESEND_S = 900.0
 """Time without an answer after which a check is sent again."""
 
@@ -45,8 +57,15 @@ class BeingDeleted(Retry):
 # ------------------------------------------------------------------------------------------------------------- uploads
 
 
-async def keep_part(tx: Transaction, part: UploadPackage, by: Actor) -> bool:
-    """Keep one part of a wheel; whether all parts are there. Refusals are answered, and uploads of a wheel that is known.
+UploadedPart = UploadPackage | UploadFile
+
+
+def kind_of(part: UploadedPart) -> PackageKind:
+    return PackageKind.FILE if isinstance(part, UploadFile) else PackageKind.PACKAGE
+
+
+async def keep_part(tx: Transaction, part: UploadedPart, by: Actor) -> bool:
+    """Keep one part of a wheel or file; whether all parts are there. Refusals are answered, and uploads of a wheel that is known.
 
     Raises: BeingDeleted while an earlier upload of the same wheel is.
     """
@@ -56,6 +75,8 @@ async def keep_part(tx: Transaction, part: UploadPackage, by: Actor) -> bool:
         return False
     if package.state == PackageState.DELETING:
         raise BeingDeleted(f"package {part.digest[:12]} is being deleted", delay_s=0.5)
+    if package.kind != kind_of(part):
+        return _refuse(tx, part, by, f"package: these bytes are here as a {package.kind}; delete that first")
     if package.size_bytes != part.size_bytes:
         return _refuse(tx, part, by, f"package: it has {part.size_bytes} bytes here, {package.size_bytes} in an upload that began before")
     if part.request not in package.requests:
@@ -63,13 +84,13 @@ async def keep_part(tx: Transaction, part: UploadPackage, by: Actor) -> bool:
     if package is None or package.state != PackageState.UPLOADING:  # answered, or about to be
         return False
     if not await packages.keep_part(tx.connection, key, part.offset, part.data):
-        delete = f"`marlaas envs delete {part.digest[:12]}` drops that"
+        delete = f"`marlaas {COMMAND[package.kind]} delete {part.digest[:12]}` drops that"
         return _refuse(tx, part, by, f"package: its part at {part.offset} differs from the one of an upload that began before; {delete}")
     await packages.change(tx.connection, key)
     return await packages.kept_bytes(tx.connection, key) == package.size_bytes
 
 
-async def _begin(tx: Transaction, part: UploadPackage, by: Actor) -> Package | None:
+async def _begin(tx: Transaction, part: UploadedPart, by: Actor) -> Package | None:
     """The package of a first part; None where it is refused."""
     key = part.tenant, part.digest
     if not await packages.lock_tenant(tx.connection, part.tenant):
@@ -81,11 +102,11 @@ async def _begin(tx: Transaction, part: UploadPackage, by: Actor) -> Package | N
     if objection:
         _refuse(tx, part, by, objection)
         return None
-    await packages.add(tx.connection, key, part.size_bytes)
+    await packages.add(tx.connection, key, part.size_bytes, kind_of(part), part.name if isinstance(part, UploadFile) else "")
     return await packages.lock(tx.connection, key)
 
 
-async def _limit_met(tx: Transaction, part: UploadPackage) -> str:
+async def _limit_met(tx: Transaction, part: UploadedPart) -> str:
     allowed = await limits.limits_of(tx.connection, part.tenant)
     used = await limits.used_by(tx.connection, part.tenant)
     most, room = allowed["max_packages"], allowed["max_stored_bytes"]
@@ -96,14 +117,14 @@ async def _limit_met(tx: Transaction, part: UploadPackage) -> str:
     return ""
 
 
-async def _too_many_parts(tx: Transaction, part: UploadPackage) -> str:
-    announced = await packages.announced_bytes(tx.connection, part.tenant)
-    if announced + part.size_bytes <= UPLOADING_BYTES:
+async def _too_many_parts(tx: Transaction, part: UploadedPart) -> str:
+    announced, most = await packages.announced_bytes(tx.connection, part.tenant, kind_of(part)), UPLOADING_BYTES[kind_of(part)]
+    if announced + part.size_bytes <= most:
         return ""
-    return f"package: uploads of {announced} bytes are not complete, and at most {UPLOADING_BYTES} may be; complete or delete some first"
+    return f"package: uploads of {announced} bytes are not complete, and at most {most} may be; complete or delete some first"
 
 
-async def _join(tx: Transaction, package: Package, part: UploadPackage, by: Actor) -> Package | None:
+async def _join(tx: Transaction, package: Package, part: UploadedPart, by: Actor) -> Package | None:
     """Have the package answer this request too; a refused one is uploaded and checked once more. None where that is refused."""
     joined = replace(package, requests=[*package.requests, part.request][-MAX_REQUESTS:])
     if package.state == PackageState.REFUSED:
@@ -115,11 +136,11 @@ async def _join(tx: Transaction, package: Package, part: UploadPackage, by: Acto
     await packages.change(tx.connection, key, requests=joined.requests, state=joined.state, objection=joined.objection)
     tx.record(accepted(by, package.digest))
     if joined.state != PackageState.UPLOADING:
-        _answer(tx, replace(joined, requests=[part.request]))
+        tell(tx, replace(joined, requests=[part.request]))
     return joined
 
 
-def _refuse(tx: Transaction, part: UploadPackage, by: Actor, objection: str) -> bool:
+def _refuse(tx: Transaction, part: UploadedPart, by: Actor, objection: str) -> bool:
     """Answer one request. Returns False: nothing is complete by it."""
     log.info("upload_refused", tenant=part.tenant, package=part.digest[:12])
     tx.record(refused(by, objection))
@@ -136,15 +157,14 @@ async def complete(tx: Transaction, key: Key, blobs: Blobs, families: Collection
     found = (await asyncio.to_thread(hashlib.sha256, wheel)).hexdigest()
     if found != package.digest:
         await packages.delete_package(tx.connection, key)
-        reason = f"package: what was sent has the SHA-256 {found}, not the announced one; send it again"
-        _emit(tx, package, "package", {"reasons": [reason]})
+        emit(tx, package, "package", {"reasons": [OTHER_DIGEST.format(found=found)]})
         return
     await blobs.put(package.wheel, wheel)
     crashpoints.reached("wheel_stored")
     await packages.forget_parts(tx.connection, key)
     await packages.change(tx.connection, key, state=PackageState.CHECKING, sent_at=None)
     log.info("package_stored", tenant=package.tenant, package=package.digest[:12], bytes=package.size_bytes)
-    _answer(tx, replace(package, state=PackageState.CHECKING), waits_for=await request_check(tx, package, families))
+    tell(tx, replace(package, state=PackageState.CHECKING), waits_for=await request_check(tx, package, families))
 
 
 # -------------------------------------------------------------------------------------------------------------- checks
@@ -191,7 +211,7 @@ async def settle(tx: Transaction, answer: PackageChecked) -> None:
         package = replace(package, state=PackageState.USABLE, name=answer.name, version=answer.version, environments=answer.environments)
         await packages.make_usable(tx.connection, key, answer)
     log.info("package_checked", tenant=package.tenant, package=package.digest[:12], state=package.state)
-    _answer(tx, package)
+    tell(tx, package)
 
 
 def _wrong(answer: PackageChecked) -> str:
@@ -207,20 +227,22 @@ def _wrong(answer: PackageChecked) -> str:
 # ------------------------------------------------------------------------------------------------------------- answers
 
 
-def _answer(tx: Transaction, package: Package, *, waits_for: str = "") -> None:
+def tell(tx: Transaction, package: Package, *, waits_for: str = "") -> None:
     """Tell all who wait for the package how it is."""
     data: dict[str, JsonValue] = {"state": package.state}
     if package.state == PackageState.CHECKING:
         data |= {"reason": waits_for}
     elif package.state == PackageState.REFUSED:
-        data |= {"reasons": [f"package: {package.objection}"]}
+        data |= {"reasons": [f"package: {package.objection}" if package.kind == PackageKind.PACKAGE else package.objection]}
+    elif package.kind == PackageKind.FILE:
+        data |= {"name": package.name}
     else:
         names: list[JsonValue] = [own_name(one.name) for one in package.environments]
         data |= {"name": package.name, "version": package.version, "environments": names}
-    _emit(tx, package, "package", data)
+    emit(tx, package, "package", data)
 
 
-def _emit(tx: Transaction, package: Package, event: str, data: dict[str, JsonValue]) -> None:
+def emit(tx: Transaction, package: Package, event: str, data: dict[str, JsonValue]) -> None:
     for request in package.requests:
         tx.emit_event(package.tenant, "none", event, {"request": request, "digest": package.digest, **data})
 
@@ -231,7 +253,7 @@ def _emit(tx: Transaction, package: Package, event: str, data: dict[str, JsonVal
 async def give_up(tx: Transaction, package: Package, requests: Sequence[str] = (), reason: str = "") -> None:
     """Take a locked package away from tasks. `requests`: those that its deletion answers; `reason`: for those that wait for the package."""
     if reason:
-        _emit(tx, package, "package", {"reasons": [reason]})
+        emit(tx, package, "package", {"reasons": [reason]})
     await packages.change(tx.connection, (package.tenant, package.digest), state=PackageState.DELETING, requests=list(requests))
 
 
@@ -244,4 +266,4 @@ async def finish_deletion(tx: Transaction, key: Key, blobs: Blobs) -> None:
     crashpoints.reached("wheel_deleted")
     await packages.delete_package(tx.connection, key)
     log.info("package_deleted", tenant=package.tenant, package=package.digest[:12])
-    _emit(tx, package, "package-deleted", {"bytes": package.size_bytes})
+    emit(tx, package, "package-deleted", {"bytes": package.size_bytes})

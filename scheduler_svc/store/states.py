@@ -74,6 +74,11 @@ class VoidReason(StrEnum):
     ZERO_VARIANCE = "zero_variance"
 
 
+class PackageKind(StrEnum):
+    PACKAGE = "package"
+    FILE = "file"
+
+
 class PackageState(StrEnum):
     UPLOADING = "uploading"
     """Parts are missing."""

@@ -51,6 +51,7 @@ SAMPLES: list[Message] = [
     messages.ResendLetter(tenant="t", letter=3),
     messages.DeleteTenant(tenant="t", request="r"),
     messages.UploadPackage(tenant="t", request="r", digest="a" * 64, size_bytes=2, offset=0, data=b"PK"),
+    messages.UploadFile(tenant="t", request="r", digest="a" * 64, size_bytes=2, offset=0, data=b"{}", name="rows.jsonl"),
     messages.DeletePackage(tenant="t", request="r", digest="a" * 12),
     messages.CheckPackage(tenant="t", family="own", package="a" * 64, wheel=WHEEL, weight=2.0),
     messages.PackageChecked(
@@ -198,6 +199,26 @@ ASKS: list[Message] = [
     messages.AskDeployment(),
     messages.AskAdapter(task="a", version=1),
     messages.AskChunk(task="a", version=1, offset=4),
+    messages.AskFiles(after=3, file=f"file-{'a' * 64}"),
+    messages.AskFileChunk(file=f"file-{'a' * 64}", offset=4),
+    messages.FilesAnswer(
+        files=[
+            messages.StoredFile(
+                number=1,
+                tenant="t",
+                file=f"file-{'a' * 64}",
+                name="rows.jsonl",
+                size_bytes=2,
+                kept_bytes=2,
+                state="usable",
+                reason="",
+                rows=1,
+                uploaded_s=1.0,
+                live_tasks=0,
+            )
+        ],
+        has_more=False,
+    ),
     messages.TasksAnswer(tasks=[STATUS], cursor="a"),
     messages.StatusAnswer(status=STATUS),
     messages.EventsAnswer(events=[messages.Event(tenant="t", task="a", event="step", at_s=1.0, number=3)], last=3),

@@ -12,6 +12,7 @@ from gateway_svc.http.gateway import Acting, check_job, gateway_of, tenant_of
 from gateway_svc.http.openai_family import OpenAIRoute, render, responses
 from gateway_svc.http.routes.tasks import control_task, status_of
 from gateway_svc.openai.errors import unsupported
+from gateway_svc.openai.graders import GraderAnswer, GraderRequest, check_grader
 from gateway_svc.openai.jobs.creating import Creation
 from gateway_svc.openai.jobs.job import Job
 from gateway_svc.openai.jobs.paging import Page
@@ -28,6 +29,8 @@ _METADATA = re.compile(r"^metadata\[(?P<name>[^\]]{1,64})\]$")
 
 router = APIRouter(prefix=f"{PATH}/jobs", tags=["fine-tuning"], route_class=OpenAIRoute)
 FAMILY = Family(router, render, (PATH,))
+graders = APIRouter(prefix=f"{PATH}/alpha/graders", tags=["fine-tuning"], route_class=OpenAIRoute)
+GRADERS = Family(graders)
 JobId = Annotated[str, Path(max_length=63)]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 After = Annotated[str | None, Query(max_length=100)]
@@ -87,6 +90,14 @@ async def pause_job(caller: Acting, job: JobId) -> Job:
 async def resume_job(caller: Acting, job: JobId) -> Job:
     """Continue a paused job."""
     return await read_job(caller.door, await control_task(caller, "resume", job, None))
+
+
+@graders.post("/validate", responses=responses(GraderAnswer, 400, 401, 403, 413, 415, 503))
+async def validate_grader(caller: Acting, body: GraderRequest) -> GraderAnswer:
+    """Whether a grader can be used; it is returned as it was given."""
+    del caller
+    check_grader(body.grader, "grader")
+    return GraderAnswer(grader=body.grader)
 
 
 async def _known(caller: Caller, job: str) -> str:

@@ -6,15 +6,27 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from common.door.asking import Door
+from common.door.asking import Door, UnknownHere
 from common.door.errors import TaskRejected, Unanswered, rejection_reasons
+from common.door.files import Files
 from common.door.submission import new_task_id, preview, submit
 from common.messages import AskTask, SpecAnswer, StatusAnswer, SubmitTask, TaskStatus
 from gateway_svc.access import Caller
 from gateway_svc.openai.errors import wrong_value
 from gateway_svc.openai.jobs.job import Job, job_of
 from gateway_svc.openai.jobs.repeats import submitted_before
-from gateway_svc.openai.jobs.request import JobRequest, Origin, Values, hyperparameters_of, named, task_file
+from gateway_svc.openai.jobs.request import (
+    NO_ROWS,
+    JobRequest,
+    Origin,
+    Rows,
+    Values,
+    check_files,
+    hyperparameters_of,
+    is_file_id,
+    named,
+    task_file,
+)
 from gateway_svc.openai.models import resolve
 from gateway_svc.problems import Problem, rejected
 from gateway_svc.task_bodies import for_tenant, id_of
@@ -32,11 +44,18 @@ class Creation:
 
     async def create(self, request: JobRequest) -> Job:
         """The job, accepted; or as it was submitted, where no scheduler answers. Raises: Problem; as `submit`."""
+        hyperparameters = hyperparameters_of(request)
+        check_files(request)
         origin, scaled = await self._origin(request.model), dict[str, JsonValue]()
+        rows = await self._rows(request)
         try:
-            if hyperparameters_of(request).needs_defaults:
-                scaled = hyperparameters_of(request).scaled(await self._completed(task_file(request, origin, {})))
-            spec = for_tenant(task_file(request, origin, scaled), self.caller.tenant)
+            counts = rows.training is not None and (hyperparameters.n_epochs != "auto" or "steps" not in request.marlaas)
+            if hyperparameters.needs_defaults or counts:
+                defaults = await self._completed(task_file(request, origin, {"steps": 1} if counts else {}))
+                scaled = hyperparameters.scaled(defaults)
+                if counts and rows.training is not None:
+                    scaled["steps"] = hyperparameters.steps_for(rows.training, defaults)
+            spec = for_tenant(task_file(request, origin, scaled, rows), self.caller.tenant)
             return await self._submitted(spec)
         except TaskRejected as error:
             raise named(rejected(error.reasons), request, origin, scaled) from None
@@ -50,6 +69,25 @@ class Creation:
         if found.adapter.version == 0:
             raise wrong_value("model", "version 0 is where another task ended; name that version")
         return Origin(found.pool, found.adapter.task, found.adapter.version)
+
+    async def _rows(self, request: JobRequest) -> Rows:
+        """Raises: Problem where a file is not the tenant's, or cannot be used; as `Door.ask`."""
+        if not is_file_id(request.training_file):
+            return NO_ROWS
+        validation = request.validation_file
+        return Rows(
+            await self._rows_of("training_file", request.training_file),
+            None if validation is None else await self._rows_of("validation_file", validation),
+        )
+
+    async def _rows_of(self, param: str, file: str) -> int:
+        try:
+            found = await Files(self.caller.door).find(file, self.caller.tenant)
+        except UnknownHere:
+            raise wrong_value(param, "there is no such file") from None
+        if found.state != "usable":
+            raise wrong_value(param, f"the file is {found.state}: {found.reason}".removesuffix(": "))
+        return found.rows
 
     async def _completed(self, spec: Values) -> Mapping[str, JsonValue]:
         """The task file with the defaults of its pool. Raises: TaskRejected; NoAnswer."""

@@ -1,5 +1,6 @@
 """OpenAI's hyperparameters of reinforcement jobs as fields of a task file. docs/openai.md has the table."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
@@ -11,12 +12,6 @@ from gateway_svc.openai.parsing import Strict, not_honoured
 Auto = Literal["auto"]
 Multiplier = Annotated[float, Field(gt=0, le=1000)] | Auto
 Positive = Annotated[int, Field(ge=1)] | Auto
-
-
-def _is_auto(value: JsonValue) -> JsonValue:
-    if value not in (None, "auto"):
-        raise not_honoured("an environment has no number of rows; set marlaas.steps")
-    return value
 
 
 def _is_default(value: JsonValue) -> JsonValue:
@@ -38,7 +33,8 @@ class HyperparametersIn(Strict):
     """Times the default of optimizer.learning_rate."""
     compute_multiplier: Multiplier = "auto"
     """Times the default of algorithm.group_size, rounded."""
-    n_epochs: Annotated[Auto | None, BeforeValidator(_is_auto)] = None
+    n_epochs: Positive = "auto"
+    """Times the rows of the file, by the groups of a step: steps. One, for a file without `marlaas.steps`."""
     reasoning_effort: Annotated[Literal["default"] | None, BeforeValidator(_is_default)] = None
 
     def fields(self) -> Iterator[tuple[str, str, int]]:
@@ -51,6 +47,11 @@ class HyperparametersIn(Strict):
     @property
     def needs_defaults(self) -> bool:
         return self.learning_rate_multiplier != "auto" or self.compute_multiplier != "auto"
+
+    def steps_for(self, rows: int, defaults: Mapping[str, JsonValue]) -> int:
+        """Steps in which each row of a file is sampled so often. `defaults`: a task file with all values."""
+        groups = _number(defaults, "algorithm", "groups_per_step")
+        return math.ceil(rows * (1 if self.n_epochs == "auto" else self.n_epochs) / groups)
 
     def scaled(self, defaults: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """Field of a task file → its default times the multiplier. `defaults`: a task file with all of them.

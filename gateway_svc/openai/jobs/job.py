@@ -5,9 +5,10 @@ from typing import Literal
 
 from pydantic import BaseModel, JsonValue
 
-from common.messages import StepOf, TaskStatus
+from common.messages import FILE_FAMILY, StepOf, TaskStatus, is_file
 from gateway_svc.openai.jobs.request import ENVIRONMENT
 from gateway_svc.openai.model_names import name_of
+from gateway_svc.openai.result_ids import result_id
 
 Status = Literal["validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled"]
 STATUSES: Mapping[str, Status] = {
@@ -39,8 +40,14 @@ class Hyperparameters(BaseModel):
     n_epochs: Literal["auto"] = "auto"
 
 
+class Reinforcement(BaseModel):
+    grader: JsonValue
+
+
 class Method(BaseModel):
     type: Literal["reinforcement"] = "reinforcement"
+    reinforcement: Reinforcement | None = None
+    """Of a job on a file."""
 
 
 class TaskOfJob(BaseModel):
@@ -78,14 +85,14 @@ class Job(BaseModel):
     status: Status
     trained_tokens: int | None
     training_file: str
-    validation_file: None = None
+    validation_file: str | None
     marlaas: TaskOfJob
 
 
 def job_of(status: TaskStatus, spec: Mapping[str, JsonValue], steps: Sequence[StepOf] = (), *, trained_tokens: int | None = None) -> Job:
     """`spec`: the task file as the scheduler has it. `steps`: the latest, by version. `trained_tokens`: of a task that has ended."""
     state = status_of(status)
-    has_ended = state in ENDED
+    has_ended, grader = state in ENDED, _table(_table(spec, "environment"), "options").get("grader")
     return Job(
         id=status.task,
         created_at=int(status.submitted_s),
@@ -95,14 +102,22 @@ def job_of(status: TaskStatus, spec: Mapping[str, JsonValue], steps: Sequence[St
         finished_at=int(status.updated_s) if has_ended else None,
         hyperparameters=_hyperparameters(spec),
         metadata=metadata_of(spec),
+        method=Method(reinforcement=None if grader is None else Reinforcement(grader=grader)),
         model=_model(status, _table(spec, "start")),
         organization_id=status.tenant,
+        result_files=[result_id(status.task)] if has_ended and status.version else [],
         seed=seed if isinstance(seed := spec.get("seed"), int) else 0,
         status=state,
         trained_tokens=trained_tokens if has_ended else None,
-        training_file=f"{ENVIRONMENT}{_table(spec, 'environment').get('name', '')}",
+        training_file=_training_file(spec),
+        validation_file=held_out if isinstance(held_out := _table(_table(spec, "evaluation"), "options").get("file"), str) else None,
         marlaas=TaskOfJob(spec=dict(spec), **status.model_dump(include=set(TaskOfJob.model_fields) - {"spec"})),
     )
+
+
+def _training_file(spec: Mapping[str, JsonValue]) -> str:
+    name = str(_table(spec, "environment").get("name", ""))
+    return name.removeprefix(f"{FILE_FAMILY}:") if is_file(name) else f"{ENVIRONMENT}{name}"
 
 
 def status_of(status: TaskStatus) -> Status:

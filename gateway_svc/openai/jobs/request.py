@@ -1,14 +1,17 @@
 """The request that creates a job, and the task file that it stands for."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue
 
+from common.messages import FILE_FAMILY, FILE_ID_PATTERN
 from common.spec import NAME_PATTERN
 from common.spec.task import MetadataName, MetadataText
 from gateway_svc.openai.errors import missing, unsupported, wrong_value
+from gateway_svc.openai.graders import check_grader
 from gateway_svc.openai.jobs.hyperparams import HyperparametersIn
 from gateway_svc.openai.parsing import Strict, Unset, WholeRequest, not_honoured
 from gateway_svc.problems import FieldError, Problem
@@ -16,6 +19,8 @@ from gateway_svc.problems import FieldError, Problem
 ENVIRONMENT = "env:"
 """Beginning of a `training_file` that names an environment."""
 DEFAULT_NAME = "job"
+MAX_HELD_OUT = 64
+"""Held-out rows of an evaluation, where a job does not say how many."""
 Values = dict[str, JsonValue]
 
 
@@ -25,13 +30,9 @@ def _is_reinforcement(value: JsonValue) -> JsonValue:
     return value
 
 
-def _is_absent(value: JsonValue) -> None:
-    if value is not None:
-        raise not_honoured("the environment grades; leave it out")
-
-
 class _Reinforcement(Strict):
-    grader: Annotated[None, BeforeValidator(_is_absent)] = None
+    grader: dict[str, JsonValue] | None = None
+    """Of the rows of a file."""
     hyperparameters: HyperparametersIn = HyperparametersIn()
 
 
@@ -45,12 +46,13 @@ class _Method(Strict):
 class JobRequest(WholeRequest):
     refused: ClassVar[Mapping[str, str]] = {
         "hyperparameters": "it is of supervised jobs; use method.reinforcement.hyperparameters",
-        "validation_file": "files are not supported yet; set `marlaas.evaluation`, whose prompts the environment gives",
     }
     model: str = Field(min_length=1, max_length=200)
     """A pool, or a version of a task to start from."""
     training_file: str = Field(min_length=1, max_length=200)
-    """`env:NAME`: an environment."""
+    """An uploaded file, or `env:NAME`: an environment."""
+    validation_file: str | None = Field(default=None, min_length=1, max_length=200)
+    """An uploaded file, with the held-out rows of the evaluation."""
     method: _Method | None = None
     suffix: str | None = Field(default=None, pattern=NAME_PATTERN)
     """The task's name."""
@@ -71,6 +73,17 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Rows of the files that a job names; None where it names none."""
+
+    training: int | None = None
+    validation: int | None = None
+
+
+NO_ROWS = Rows()
+
+
+@dataclass(frozen=True)
 class Given:
     """A field of a task file as OpenAI's request gives it. `param`: where."""
 
@@ -86,8 +99,8 @@ def hyperparameters_of(request: JobRequest) -> HyperparametersIn:
     return request.method.reinforcement.hyperparameters
 
 
-def task_file(request: JobRequest, origin: Origin, scaled: Mapping[str, JsonValue]) -> Values:
-    """The task file, without its tenant. `scaled`: values of fields that multipliers give.
+def task_file(request: JobRequest, origin: Origin, scaled: Mapping[str, JsonValue], rows: Rows = NO_ROWS) -> Values:
+    """The task file, without its tenant. `scaled`: values of fields that multipliers, or epochs, give.
 
     Raises: Problem for a field that is given twice and differs.
     """
@@ -95,6 +108,8 @@ def task_file(request: JobRequest, origin: Origin, scaled: Mapping[str, JsonValu
     for given in _given(request, origin, scaled):
         _put(found, given)
     found.setdefault("name", DEFAULT_NAME)
+    if rows.validation is not None:
+        _evaluate(found, rows.validation)
     if "steps" not in found:
         raise missing(
             "marlaas.steps", "an environment has no number of rows, from which epochs could be counted; say how many steps to take"
@@ -107,7 +122,11 @@ def _given(request: JobRequest, origin: Origin, scaled: Mapping[str, JsonValue])
     if origin.task is not None:
         yield Given("start.task", origin.task, "model")
         yield Given("start.version", origin.version, "model")
-    yield Given("environment.name", _environment(request.training_file), "training_file")
+    yield Given("environment.name", _environment(request), "training_file")
+    if request.method is not None and (grader := request.method.reinforcement.grader) is not None:
+        yield Given("environment.options.grader", grader, "method.reinforcement.grader")
+    if request.validation_file is not None:
+        yield Given("evaluation.options.file", request.validation_file, "validation_file")
     if request.suffix is not None:
         yield Given("name", request.suffix, "suffix")
     if request.seed is not None:
@@ -120,24 +139,68 @@ def _given(request: JobRequest, origin: Origin, scaled: Mapping[str, JsonValue])
         yield Given(path, value, f"method.reinforcement.hyperparameters.{SCALED_BY[path]}")
 
 
-SCALED_BY = {"optimizer.learning_rate": "learning_rate_multiplier", "algorithm.group_size": "compute_multiplier"}
-"""Field of a task file → hyperparameter that its default is multiplied by."""
+SCALED_BY = {"optimizer.learning_rate": "learning_rate_multiplier", "algorithm.group_size": "compute_multiplier", "steps": "n_epochs"}
+"""Field of a task file → hyperparameter that it follows from."""
 
 
-def _environment(training_file: str) -> str:
-    if not training_file.startswith(ENVIRONMENT):
-        raise unsupported("training_file", "uploaded files are not supported yet; name an environment, as 'env:NAME'")
-    return training_file.removeprefix(ENVIRONMENT)
+def is_file_id(name: str) -> bool:
+    return re.fullmatch(FILE_ID_PATTERN, name) is not None
+
+
+def check_files(request: JobRequest) -> None:
+    """Raises: Problem where files, environment and grader do not go together."""
+    grader = None if request.method is None else request.method.reinforcement.grader
+    if is_file_id(request.training_file):
+        if grader is not None:
+            check_grader(grader, "method.reinforcement.grader")
+        elif "grader" not in _options(request):
+            raise missing("method.reinforcement.grader", "the rows of a file need a grader")
+        if request.validation_file is not None and not is_file_id(request.validation_file):
+            raise wrong_value("validation_file", "there is no such file")
+    elif not request.training_file.startswith(ENVIRONMENT):
+        raise wrong_value("training_file", "there is no such file; name an uploaded one, or an environment as 'env:NAME'")
+    elif grader is not None:
+        raise unsupported("method.reinforcement.grader", "the environment grades; leave it out")
+    elif request.validation_file is not None:
+        raise unsupported("validation_file", "an environment gives its own held-out prompts; set `marlaas.evaluation`")
+    elif hyperparameters_of(request).n_epochs != "auto":
+        raise unsupported("method.reinforcement.hyperparameters.n_epochs", "an environment has no number of rows; set marlaas.steps")
+
+
+def _options(request: JobRequest) -> Mapping[str, JsonValue]:
+    environment = request.marlaas.get("environment")
+    options = environment.get("options") if isinstance(environment, dict) else None
+    return options if isinstance(options, dict) else {}
+
+
+def _environment(request: JobRequest) -> str:
+    if is_file_id(request.training_file):
+        return f"{FILE_FAMILY}:{request.training_file}"
+    return request.training_file.removeprefix(ENVIRONMENT)
+
+
+def _evaluate(found: Values, rows: int) -> None:
+    """Evaluate a job by its held-out rows, where it does not say how: ten times, each row once, at most MAX_HELD_OUT of them."""
+    evaluation, steps = found.get("evaluation"), found.get("steps")
+    if isinstance(evaluation, dict):
+        evaluation.setdefault("prompts", min(rows, MAX_HELD_OUT))
+        evaluation.setdefault("every", max(1, steps // 10) if isinstance(steps, int) else 1)
 
 
 def _put(found: Values, given: Given) -> None:
     """Raises: Problem where the task file has another value."""
-    section, _, field = given.path.rpartition(".")
-    table = found.setdefault(section, {}) if section else found
-    if not isinstance(table, dict):
-        raise wrong_value(f"marlaas.{section}", "it is a table")
+    *sections, field = given.path.split(".")
+    table: JsonValue = found
+    for section in sections:
+        assert isinstance(table, dict)
+        table[section] = dict(inner) if isinstance(inner := table.get(section, {}), dict) else inner
+        table = table[section]
+        if not isinstance(table, dict):
+            raise wrong_value(f"marlaas.{given.path.rpartition('.')[0]}", "it is a table")
     if field in table and table[field] != given.value:
-        raise wrong_value(given.param, f"it says {given.value!r} and marlaas.{given.path} says {table[field]!r}; give one of them")
+        raise wrong_value(
+            given.param, f"it says {given.value!r:.200} and marlaas.{given.path} says {table[field]!r:.200}; give one of them"
+        )
     table[field] = given.value
 
 

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import OWN_FAMILY, OwnPackage, own_name
 from scheduler_svc.store.queries.packages import live_users
-from scheduler_svc.store.states import PackageState
+from scheduler_svc.store.states import PackageKind, PackageState
 from scheduler_svc.store.tables import packages
 
 NO_REPLICA = f"waiting for an environment replica that serves uploaded packages (family '{OWN_FAMILY}')"
@@ -19,7 +19,8 @@ async def packages_after(
 ) -> list[OwnPackage]:
     """At most so many packages above number `after`, by number. `tenant`: None for all; `families`: those that replicas serve."""
     users = live_users(packages.c.tenant, packages.c.digest).label("users")
-    statement = select(packages, users).where(packages.c.number > after).order_by(packages.c.number).limit(most)
+    of_it = packages.c.kind == PackageKind.PACKAGE, packages.c.number > after
+    statement = select(packages, users).where(*of_it).order_by(packages.c.number).limit(most)
     if tenant is not None:
         statement = statement.where(packages.c.tenant == tenant)
     return [_package(row, families) for row in (await connection.execute(statement)).all()]

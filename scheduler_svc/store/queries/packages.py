@@ -1,14 +1,15 @@
-"""Queries on the packages that tenants upload: parts, states, and the tasks that use them."""
+"""Queries on the packages and files that tenants upload: parts, states, and the tasks that use them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, cast, delete, func, literal, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Text, cast, delete, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import BlobRef, OwnEnvironment, PackageChecked, as_json, wheel_name
-from scheduler_svc.store.states import LIVE, PackageState
+from common.messages import BlobRef, OwnEnvironment, PackageChecked, as_json, file_blob, wheel_name
+from scheduler_svc.store.states import LIVE, PackageKind, PackageState
 from scheduler_svc.store.tables import package_parts, packages, tasks, tenants
 
 MAX_REQUESTS = 16
@@ -24,6 +25,7 @@ class Package:
 
     tenant: str
     digest: str
+    kind: PackageKind
     size_bytes: int
     state: PackageState
     objection: str
@@ -36,7 +38,12 @@ class Package:
 
     @property
     def wheel(self) -> BlobRef:
-        return BlobRef(name=wheel_name(self.tenant, self.digest), size_bytes=self.size_bytes, sha256=self.digest)
+        """Its blob, or a file's."""
+        return BlobRef(name=blob_name(self.kind, self.tenant, self.digest), size_bytes=self.size_bytes, sha256=self.digest)
+
+
+def blob_name(kind: str, tenant: str, digest: str) -> str:
+    return (file_blob if kind == PackageKind.FILE else wheel_name)(tenant, digest)
 
 
 _PACKAGE = (packages, select(tenants.c.weight).where(tenants.c.id == packages.c.tenant).scalar_subquery().label("weight"))
@@ -46,6 +53,7 @@ def _package(row: Any) -> Package:
     return Package(
         tenant=row.tenant,
         digest=row.digest,
+        kind=PackageKind(row.kind),
         size_bytes=row.size_bytes,
         state=PackageState(row.state),
         objection=row.objection,
@@ -71,9 +79,10 @@ async def lock(connection: AsyncConnection, key: Key) -> Package | None:
     return _package(row) if row else None
 
 
-async def add(connection: AsyncConnection, key: Key, size_bytes: int) -> None:
-    """Write a package without parts. The caller holds the lock of `lock_tenant`."""
-    await connection.execute(insert(packages).values(tenant=key[0], digest=key[1], size_bytes=size_bytes, state=PackageState.UPLOADING))
+async def add(connection: AsyncConnection, key: Key, size_bytes: int, kind: PackageKind, name: str) -> None:
+    """Write a package without parts. `name`: of a file. The caller holds the lock of `lock_tenant`."""
+    values = {"size_bytes": size_bytes, "kind": kind, "name": name, "state": PackageState.UPLOADING}
+    await connection.execute(insert(packages).values(tenant=key[0], digest=key[1], **values))
 
 
 async def lock_tenant(connection: AsyncConnection, tenant: str) -> bool:
@@ -116,13 +125,19 @@ async def content(connection: AsyncConnection, key: Key) -> bytes:
     return b"".join((await connection.execute(statement)).scalars())
 
 
+async def part(connection: AsyncConnection, key: Key, begin: int) -> bytes:
+    """One part that has arrived."""
+    statement = select(package_parts.c.data).where(_is_part(key), package_parts.c.begin == begin)
+    return (await connection.execute(statement)).scalar_one()
+
+
 async def forget_parts(connection: AsyncConnection, key: Key) -> None:
     await connection.execute(delete(package_parts).where(_is_part(key)))
 
 
-async def announced_bytes(connection: AsyncConnection, tenant: str) -> int:
-    """Bytes of the tenant's packages of which parts are missing, as announced."""
-    of_it = packages.c.tenant == tenant, packages.c.state == PackageState.UPLOADING
+async def announced_bytes(connection: AsyncConnection, tenant: str, kind: PackageKind) -> int:
+    """Bytes of the tenant's packages, or files, of which parts are missing, as announced."""
+    of_it = packages.c.tenant == tenant, packages.c.kind == kind, packages.c.state == PackageState.UPLOADING
     statement = select(cast(func.coalesce(func.sum(packages.c.size_bytes), 0), BigInteger)).where(*of_it)
     return int((await connection.execute(statement)).scalar_one())
 
@@ -185,9 +200,18 @@ async def newest_with(connection: AsyncConnection, tenant: str, environment: str
     return _package(row) if row else None
 
 
+async def usable_files(connection: AsyncConnection, tenant: str, digests: Collection[str]) -> dict[str, int]:
+    """Those of the tenant's files that can be used, and their rows; kept from deletion until the transaction ends."""
+    of_it = packages.c.tenant == tenant, packages.c.kind == PackageKind.FILE, packages.c.digest.in_(digests)
+    statement = select(packages.c.digest, packages.c.rows).where(*of_it, packages.c.state == PackageState.USABLE)
+    found = await connection.execute(statement.with_for_update(of=packages, read=True, key_share=True))
+    return {row.digest: row.rows for row in found.all()}
+
+
 async def usable(connection: AsyncConnection, tenant: str) -> list[Package]:
     """The tenant's usable packages, oldest first."""
-    statement = select(*_PACKAGE).where(packages.c.tenant == tenant, packages.c.state == PackageState.USABLE)
+    of_it = packages.c.tenant == tenant, packages.c.kind == PackageKind.PACKAGE, packages.c.state == PackageState.USABLE
+    statement = select(*_PACKAGE).where(*of_it)
     return [_package(row) for row in (await connection.execute(statement.order_by(packages.c.number))).all()]
 
 
@@ -200,12 +224,22 @@ async def beginning_with(connection: AsyncConnection, tenant: str, prefix: str) 
 def live_users(tenant: ColumnElement[str], digest: ColumnElement[str]) -> ColumnElement[int]:
     """Number of the tenant's tasks that use the package and have not ended."""
     used = tasks.c.package["sha256"].astext == digest
-    of_it = tasks.c.tenant == tenant, tasks.c.package.is_not(None), used, tasks.c.state.in_(LIVE)
-    return select(func.count()).select_from(tasks).where(*of_it).scalar_subquery()
+    return _live(tenant, tasks.c.package.is_not(None) & used)
 
 
-async def live_tasks(connection: AsyncConnection, key: Key) -> int:
-    return (await connection.execute(select(live_users(literal(key[0]), literal(key[1]))))).scalar_one()
+def live_users_of_file(tenant: ColumnElement[str], digest: ColumnElement[str]) -> ColumnElement[int]:
+    """Number of the tenant's tasks that name the file and have not ended."""
+    return _live(tenant, cast(tasks.c.spec, Text).contains(func.concat("file-", digest)))
+
+
+def _live(tenant: ColumnElement[str], use: ColumnElement[bool]) -> ColumnElement[int]:
+    return select(func.count()).select_from(tasks).where(tasks.c.tenant == tenant, tasks.c.state.in_(LIVE), use).scalar_subquery()
+
+
+async def live_tasks(connection: AsyncConnection, package: Package) -> int:
+    """Tasks that use a package, or name a file, and have not ended."""
+    users = live_users_of_file if package.kind == PackageKind.FILE else live_users
+    return (await connection.execute(select(users(literal(package.tenant), literal(package.digest))))).scalar_one()
 
 
 # ------------------------------------------------------------------------------------------------------------ deletion
@@ -218,9 +252,9 @@ async def keys_of(connection: AsyncConnection, tenant: str) -> list[Key]:
 
 
 async def wheels(connection: AsyncConnection) -> dict[str, bool]:
-    """Name of each package's blob → whether it must be stored."""
-    rows = (await connection.execute(select(packages.c.tenant, packages.c.digest, packages.c.state))).all()
-    return {wheel_name(row.tenant, row.digest): row.state in (PackageState.CHECKING, PackageState.USABLE) for row in rows}
+    """Name of each package's and file's blob → whether it must be stored."""
+    rows = (await connection.execute(select(packages.c.kind, packages.c.tenant, packages.c.digest, packages.c.state))).all()
+    return {blob_name(row.kind, row.tenant, row.digest): row.state in (PackageState.CHECKING, PackageState.USABLE) for row in rows}
 
 
 async def left_behind(connection: AsyncConnection, *, uploading_s: float, refused_s: float) -> list[Key]:

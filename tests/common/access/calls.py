@@ -44,7 +44,9 @@ BUCKET_CALLS = {
 BLOB_CALLS = {
     "fetch": Use.READ,
     "fetch_folder": Use.READ,
+    "fetch_file": Use.READ,
     "put": Use.PUBLISH,
+    "put_file": Use.PUBLISH,
     "put_folder": Use.PUBLISH,
     "delete": Use.PURGE,
     "forget_deleted": Use.PURGE,

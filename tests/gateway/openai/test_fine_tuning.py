@@ -123,7 +123,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"method": {"type": "supervised"}}, "unsupported_parameter", "method.type"),
     ({"method": {"type": "dpo"}}, "unsupported_parameter", "method.type"),
     ({"method": openai.omit}, "missing_required_parameter", "method"),
-    ({"training_file": "file-abc"}, "unsupported_parameter", "training_file"),
+    ({"training_file": "file-abc"}, "invalid_value", "training_file"),
     ({"validation_file": "file-abc"}, "unsupported_parameter", "validation_file"),
     ({"hyperparameters": {"n_epochs": 1}}, "unsupported_parameter", "hyperparameters"),
     ({"integrations": [{"type": "wandb", "wandb": {"project": "x"}}]}, "unsupported_parameter", "integrations"),

@@ -12,7 +12,7 @@ from common.access.folder import open_or_make
 from common.access.services import Deployment
 from common.bus import Bus
 from common.errors import Fatal
-from common.messages import OWN_FAMILY
+from common.messages import FILE_FAMILY, OWN_FAMILY
 from common.streams import JOBS
 from env_svc import registry
 from marlaas.stack import control, servers
@@ -37,7 +37,7 @@ def test_each_service_gets_its_own_key_and_the_plan_holds_no_secret(tmp_path: Pa
 
 
 def test_families_are_those_that_a_replica_serves() -> None:
-    assert installed_families(None) == [*registry.families(), OWN_FAMILY]
+    assert installed_families(None) == [*registry.families(), FILE_FAMILY, OWN_FAMILY]
 
 
 async def test_streams_from_before_the_keys_are_there_with_them(tmp_path: Path) -> None:

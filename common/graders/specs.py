@@ -1,0 +1,147 @@
+"""Reads graders in OpenAI's shapes. What is not honoured is refused by name."""
+
+import ast
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
+
+from common.graders.formula import Formula
+from common.graders.templates import check_template
+
+REFUSED: Mapping[str, str] = {
+    "score_model": "no model grades here",
+    "label_model": "no model grades here",
+    "score_label": "no model grades here",
+    "endpoint": "graders call no addresses",
+}
+"""Types of OpenAI's graders that there are not → why."""
+METRICS = ("fuzzy_match",)
+UNSUPPORTED_METRICS = frozenset({"cosine", "bleu", "gleu", "meteor", *(f"rouge_{n}" for n in ("1", "2", "3", "4", "5", "l"))})
+MAX_SOURCE_BYTES = 256 * 1024
+MAX_GRADERS = 16
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
+
+Template = Annotated[str, AfterValidator(check_template)]
+
+
+class WrongGrader(ValueError):
+    """`field`: the place in the grader; the text says what is wrong with it."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.field = field
+        self.reason = reason
+
+
+class _Grader(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    name: str = Field(min_length=1, max_length=64)
+
+
+class StringCheckGrader(_Grader):
+    type: Literal["string_check"]
+    input: Template
+    reference: Template
+    operation: Literal["eq", "ne", "like", "ilike"]
+    """`like`: the input contains the reference; `ilike`: in any case."""
+
+
+class TextSimilarityGrader(_Grader):
+    type: Literal["text_similarity"]
+    input: Template
+    reference: Template
+    evaluation_metric: str
+
+    @model_validator(mode="after")
+    def _has_a_metric(self) -> "TextSimilarityGrader":
+        if self.evaluation_metric not in METRICS:
+            is_known = self.evaluation_metric in UNSUPPORTED_METRICS
+            here = f"'{self.evaluation_metric}' is not supported" if is_known else "there is no such"
+            raise ValueError(f"evaluation_metric: {here}; there is {', '.join(METRICS)}")
+        return self
+
+
+class PythonGrader(_Grader):
+    """`source` defines `grade(sample, item)`, which returns a number."""
+
+    type: Literal["python"]
+    source: str = Field(min_length=1, max_length=MAX_SOURCE_BYTES)
+    image_tag: None = None
+
+    @model_validator(mode="after")
+    def _defines_grade(self) -> "PythonGrader":
+        try:
+            tree = ast.parse(self.source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise ValueError(f"source: it is no Python: {error}") from None
+        if not any(isinstance(node, ast.FunctionDef) and node.name == "grade" for node in tree.body):
+            raise ValueError("source: it defines no function grade(sample, item)")
+        return self
+
+
+SimpleGrader = Annotated[StringCheckGrader | TextSimilarityGrader | PythonGrader, Field(discriminator="type")]
+VariableName = Annotated[str, Field(pattern=VARIABLE)]
+
+
+class MultiGrader(_Grader):
+    type: Literal["multi"]
+    graders: dict[VariableName, SimpleGrader] = Field(min_length=1, max_length=MAX_GRADERS)
+    """By the names that the formula has for them. One grader alone is named by its own name."""
+    calculate_output: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_has_its_own_name(cls, raw: Any) -> Any:
+        """`Any`: whatever was given."""
+        match raw:
+            case {"graders": {"type": str(), "name": str(name)} as alone}:
+                return {**raw, "graders": {name: alone}}
+            case _:
+                return raw
+
+    @model_validator(mode="after")
+    def _has_a_formula(self) -> "MultiGrader":
+        try:
+            Formula(self.calculate_output, frozenset(self.graders))
+        except ValueError as error:
+            raise ValueError(f"calculate_output: {error}") from None
+        return self
+
+    @property
+    def formula(self) -> Formula:
+        return Formula(self.calculate_output, frozenset(self.graders))
+
+
+Grader = Annotated[StringCheckGrader | TextSimilarityGrader | PythonGrader | MultiGrader, Field(discriminator="type")]
+_ADAPTER: TypeAdapter[Grader] = TypeAdapter(Grader)
+
+
+def read_grader(value: JsonValue) -> Grader:
+    """The grader in `value`. Raises: WrongGrader, with the first thing that is wrong or not honoured."""
+    _refuse_types("", value)
+    try:
+        return _ADAPTER.validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        tags = {"string_check", "text_similarity", "python", "multi"}
+        field = ".".join(str(part) for part in first["loc"] if part not in tags)
+        head, colon, rest = message.partition(": ")
+        if colon and head.isidentifier():
+            field, message = ".".join(filter(None, [field, head])), rest
+        raise WrongGrader(field, message) from None
+
+
+def _refuse_types(field: str, value: JsonValue) -> None:
+    """Raises: WrongGrader for a type of OpenAI's that there is not."""
+    if not isinstance(value, dict):
+        return
+    kind = value.get("type")
+    if isinstance(kind, str) and kind in REFUSED:
+        raise WrongGrader(f"{field}.type" if field else "type", f"'{kind}' is not supported: {REFUSED[kind]}")
+    graders = value.get("graders")
+    for name, grader in graders.items() if isinstance(graders, dict) else ():
+        _refuse_types(f"graders.{name}", grader)
+    if isinstance(graders, dict):
+        _refuse_types("graders", {"type": graders.get("type")})

@@ -1,0 +1,95 @@
+"""Templates of graders: `{{item.field}}`, `{{sample.output_text}}` and `{{sample.output_json.field}}` in a text."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+PLACE = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+PATH = re.compile(r"(?P<root>item|sample)(?P<rest>(\.[A-Za-z0-9_-]+|\[[0-9]{1,6}\])+)")
+STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\[([0-9]+)\]")
+MAX_CHARS = 20_000
+_NOTHING = object()
+
+
+class MissingField(Exception):
+    """The row has no such field; the text names it."""
+
+
+class MissingOutput(Exception):
+    """The reply is no JSON, or has no such part."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the policy has replied."""
+
+    output_text: str
+
+    @cached_property
+    def output_json(self) -> Any:
+        """Its value as JSON; `MissingOutput` is raised where it is none. `Any`: any JSON."""
+        try:
+            return json.loads(self.output_text)
+        except (ValueError, RecursionError):
+            raise MissingOutput("the reply is no JSON") from None
+
+    def as_dict(self) -> dict[str, Any]:
+        try:
+            return {"output_text": self.output_text, "output_json": self.output_json}
+        except MissingOutput:
+            return {"output_text": self.output_text, "output_json": None}
+
+
+def check_template(text: str) -> str:
+    """`text`, whose places can be filled. Raises: ValueError."""
+    if len(text) > MAX_CHARS:
+        raise ValueError(f"a template has at most {MAX_CHARS} characters")
+    for place in PLACE.findall(text):
+        found = PATH.fullmatch(place)
+        if found is None:
+            raise ValueError(f"'{{{{{place[:100]}}}}}' is no place: expected item.FIELD, sample.output_text or sample.output_json")
+        first = next(_steps(found["rest"]))
+        if found["root"] == "sample" and first not in ("output_text", "output_json"):
+            raise ValueError(f"'{{{{{place[:100]}}}}}': a sample has output_text and output_json here")
+    return text
+
+
+def rendered(template: str, item: Mapping[str, Any], sample: Sample) -> str:
+    """The text with its places filled: texts as they are, other values as JSON. Raises: MissingField, MissingOutput."""
+    return PLACE.sub(lambda place: _text(place[1], item, sample), template)
+
+
+def _text(place: str, item: Mapping[str, Any], sample: Sample) -> str:
+    found = PATH.fullmatch(place)
+    assert found is not None, "a checked template"
+    steps = list(_steps(found["rest"]))
+    if found["root"] == "item":
+        value = _followed(item, steps)
+        if value is _NOTHING:
+            raise MissingField(f"the row has no '{place}'")
+    else:
+        value = _followed({steps[0]: getattr(sample, str(steps[0]))}, steps)
+        if value is _NOTHING:
+            raise MissingOutput(f"the reply has no '{place}'")
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _followed(value: Any, steps: list[str | int]) -> Any:
+    """`Any`: JSON."""
+    for step in steps:
+        if isinstance(step, str) and isinstance(value, dict):
+            value = value.get(step, _NOTHING)
+        elif isinstance(step, int) and isinstance(value, list):
+            entries: list[Any] = value
+            value = entries[step] if step < len(entries) else _NOTHING
+        else:
+            return _NOTHING
+    return value
+
+
+def _steps(rest: str) -> Iterator[str | int]:
+    for name, number in STEP.findall(rest):
+        yield int(number) if number else name

@@ -1,0 +1,103 @@
+"""Rows of a file for training: JSON objects with `messages`, one a line, checked as the bytes arrive."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+MAX_ROW_BYTES = 256 * 1024
+"""Maximum size of a line."""
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+Row = dict[str, Any]
+"""`Any`: fields other than `messages` are the user's."""
+
+
+class WrongRow(Exception):
+    """A line that is no row; the text names it by its number."""
+
+
+class RowChecker:
+    """Checks lines in parts of any size, and keeps no more than one line."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._line = 0
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Raises: WrongRow."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._check(line)
+        if len(self._rest) > MAX_ROW_BYTES:
+            self._check(self._rest)
+
+    def finish(self) -> int:
+        """Number of rows. Raises: WrongRow for the last line, and for a file without a row."""
+        self._check(self._rest)
+        if not self.rows:
+            raise WrongRow("line 1: the file has no row")
+        return self.rows
+
+    def _check(self, line: bytes) -> None:
+        self._line += 1
+        try:
+            self.rows += parse_row(line) is not None
+        except ValueError as error:
+            raise WrongRow(f"line {self._line}: {error}") from None
+
+
+def parse_row(line: bytes) -> Row | None:
+    """The row of a line; None for an empty one. Raises: ValueError, with the reason in few words."""
+    if len(line) > MAX_ROW_BYTES:
+        raise ValueError(f"it has more than {MAX_ROW_BYTES} bytes")
+    if not line.strip():
+        return None
+    try:
+        row: object = json.loads(line.decode(), object_pairs_hook=_object, parse_constant=_constant)
+        if b"\\u" in line:
+            json.dumps(row, ensure_ascii=False).encode()  # halves of surrogate pairs
+    except UnicodeError:
+        raise ValueError("it is no UTF-8 text") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON: {error.msg} at character {error.colno}") from None
+    if not isinstance(row, dict):
+        raise ValueError("it is no JSON object")
+    found: Row = row
+    _check_messages(found.get("messages"))
+    return found
+
+
+def offsets(lines: Iterator[bytes]) -> Iterator[int]:
+    """Positions of the lines that are not empty, of a file that is iterated by lines."""
+    place = 0
+    for line in lines:
+        if line.strip():
+            yield place
+        place += len(line)
+
+
+def _check_messages(messages: object) -> None:
+    if not isinstance(messages, list) or not messages:
+        raise ValueError("messages: a list with one message at least is required")
+    entries: list[object] = messages
+    for place, message in enumerate(entries):
+        if not isinstance(message, dict) or message.get("role") not in ROLES:
+            raise ValueError(f"messages[{place}].role: expected one of {', '.join(ROLES)}")
+        if not isinstance(message.get("content"), str):
+            raise ValueError(f"messages[{place}].content: expected a text")
+        if more := sorted(set(message) - {"role", "content"}):
+            raise ValueError(f"messages[{place}].{str(more[0])[:100]}: a message has a role and a content")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Row:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("it has a key twice")
+    return found
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"it has {name}, which is no JSON")

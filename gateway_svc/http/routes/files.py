@@ -1,0 +1,153 @@
+"""OpenAI's routes of files."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+
+from common.door.files import Files
+from common.messages import FILE_ID_PATTERN, MAX_FILE_BYTES, StoredFile
+from common.spec import TASK_ID_PATTERN
+from gateway_svc.access import Caller
+from gateway_svc.http.download import Closing
+from gateway_svc.http.family import Family
+from gateway_svc.http.gateway import Acting, check_job, tenant_of
+from gateway_svc.http.openai_family import OpenAIRoute, render, responses
+from gateway_svc.http.routes.tasks import status_of
+from gateway_svc.openai.errors import missing, unsupported, wrong_value
+from gateway_svc.openai.files.file import PURPOSE, FileDeleted, FileObject, file_object, page_of_files
+from gateway_svc.openai.files.results import result_content, result_object
+from gateway_svc.openai.jobs.paging import Page
+from gateway_svc.openai.result_ids import task_of_result
+from gateway_svc.problems import Problem, not_found
+
+PATH = "/v1/files"
+MAX_PAGE = 10_000
+FORM_BYTES = 64 * 1024
+"""Bytes of a form beside its file."""
+MAX_FIELDS = 8
+JSONL = {"content": {"application/jsonl": {"schema": {"type": "string"}}}}
+FORM: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "purpose"],
+                    "additionalProperties": False,
+                    "properties": {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "enum": [PURPOSE]}},
+                }
+            }
+        },
+    }
+}
+
+router = APIRouter(prefix=PATH, tags=["files"], route_class=OpenAIRoute)
+FAMILY = Family(router, render, (PATH,), {PATH: MAX_FILE_BYTES + FORM_BYTES})
+FileId = Annotated[str, Path(max_length=100)]
+
+
+@router.post("", responses=responses(FileObject, 400, 401, 403, 408, 413, 415, 429, 503), openapi_extra=FORM)
+async def create_file(request: Request, caller: Acting) -> FileObject:
+    """Upload rows: JSON objects with `messages`, one a line. Answered once they are checked; the same bytes are the same file."""
+    check_job(caller, "upload-file")
+    tenant = tenant_of(caller)
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
+        raise Problem(415, "Unsupported media type", "send multipart/form-data", "unsupported_media_type")
+    try:
+        async with request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=FORM_BYTES) as form:
+            file, name = _file_of(dict(form.multi_items()))
+            return file_object(await Files(caller.door).upload(file.file, name, tenant))
+    except HTTPException as error:
+        if isinstance(error.__cause__, MultiPartException) or error.status_code == 400:
+            raise wrong_value("", f"the form cannot be read: {error.detail}") from None
+        raise
+
+
+@router.get("", responses=responses(Page[FileObject], 400, 401, 403, 503))
+async def list_files(
+    caller: Acting,
+    after: Annotated[str | None, Query(max_length=100)] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = MAX_PAGE,
+    order: Literal["asc", "desc"] = "desc",
+    purpose: Annotated[str | None, Query(max_length=64)] = None,
+) -> Page[FileObject]:
+    """Uploaded files. Results of jobs are not listed; jobs name them."""
+    found = await Files(caller.door).all() if purpose in (None, PURPOSE) else []
+    return page_of_files(found, after, limit, newest_first=order == "desc")
+
+
+@router.get("/{file}", responses=responses(FileObject, 401, 403, 404, 503))
+async def retrieve_file(caller: Acting, file: FileId) -> FileObject:
+    """What a file is, and whether its rows can be used."""
+    if (task := task_of_result(file)) is not None:
+        status = await status_of(caller, _checked_task(task))
+        return result_object(status, await result_content(caller.door, status.task))
+    return file_object(await _found(caller, file))
+
+
+@router.get(
+    "/{file}/content",
+    response_class=Response,
+    responses={**responses(FileObject, 401, 403, 404, 409, 503), 200: {"description": "The file."} | JSONL},
+)
+async def read_file_content(caller: Acting, file: FileId) -> Response:
+    """The rows as they were uploaded; of a result, the job's steps."""
+    if (task := task_of_result(file)) is not None:
+        status = await status_of(caller, _checked_task(task))
+        return Response(await result_content(caller.door, status.task), media_type="application/jsonl")
+    found = await _found(caller, file)
+    if found.state != "usable":
+        raise Problem(409, "Wrong state", f"the file is {found.state}: {found.reason}".removesuffix(": "), "wrong_state")
+    parts = Files(caller.door).content(found)
+    first = await anext(parts, b"")  # so that what is wrong at once is an answer of its own
+    headers = {"Content-Length": str(found.size_bytes), "ETag": f'"{found.digest}"', "Cache-Control": "private"}
+    return Closing(first, parts, 200, headers, "application/jsonl")
+
+
+@router.delete("/{file}", responses=responses(FileDeleted, 400, 401, 403, 404, 409, 503))
+async def delete_file(caller: Acting, file: FileId) -> FileDeleted:
+    """Delete a file that no task uses which has not ended."""
+    check_job(caller, "delete-package")
+    if task_of_result(file) is not None:
+        raise unsupported("file", "a result goes with its task: DELETE /v1/tasks/{task}")
+    found = await _found(caller, file)
+    if found.live_tasks:
+        raise Problem(409, "Wrong state", f"{found.live_tasks} tasks that have not ended use it; cancel them first", "file_in_use")
+    await Files(caller.door).delete(found)
+    return FileDeleted(id=found.file)
+
+
+async def _found(caller: Caller, file: str) -> StoredFile:
+    """Raises: Problem, the same for another tenant's file and for one that there is not."""
+    if re.fullmatch(FILE_ID_PATTERN, file) is None:
+        raise not_found()
+    return await Files(caller.door).find(file, caller.tenant)
+
+
+def _checked_task(task: str) -> str:
+    if re.fullmatch(TASK_ID_PATTERN, task) is None:
+        raise not_found()
+    return task
+
+
+def _file_of(form: dict[str, UploadFile | str]) -> tuple[UploadFile, str]:
+    """The file of a form, and its name. Raises: Problem for fields that are absent, wrong or not honoured."""
+    for field in form:
+        if field not in ("file", "purpose"):
+            raise unsupported(
+                field[:60], "files stay until they are deleted" if field.startswith("expires_after") else "there is no such field here"
+            )
+    file, purpose = form.get("file"), form.get("purpose")
+    if purpose is None:
+        raise missing("purpose")
+    if purpose != PURPOSE:
+        raise unsupported("purpose", f"files are for '{PURPOSE}'")
+    if not isinstance(file, UploadFile):
+        raise missing("file", "a file with a name is required")
+    name = "".join(char for char in file.filename or "" if char.isprintable())[:255].strip()
+    return file, name or "file.jsonl"
