@@ -15,7 +15,7 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Reject, Unavailable
-from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest
+from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest, ServingEnded
 from gateway_svc.serving.buffer import Buffer
 from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress
@@ -105,11 +105,13 @@ class Serving:
                 log.warning("replies_unheard", reason=str(error))
                 await asyncio.sleep(RECONNECT_S)
 
-    async def deltas(self, request: ServeRequest) -> AsyncGenerator[ServedDelta]:
+    async def deltas(self, request: ServeRequest, report: Callable[[ServingEnded], None] | None = None) -> AsyncGenerator[ServedDelta]:
         """The deltas of a request, whose attempt is 0 and whose gateway is this one; the last has `finish` or `failure`.
 
         Nothing is sent before the first is asked for. Closing the generator ends the request wherever it runs. Only the first delta has
-        `prompt_tokens` and `fingerprint`. Raises: TooManyStreams; Unavailable when NATS does not store it; Reject when it is too large.
+        `prompt_tokens` and `fingerprint`.
+
+        `report`: gets what the client was given, at its end; default: it is booked. Raises: TooManyStreams; Unavailable when NATS does not store it; Reject when it is too large.
         """
         if len(self._streams) >= self._max_streams:
             raise TooManyStreams(f"this gateway has {self._max_streams} requests to versions, as many as it may; ask again later")
@@ -131,8 +133,8 @@ class Serving:
                         return
         finally:
             del self._streams[request.request]
-            if (report := report_of(stream.request, stream.given)) is not None:
-                self.reports.send(report)
+            if (ended := report_of(stream.request, stream.given)) is not None:
+                (report or self.reports.send)(ended)
             if not stream.has_ended:
                 await asyncio.shield(self._cancel(stream.progress.replica, request.request, stream.progress.attempt))
 

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import Protocol
 
 from common.messages.access import Key
+from common.messages.served import ServingEnded
 from common.messages.serving import ServedDelta
 from gateway_svc.openai.errors import failed_sampling
 from gateway_svc.openai.sampling.order import Choice, Target
@@ -17,23 +18,36 @@ WAITING = 1
 class Sampler(Protocol):
     """Whatever samples: the gateway's client of samplers."""
 
-    def sample(self, choice: Choice, target: Target, *, request: str, key: Key | None) -> AsyncGenerator[ServedDelta]:
+    def sample(
+        self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
+    ) -> AsyncGenerator[ServedDelta]:
         """Deltas of one choice, without repetition, over as many attempts as it takes. The last one has `finish` or `failure`.
 
-        `request`: id of the choice. Closing the generator ends the request everywhere.
+        `request`: id of the choice. `held`: gets the report of its end; None: that is booked. Closing the generator ends the request
+        everywhere.
         """
+        ...
+
+    def book(self, ended: Sequence[ServingEnded]) -> None:
+        """Book reports that were held."""
         ...
 
 
 async def sampled(
-    sampler: Sampler, choices: Sequence[Choice], target: Target, *, request: str, key: Key | None
+    sampler: Sampler,
+    choices: Sequence[Choice],
+    target: Target,
+    *,
+    request: str,
+    key: Key | None,
+    held: list[ServingEnded] | None = None,
 ) -> AsyncGenerator[tuple[int, ServedDelta]]:
     """Deltas with the number of their choice, until all have ended. Raises: Problem when one fails; the others end then."""
     waiting = asyncio.Queue[tuple[int, ServedDelta | Exception | None]](WAITING)
 
     async def pump(number: int, choice: Choice) -> None:
         try:
-            async with aclosing(sampler.sample(choice, target, request=id_of(request, number), key=key)) as deltas:
+            async with aclosing(sampler.sample(choice, target, request=id_of(request, number), key=key, held=held)) as deltas:
                 async for delta in deltas:
                     await waiting.put((number, delta))
             await waiting.put((number, None))
