@@ -54,8 +54,8 @@ async def _round(
     answers: list[Answer] = []
     running = asyncio.create_task(_streams(http, serving.urls[0], streams, answers))
     wanted = KILL_AT * streams * TOKENS
-    while sum(len(one.came_s) for one in answers) < wanted and not running.done():
-        await asyncio.sleep(0.005)  # noqa: ASYNC110
+    while sum(len(one.came_s) for one in answers) < wanted and not running.done():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
     loads = {name: await _load(http, serving.http_port(name)) for name in serving.names("rollout")}
     busier = max(loads, key=lambda name: loads[name])
     serving.kill(busier)

@@ -25,8 +25,8 @@ class Overheard:
     async def ended(self, request: str) -> None:
         """Wait for its last delta, which its client may have before."""
         async with asyncio.timeout(PATIENCE_S):
-            while not any(delta.finish or delta.failure for delta in self._deltas[request].values()):
-                await asyncio.sleep(0.002)  # noqa: ASYNC110
+            while not any(delta.finish or delta.failure for delta in self._deltas[request].values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
 
     def ids(self, request: str) -> list[int]:
         """Of a request that had one attempt."""

@@ -90,6 +90,14 @@ class Serving:
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self.reports.run())
             runners.create_task(self._listen())
+            runners.create_task(self._look_often())
+
+    async def _look_often(self) -> None:
+        """Every stream looks now and then for what does not come."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for stream in self._streams.values():
+                stream.buffer.wake()
 
     async def _listen(self) -> None:
         while True:
@@ -109,9 +117,8 @@ class Serving:
         """The deltas of a request, whose attempt is 0 and whose gateway is this one; the last has `finish` or `failure`.
 
         Nothing is sent before the first is asked for. Closing the generator ends the request wherever it runs. Only the first delta has
-        `prompt_tokens` and `fingerprint`.
-
-        `report`: gets what the client was given, at its end; default: it is booked. Raises: TooManyStreams; Unavailable when NATS does not store it; Reject when it is too large.
+        `prompt_tokens` and `fingerprint`. `report`: gets what the client was given, at its end; default: it is booked.
+        Raises: TooManyStreams; Unavailable when NATS does not store it; Reject when it is too large.
         """
         if len(self._streams) >= self._max_streams:
             raise TooManyStreams(f"this gateway has {self._max_streams} requests to versions, as many as it may; ask again later")
@@ -147,7 +154,7 @@ class Serving:
             return await self._try_again(stream)
         if now_s > stream.request.first_token_by_s + GRACE_S and (progress.replica is None or not progress.ids):
             return await self._not_taken(stream)
-        await stream.buffer.wait(LOOK_S)
+        await stream.buffer.wait()
         return None
 
     async def _not_taken(self, stream: _Stream) -> ServedDelta | None:
