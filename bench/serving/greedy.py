@@ -107,17 +107,19 @@ async def _long_stream(http: aiohttp.ClientSession, url: str, name: str, heard: 
     prompt = words.apply_chat_template(_question(number), add_generation_prompt=True, return_dict=False)
     bias = {str(token): -100 for token in banned}
     body = {"model": f"{name}@latest", "prompt": list(prompt), "temperature": 0, "max_tokens": LONG, "logprobs": 0, "logit_bias": bias}
-    streaming = asyncio.create_task(ask(http, url, TEXT, {**body, "stream": True}))
-    latest = 0
+    answer = Answer()
+    streaming = asyncio.create_task(ask(http, url, TEXT, {**body, "stream": True}, answer))
+    latest, tar = 0, b""
     while not streaming.done():
+        if answer.model and not tar:
+            tar = await _adapter(http, url, answer.model)  # a task that trains soon deletes it
         latest = await _version(http, url, name, at_least=0)
         await asyncio.sleep(0.02)
-    answer = await streaming
     began_with = int(answer.model.partition("@")[2])
-    if latest <= began_with or not answer.is_complete:
+    if not tar or latest <= began_with or not answer.is_complete:
         return None
     await heard.ended(f"{answer.request}n0")
-    with oracle(await _adapter(http, url, answer.model)) as judge:
+    with oracle(tar) as judge:
         logprobs, above = judge.judge(list(prompt), heard.ids(f"{answer.request}n0"), banned)
     return {"began_with": began_with, "latest_before_its_end": latest, **_summary([(answer, logprobs, above)])}
 

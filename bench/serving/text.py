@@ -76,6 +76,9 @@ async def _made_case(http: aiohttp.ClientSession, url: str, heard: Overheard, ch
 
 
 async def _ids(heard: Overheard, answer: Answer) -> list[int]:
+    """None of an answer that failed."""
+    if answer.error:
+        return []
     await heard.ended(f"{answer.request}n0")
     return heard.ids(f"{answer.request}n0")
 
@@ -92,6 +95,8 @@ def _body(case: Case) -> tuple[str, dict[str, Any]]:
 
 
 def _differences(streamed: Answer, whole: Answer) -> list[str]:
+    if streamed.error or whole.error:
+        return [f"error {streamed.error or whole.error}"]
     names = ("status", "text", "finish", "prompt_tokens", "completion_tokens", "error")
     found = [f"{name}: streamed {getattr(streamed, name)!r}, whole {getattr(whole, name)!r}" for name in names
              if getattr(streamed, name) != getattr(whole, name)]  # fmt: skip
@@ -100,7 +105,7 @@ def _differences(streamed: Answer, whole: Answer) -> list[str]:
 
 
 def _counted(answer: Answer, ids: list[int]) -> list[str]:
-    return [] if answer.completion_tokens == len(ids) else [f"usage {answer.completion_tokens}, tokens {len(ids)}"]
+    return [] if answer.error or answer.completion_tokens == len(ids) else [f"usage {answer.completion_tokens}, tokens {len(ids)}"]
 
 
 def _text_wrong(answer: Answer, whole: str, stop: list[str]) -> list[str]:
