@@ -19,7 +19,7 @@ from gateway_svc.problems import Problem, unauthorized
 COMMENT_EVERY_S = 15.0
 """Seconds without an event after which a comment is sent, so that proxies keep the connection, and a client that has gone is noticed."""
 SEND_S = 30.0
-"""Maximum seconds until a client takes what is sent; one that does not has gone."""
+"""Seconds in which a client takes what is sent; one that does not has gone. It is noticed where a comment would be due."""
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 DRAINING = Problem(503, "Unavailable", "this replica ends; connect again", "draining")
 
@@ -83,6 +83,7 @@ class EventStream(Response):
         self._error = error
         self._comment_every_s = comment_every_s
         self._sent_at = time.monotonic()
+        self._sending_since: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -106,13 +107,16 @@ class EventStream(Response):
             if (problem := next((ends[end] for end in done if end in ends), None)) is not None and not pump.done():
                 pump.cancel()
                 await asyncio.gather(pump, return_exceptions=True)
-                await self._send(send, self._error(problem).encode())
+                await self._send_in_time(send, self._error(problem).encode())
+            elif self._sending_since is not None:
+                if time.monotonic() - self._sending_since >= SEND_S:
+                    raise TimeoutError("the client takes nothing")
             elif not done and time.monotonic() - self._sent_at >= self._comment_every_s:
-                await self._send(send, b":\n\n")
+                await self._send_in_time(send, b":\n\n")
         if not gone.done():
             if not pump.cancelled():
                 pump.result()
-            await self._send(send, b"", more=False)
+            await self._send_in_time(send, b"", more=False)
 
     async def _pump(self, send: Send) -> None:
         async with aclosing(self._events) as events:
@@ -126,7 +130,13 @@ class EventStream(Response):
                     problem = Problem(500, "Internal error", "the gateway's log has the reason", "internal")
                 await self._send(send, self._error(problem).encode())
 
-    async def _send(self, send: Send, body: bytes, *, more: bool = True) -> None:
+    async def _send(self, send: Send, body: bytes) -> None:
+        """Without a timer, which would cost as much as the sending: `_watch` looks."""
+        self._sent_at = self._sending_since = time.monotonic()
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        self._sending_since = None
+
+    async def _send_in_time(self, send: Send, body: bytes, *, more: bool = True) -> None:
         """Raises: TimeoutError when the client does not take it."""
         async with asyncio.timeout(SEND_S):
             await send({"type": "http.response.body", "body": body, "more_body": more})

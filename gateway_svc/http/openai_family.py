@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -12,9 +12,10 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
+from common.messages.served import ServingEnded
 from common.messages.serving import ServedDelta
 from gateway_svc.access import Caller
-from gateway_svc.http.connected import while_connected
+from gateway_svc.http.connected import GONE, while_connected
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
 from gateway_svc.http.gateway import check_job, gateway_of, note_standings
 from gateway_svc.http.strict import StrictRoute
@@ -29,6 +30,8 @@ from gateway_svc.problems import Problem
 MODEL_HEADER = "x-marlaas-model"
 """Header with the exact name of the model that answers."""
 DONE = Sse("[DONE]")
+PAID = (GONE, 401)
+"""Statuses of whole answers that are booked nonetheless: the client, or the end of its key, has cut what was sampled for it."""
 Numbered = tuple[int, ServedDelta]
 
 
@@ -82,18 +85,22 @@ class Sampling:
     caller: Caller
     target: Target
     deltas: AsyncGenerator[Numbered]
+    held: list[ServingEnded] = field(default_factory=list[ServingEnded])
+    """Of a whole answer what to book, once it is known whether the client gets it."""
 
     @classmethod
-    async def of(cls, request: Request, caller: Caller, model: str, choices: list[Choice]) -> "Sampling":
+    async def of(cls, request: Request, caller: Caller, model: str, choices: list[Choice], *, is_whole: bool) -> "Sampling":
         """Raises: Problem when there is no such model or tenant, the role may not spend, or a budget is used up."""
         check_job(caller, "submit")  # both cost the tenant
         gateway = gateway_of(request)
         target = (await resolve(caller.door, model)).target(caller)
         if (terms := await gateway.limiter.check_sampling(target.tenant)) is not None:
             target = replace(target, weight=terms.weight)
-        deltas = sampled(gateway.sampler, choices, target, request=request.state.request_id, key=caller.key or None)
+        held: list[ServingEnded] = []
+        key, booked_later = caller.key or None, held if is_whole else None
+        deltas = sampled(gateway.sampler, choices, target, request=request.state.request_id, key=key, held=booked_later)
         bounded = gateway.limiter.bounded(deltas, choices, caller, target.tenant, lambda found: note_standings(request, found))
-        return cls(request, caller, target, bounded)
+        return cls(request, caller, target, bounded, held)
 
     @property
     def head(self) -> Head:
@@ -108,8 +115,15 @@ class Sampling:
         return Ends(self.caller, gateway_of(self.request).drain, is_resumable=False)
 
     async def whole(self, work: Coroutine[Any, Any, list[list[ServedDelta]]]) -> list[list[ServedDelta]]:
-        """All deltas, unless the client goes before. Raises: Problem."""
-        return await while_connected(self.request, self.ends, work)
+        """All deltas, unless the client goes before. A client that is answered with an error pays nothing. Raises: Problem."""
+        try:
+            return await while_connected(self.request, self.ends, work)
+        except BaseException as error:
+            if not (isinstance(error, Problem) and error.status in PAID):
+                self.held.clear()
+            raise
+        finally:
+            gateway_of(self.request).sampler.book(self.held)
 
     async def streamed(
         self,

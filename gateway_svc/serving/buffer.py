@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from contextlib import suppress
 
 from common.messages import ServedDelta
 
@@ -39,11 +38,9 @@ class Buffer:
     def wake(self) -> None:
         self._woken.set()
 
-    async def wait(self, timeout_s: float) -> None:
-        """Until something happens, or the time has passed."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._woken.wait()
+    async def wait(self) -> None:
+        """Until something happens. Without a timer, which would cost as much as all else that is done for a delta."""
+        await self._woken.wait()
         self._woken.clear()
 
 

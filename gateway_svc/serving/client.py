@@ -15,7 +15,7 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Reject, StreamFull, Unavailable
-from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest
+from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest, ServingEnded
 from gateway_svc.serving.buffer import Buffer
 from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress
@@ -94,6 +94,14 @@ class Serving:
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self.reports.run())
             runners.create_task(self._listen())
+            runners.create_task(self._look_often())
+
+    async def _look_often(self) -> None:
+        """Every stream looks now and then for what does not come."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for stream in self._streams.values():
+                stream.buffer.wake()
 
     async def _listen(self) -> None:
         while True:
@@ -109,11 +117,12 @@ class Serving:
                 log.warning("replies_unheard", reason=str(error))
                 await asyncio.sleep(RECONNECT_S)
 
-    async def deltas(self, request: ServeRequest) -> AsyncGenerator[ServedDelta]:
+    async def deltas(self, request: ServeRequest, report: Callable[[ServingEnded], None] | None = None) -> AsyncGenerator[ServedDelta]:
         """The deltas of a request, whose attempt is 0 and whose gateway is this one; the last has `finish` or `failure`.
 
         Nothing is sent before the first is asked for. Closing the generator ends the request wherever it runs. Only the first delta has
-        `prompt_tokens` and `fingerprint`. Raises: TooManyStreams; Unavailable when NATS does not store it; Reject when it is too large.
+        `prompt_tokens` and `fingerprint`. `report`: gets what the client was given, at its end; default: it is booked.
+        Raises: TooManyStreams; Unavailable when NATS does not store it; Reject when it is too large.
         """
         if len(self._streams) >= self._max_streams:
             raise TooManyStreams(f"this gateway has {self._max_streams} requests to versions, as many as it may; ask again later")
@@ -134,8 +143,8 @@ class Serving:
                         return
         finally:
             del self._streams[request.request]
-            if (report := report_of(stream.request, stream.given)) is not None:
-                self.reports.send(report)
+            if (ended := report_of(stream.request, stream.given)) is not None:
+                (report or self.reports.send)(ended)
             if not stream.has_ended:
                 await asyncio.shield(self._cancel(stream.progress.replica, request.request, stream.progress.attempt))
 
@@ -163,7 +172,7 @@ class Serving:
             return await self._try_again(stream)
         if now_s > stream.request.first_token_by_s + GRACE_S and (progress.replica is None or not progress.ids):
             return await self._not_taken(stream)
-        await stream.buffer.wait(LOOK_S)
+        await stream.buffer.wait()
         return None
 
     async def _not_taken(self, stream: _Stream) -> ServedDelta | None:

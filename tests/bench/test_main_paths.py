@@ -29,6 +29,7 @@ SMALL: dict[str, str] = {
     "rogue": "--messages 200 --steps 2 --over 1",
     "sandboxes": "confined",
     "scaling": "--tasks 2 --runs 1 --steps 1",
+    "serving": "text,latency,streams,greedy,disconnects,kills,failover --small",
     "shared_steps": "--tasks 1,2 --repeats 1 --groups 1 --size 2",
     "slow_tools": "--steps 1 --environment 0.1",
     "soak": "--minutes 0.2",
@@ -40,6 +41,8 @@ SMALL: dict[str, str] = {
     "trl": "--sides ours --workloads single --tasks 1 --steps 1 --runs 1",
     "version_bytes": "--model small --steps 2 --tokens 64 --precision float32 --every 1",
 }
+LIMITS_S = {"serving": 900}
+"""Of programs that start many stacks."""
 TESTED_ELSEWHERE = {"canary", "grading", "intervals", "learning", "pages", "programs", "quotes"}
 """Tested by `rollout/test_precision.py`, `test_grading.py`, `test_intervals.py`, `test_learning.py`, `test_programs.py` and
 `test_quotes.py`; the last also by `make check`."""
@@ -62,6 +65,6 @@ def test_every_benchmark_is_here() -> None:
 def test_benchmark_runs_from_end_to_end(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", f"bench.{name}", *SMALL[name].split()]
     env = {**os.environ, "BENCH_RESULTS": str(tmp_path)}
-    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400)
+    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=LIMITS_S.get(name, 400))
     assert found.returncode == 0, found.stderr[-3000:] + found.stdout[-1000:]
     assert found.stdout.strip() or list(tmp_path.glob("*.json"))

@@ -37,6 +37,8 @@ class Source:
         self.may_begin.set()
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
+        self.breaks: Callable[[StreamRequest, int], bool] = lambda request, place: False
+        """Whether a request crashes before this place of its reply."""
 
     async def sample(self, request: StreamRequest) -> AsyncGenerator[StreamPart]:
         self.begun.append(request)
@@ -49,6 +51,8 @@ class Source:
                 await asyncio.sleep(PACE_S)
                 if place:
                     await self.may_go_on.wait()
+                if self.breaks(request, place):
+                    raise RuntimeError("as the test wants it")
                 yield StreamPart([ids[-1]], [], "length" if place == request.max_tokens - 1 else None, 2)
         finally:
             self.running.discard(request.request_id)

@@ -32,7 +32,7 @@ FAMILY = Family(router, render, PATHS, dict.fromkeys(PATHS[:3], MAX_BODY_BYTES))
 @router.post("/chat/completions", responses=responses(ChatAnswer, *ERRORS, is_streamed=True), response_class=Response)
 async def chat_completions(request: Request, caller: Acting, body: ChatRequest) -> Response:
     """A reply to a conversation, whole or streamed."""
-    sampling = await Sampling.of(request, caller, body.model, body.choices())
+    sampling = await Sampling.of(request, caller, body.model, body.choices(), is_whole=not body.stream)
     if not body.stream:
         deltas = await sampling.whole(whole(sampling.deltas, body.n))
         answer = chat_answer(sampling.head, deltas, logprobs=body.logprobs, metadata=body.metadata)
@@ -49,7 +49,7 @@ async def chat_completions(request: Request, caller: Acting, body: ChatRequest) 
 async def completions(request: Request, caller: Acting, body: CompletionRequest) -> Response:
     """A continuation of a text or of tokens, whole or streamed."""
     choices = body.choices()
-    sampling = await Sampling.of(request, caller, body.model, choices)
+    sampling = await Sampling.of(request, caller, body.model, choices, is_whole=not body.stream)
     if not body.stream:
         deltas = await sampling.whole(whole(sampling.deltas, len(choices)))
         return json_answer(text_answer(sampling.head, deltas), headers=sampling.headers)
@@ -64,7 +64,7 @@ async def completions(request: Request, caller: Acting, body: CompletionRequest)
 @router.post("/responses", responses=responses(ResponseOf, *ERRORS, is_streamed=True), response_class=Response)
 async def create_response(request: Request, caller: Acting, body: ResponseRequest) -> Response:
     """A reply to items, whole or as typed events. Nothing is kept."""
-    sampling = await Sampling.of(request, caller, body.model, [body.choice()])
+    sampling = await Sampling.of(request, caller, body.model, [body.choice()], is_whole=not body.stream)
     stream = ResponseStream(sampling.head, body, clock=time.time)
     if not body.stream:
         (deltas,) = await sampling.whole(whole(sampling.deltas, 1))

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import Protocol
 
 from common.messages.access import Key
+from common.messages.served import ServingEnded
 from common.messages.serving import ServedDelta
 from gateway_svc.openai.errors import failed_sampling
 from gateway_svc.openai.sampling.order import Choice, Target
@@ -17,23 +18,41 @@ WAITING = 1
 class Sampler(Protocol):
     """Whatever samples: the gateway's client of samplers."""
 
-    def sample(self, choice: Choice, target: Target, *, request: str, key: Key | None) -> AsyncGenerator[ServedDelta]:
+    def sample(
+        self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
+    ) -> AsyncGenerator[ServedDelta]:
         """Deltas of one choice, without repetition, over as many attempts as it takes. The last one has `finish` or `failure`.
 
-        `request`: id of the choice. Closing the generator ends the request everywhere.
+        `request`: id of the choice. `held`: gets the report of its end; None: that is booked. Closing the generator ends the request
+        everywhere.
         """
+        ...
+
+    def book(self, ended: Sequence[ServingEnded]) -> None:
+        """Book reports that were held."""
         ...
 
 
 async def sampled(
-    sampler: Sampler, choices: Sequence[Choice], target: Target, *, request: str, key: Key | None
+    sampler: Sampler,
+    choices: Sequence[Choice],
+    target: Target,
+    *,
+    request: str,
+    key: Key | None,
+    held: list[ServingEnded] | None = None,
 ) -> AsyncGenerator[tuple[int, ServedDelta]]:
     """Deltas with the number of their choice, until all have ended. Raises: Problem when one fails; the others end then."""
+    if len(choices) == 1:  # without a queue, which costs a switch of tasks for each delta
+        async with aclosing(sampler.sample(choices[0], target, request=id_of(request, 0), key=key, held=held)) as deltas:
+            async for delta in deltas:
+                yield 0, _succeeded(delta)
+        return
     waiting = asyncio.Queue[tuple[int, ServedDelta | Exception | None]](WAITING)
 
     async def pump(number: int, choice: Choice) -> None:
         try:
-            async with aclosing(sampler.sample(choice, target, request=id_of(request, number), key=key)) as deltas:
+            async with aclosing(sampler.sample(choice, target, request=id_of(request, number), key=key, held=held)) as deltas:
                 async for delta in deltas:
                     await waiting.put((number, delta))
             await waiting.put((number, None))
@@ -49,14 +68,19 @@ async def sampled(
                 running -= 1
             elif isinstance(found, Exception):
                 raise found
-            elif found.failure is not None:
-                raise failed_sampling(found.failure, found.reason)
             else:
-                yield number, found
+                yield number, _succeeded(found)
     finally:
         for one in pumps:
             one.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
+
+
+def _succeeded(delta: ServedDelta) -> ServedDelta:
+    """Raises: Problem when it reports a failure."""
+    if delta.failure is not None:
+        raise failed_sampling(delta.failure, delta.reason)
+    return delta
 
 
 def id_of(request: str, choice: int) -> str:

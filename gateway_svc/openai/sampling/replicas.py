@@ -1,9 +1,10 @@
 """Choices sampled by replicas, through the gateway's client of serving."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from common.messages.access import Key
+from common.messages.served import ServingEnded
 from common.messages.serving import ServedDelta
 from gateway_svc.offers import Offers
 from gateway_svc.openai.errors import RETRY_LATER
@@ -22,15 +23,21 @@ class Replicas:
         self._now_s = now_s
         self._first_token_s = first_token_s
 
-    async def sample(self, choice: Choice, target: Target, *, request: str, key: Key | None) -> AsyncGenerator[ServedDelta]:
+    async def sample(
+        self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
+    ) -> AsyncGenerator[ServedDelta]:
         """As `Sampler.sample`. Raises: Problem when the pool serves nothing, or this process has as many streams as it may; as
         `Serving.deltas`."""
         self._offers.check(target.pool)
         begin_by_s = self._now_s() + self._first_token_s
         message = serve_request(choice, target, request=request, gateway=self._serving.gateway, key=key, first_token_by_s=begin_by_s)
         try:
-            async with aclosing(self._serving.deltas(message)) as deltas:
+            async with aclosing(self._serving.deltas(message, None if held is None else held.append)) as deltas:
                 async for delta in deltas:
                     yield delta
         except TooManyStreams as error:
             raise Problem(503, "Unavailable", str(error), "too_many_streams", headers=RETRY_LATER) from None
+
+    def book(self, ended: Sequence[ServingEnded]) -> None:
+        for one in ended:
+            self._serving.reports.send(one)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from common.messages.access import Key
+from common.messages.served import ServingEnded
 from common.messages.serving import Failure, Finish, ServedCall, ServedDelta, ServedToken, TopToken
 from gateway_svc.openai.sampling.order import Choice, Target
 
@@ -73,7 +74,9 @@ class Source:
     """Requests that are not ended."""
     begun: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def sample(self, choice: Choice, target: Target, *, request: str, key: Key | None) -> AsyncGenerator[ServedDelta]:
+    async def sample(
+        self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
+    ) -> AsyncGenerator[ServedDelta]:
         self.choices.append((request, choice, target))
         self.open.add(request)
         self.begun.set()
@@ -87,3 +90,6 @@ class Source:
                 await asyncio.Event().wait()
         finally:
             self.open.discard(request)
+
+    def book(self, ended: Sequence[ServingEnded]) -> None:
+        """Nothing is booked here."""

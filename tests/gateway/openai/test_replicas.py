@@ -123,3 +123,18 @@ async def test_each_request_is_booked_once_with_what_its_client_was_given(world:
     prompts = [answer.usage.prompt_tokens for answer in answers if answer.usage]
     await world.rows_become(booked, [("sums-1", 2, 2, 2 * prompts[0], 9 + 1), (None, None, 2, prompts[1], 2 * 7)], 30)
     assert [answer.usage.completion_tokens for answer in answers if answer.usage] == [9, 14]
+
+
+async def test_whole_answer_that_fails_is_nobodys_bill(world: World, client: AsyncOpenAI, replica: Replica) -> None:
+    """Although one of its choices has ended. A stream's client was given what came before the error, and pays that."""
+    await world.run("sums-1", spec())
+    replica.source.breaks = lambda request, place: list(request.ids) == [8, 9] and place == 5
+    with pytest.raises(openai.InternalServerError):
+        await client.completions.create(model="tiny", prompt=[[5, 6, 7], [8, 9]], max_tokens=3 + 3)
+    with pytest.raises(openai.APIError):
+        stream = await client.completions.create(model="tiny", prompt=[8, 9], max_tokens=6, stream=True)
+        _ = [chunk async for chunk in stream]
+    await client.completions.create(model="tiny", prompt=[5, 6, 7], max_tokens=4)
+
+    booked = "SELECT prompt_tokens, sampled_tokens FROM served_requests ORDER BY 1"
+    await world.rows_become(booked, [(2, 5), (3, 4)], 30)

@@ -1,0 +1,105 @@
+"""Tables of what serving costs, and whether it is right (`bench.serving`)."""
+
+from collections.abc import Iterable, Sequence
+
+from bench.charts.tables import Result, machine_line
+
+__all__ = ["disconnects", "failover", "greedy", "kills", "latency", "streams", "text"]
+
+
+def text(result: Result) -> str:
+    rows = [
+        (name, result[part]["cases"], result[part].get("with calls", "–"), result[part]["wrong"])
+        for name, part in (("made-up replies", "made"), ("the engine at temperature 2", "engine"))
+    ]
+    return _table(result, ("replies of", "cases", "with calls", "wrong"), rows)
+
+
+def latency(result: Result) -> str:
+    of = {"the engine in its process": "engine", "through HTTP": "http"}
+    rows = [(name, *(result["first_token_ms"][arm][key] for key in ("p50", "p90", "p99", "max"))) for name, arm in of.items()]
+    rows.append(("later", *(result["later"][f"{key}_ms"] for key in ("p50", "p90", "p99")), "–"))
+    return _table(result, ("first token, ms", "p50", "p90", "p99", "max"), rows)
+
+
+def streams(result: Result) -> str:
+    rows = [
+        (
+            arm["streams"],
+            arm["processes"],
+            arm["events_per_s"],
+            arm["lateness_ms"]["p50"],
+            arm["lateness_ms"]["p99"],
+            arm["processor_us_per_event"],
+            result["processor_over_100_streams"][name],
+            arm["nats_messages_per_flush"],
+        )
+        for name, arm in result["arms"].items()
+    ]
+    heads = (
+        "streams",
+        "processes",
+        "events/s",
+        "late, p50 ms",
+        "late, p99 ms",
+        "processor, µs an event",
+        "over 100 streams",
+        "messages a flush",
+    )
+    return _table(result, heads, rows)
+
+
+def greedy(result: Result) -> str:
+    models = {**result["models"], "a stream in which a step came": result["step_in_mid_stream"]}
+    rows = [
+        (name, of["tokens"], of["not_the_likeliest"], of["of_these_no_tie"], f"{of['largest_logprob_difference']:.6f}")
+        for name, of in models.items()
+    ]
+    return _table(result, ("model", "tokens", "not the likeliest", "of these no tie", "largest difference of log-probabilities"), rows)
+
+
+def disconnects(result: Result) -> str:
+    rid, ledger = result["rid_ms"], result["ledger"]
+    rows = [
+        ("clients that went, of these before their answer began", f"{result['disconnects']}, {result['before_the_answer_began']}"),
+        ("engine rid of the request, ms: p50, p99, longest", f"{rid['p50']}, {rid['p99']}, {rid['max']}"),
+        ("cache free before, and after", ", ".join("yes" if one else "no" for one in result["cache_free_before_and_after"])),
+        ("tokens of streams that were cut: delivered, booked", f"{ledger['delivered']}, {ledger['booked']}"),
+        ("streams booked by more than a flush above what was delivered", ledger["beyond_a_flush"]),
+        ("streams booked below what was delivered", ledger["below"]),
+    ]
+    return _table(result, ("measure", "found"), rows)
+
+
+def kills(result: Result) -> str:
+    killed = ", ".join(f"{name} {count}" for name, count in result["killed"].items())
+    rows = [
+        ("requests", result["requests"]),
+        ("killed", killed),
+        ("complete", result["complete"]),
+        ("of these `usage` is not the ledger's", result["usage_is_not_the_ledgers"]),
+        ("of these continued by another attempt", result["resumed"]),
+        ("cut, and booked above what was sampled", result["cut_and_booked_above_what_was_sampled"]),
+        ("whole answers that failed, and were booked", result["failed_whole_answers_booked"]),
+        ("booked twice", result["booked_twice"]),
+    ]
+    return _table(result, ("measure", "found"), rows)
+
+
+def failover(result: Result) -> str:
+    pause = result["longest_pause_s"]
+    rows = [
+        ("streams, in rounds", f"{result['streams'] * result['rounds']}, {result['rounds']}"),
+        ("complete", result["complete"]),
+        ("continued by the other replica", result["resumed"]),
+        ("text differs from the undisturbed run, of these no tie", f"{result['text_differs']}, {result['of_these_no_tie']}"),
+        ("tokens twice or missing", result["tokens_wrong_in_number"]),
+        ("longest pause of each round, s: median, longest", f"{pause['median']}, {pause['max']}"),
+        ("longest pause without a kill, s", result["undisturbed_pause_s"]),
+    ]
+    return _table(result, ("measure", "found"), rows)
+
+
+def _table(result: Result, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *(f"| {' | '.join(str(one) for one in row)} |" for row in rows)]
+    return "\n".join([machine_line(result), "", *lines])

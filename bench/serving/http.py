@@ -1,0 +1,107 @@
+"""A client of the HTTP door that costs little, and notes when each event came."""
+
+import json
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from bench.serving.stacks import TENANT
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+BODY_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_read=120)
+
+
+@dataclass
+class Answer:
+    """What one client was told."""
+
+    status: int = 0
+    request: str = ""
+    """Id of the HTTP request; that of its first choice ends with `n0`."""
+    model: str = ""
+    text: str = ""
+    calls: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Names and arguments."""
+    finish: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    logprobs: list[float] = field(default_factory=list[float])
+    fingerprint: str | None = None
+    error: str = ""
+    """Code of an error, whether the answer or an event of its stream."""
+    came_s: list[float] = field(default_factory=list[float])
+    """When events with content came, on the monotonic clock."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.finish is not None and not self.error
+
+
+def session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=BODY_TIMEOUT)
+
+
+async def ask(client: aiohttp.ClientSession, url: str, path: str, body: dict[str, Any], found: Answer | None = None) -> Answer:
+    """The whole answer, streamed where the body says so, into `found` as it comes. A broken connection is the error `cut`."""
+    found = found or Answer()
+    try:
+        if body.get("stream"):
+            async for event in events(client, url, path, body, found):
+                _take(found, event, "delta" if path == CHAT else "")
+        else:
+            async with client.post(f"{url}{path}", params={"tenant": TENANT}, json=body) as response:
+                _begin(found, response)
+                _take(found, await response.json(), "message" if path == CHAT else "")
+    except (aiohttp.ClientError, ConnectionError, TimeoutError):
+        found.error = found.error or "cut"
+    return found
+
+
+async def events(
+    client: aiohttp.ClientSession, url: str, path: str, body: dict[str, Any], found: Answer | None = None
+) -> AsyncGenerator[dict[str, Any]]:
+    """Events of a stream but the last, `[DONE]`; of an error its body."""
+    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    async with client.post(f"{url}{path}", params={"tenant": TENANT}, json=asked) as response:
+        _begin(found or Answer(), response)
+        if response.status != 200:
+            yield await response.json()
+            return
+        async for line in response.content:
+            if line.startswith(b"data: ") and line != b"data: [DONE]\n":
+                yield json.loads(line[6:])
+
+
+def _begin(found: Answer, response: aiohttp.ClientResponse) -> None:
+    found.status = response.status
+    found.request = response.headers.get("x-request-id", "")
+    found.model = response.headers.get("x-marlaas-model", "")
+
+
+def _take(found: Answer, event: dict[str, Any], part: str) -> None:
+    if "error" in event:
+        found.error = str(event["error"].get("code"))
+        return
+    found.fingerprint = event.get("system_fingerprint") or found.fingerprint
+    for choice in event["choices"]:
+        said = choice[part] if part else choice
+        text = said.get("content" if part else "text") or ""
+        found.text += text
+        for call in said.get("tool_calls") or []:
+            found.calls.append((call["function"]["name"], call["function"]["arguments"]))
+        if text or said.get("tool_calls"):
+            found.came_s.append(time.monotonic())
+        found.finish = choice.get("finish_reason") or found.finish
+        found.logprobs += _logprobs(choice.get("logprobs") or {})
+    if event.get("usage"):
+        found.prompt_tokens = event["usage"]["prompt_tokens"]
+        found.completion_tokens = event["usage"]["completion_tokens"]
+
+
+def _logprobs(found: dict[str, Any]) -> list[float]:
+    if "content" in found:
+        return [one["logprob"] for one in found["content"]]
+    return list(found.get("token_logprobs") or [])

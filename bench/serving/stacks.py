@@ -1,0 +1,144 @@
+"""Stacks that serve, and tasks whose versions they serve."""
+
+import os
+import signal
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from bench.harness.report import ROOT
+from bench.harness.services import BenchError, local_stack
+from bench.isolation import spec
+from common.door.errors import Unanswered
+from common.spec import TaskSpec
+from marlaas.client import Client
+from marlaas.stack import servers
+from marlaas.stack.state_files import Stack, StackPlan, read_stack
+
+TENANT = "acme"
+POOL = "tiny"
+SEQUENCES = 64
+"""Seats for serving."""
+WITHOUT_MODEL = ("rollout_svc", "trainer_svc", "env_svc")
+READY_S = 120.0
+
+
+@contextmanager
+def pools_file(sequences: int = SEQUENCES, adapters: int = 4) -> Generator[Path]:
+    """The tiny pool, which serves."""
+    with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
+        path = Path(folder) / "pools.toml"
+        text = (ROOT / "pools.toml").read_text().replace('"models/tiny"', f'"{ROOT / "models/tiny"}"')
+        path.write_text(f"{text}\n[{POOL}.serving]\nsequences = {sequences}\nadapters = {adapters}\n")
+        assert POOL in tomllib.loads(path.read_text())
+        yield path
+
+
+@contextmanager
+def serving_stack(*, samplers: int = 1, gateways: int = 1, without_model: bool = False) -> Generator["Serving"]:
+    """`without_model`: no replicas of the services that need one, which something else stands in for."""
+    ports = [servers.free_port() for _ in range(gateways - 1)]
+
+    def changed(plan: StackPlan) -> StackPlan:
+        services = [one for one in plan.services if not (without_model and set(WITHOUT_MODEL) & set(one.argv))]
+        [first] = [one for one in services if one.name == "gateway"]
+        for number, port in enumerate(ports, 2):
+            name = f"gateway-{number}"
+            own = {"MARLAAS_GATEWAY_PORT": str(port), "MARLAAS_REPLICA": name, "MARLAAS_DATA_DIR": str(plan.data / "cache" / name)}
+            services.append(first.model_copy(update={"name": name, "env": first.env | own}))
+        return plan.model_copy(update={"services": services})
+
+    with pools_file() as pools, local_stack(pools, samplers=samplers, changed=changed) as stack:
+        assert stack.gateway is not None
+        yield Serving(stack, [stack.gateway.url, *(f"http://127.0.0.1:{port}" for port in ports)])
+
+
+class Serving:
+    """A running stack, and the addresses of its gateways."""
+
+    def __init__(self, stack: Stack, urls: list[str]) -> None:
+        self._stack = stack
+        self.urls = urls
+        self.nats_url = stack.nats_url
+        data = psutil.Process(stack.supervisor.pid).environ().get("STACK_OF_MARLAAS")
+        self._data = Path(data) if data else None
+
+    @property
+    def stack(self) -> Stack:
+        """As its supervisor sees it now."""
+        found = read_stack(self._data) if self._data else None
+        return found or self._stack
+
+    def process(self, name: str) -> psutil.Process:
+        identity = self.stack.component(name).process
+        if identity is None:
+            raise BenchError(f"{name} does not run")
+        return psutil.Process(identity.pid)
+
+    def http_port(self, name: str) -> int:
+        port = self.stack.component(name).http_port
+        assert port is not None
+        return port
+
+    def kill(self, name: str) -> None:
+        """With all its children, as a machine that loses power does."""
+        process = self.process(name)
+        for one in [process, *process.children(recursive=True)]:
+            try:
+                os.kill(one.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def is_ready(self, name: str) -> bool:
+        return self.stack.component(name).condition == "ready"
+
+    def names(self, package: str) -> list[str]:
+        return [one.name for one in self._stack.components if one.name.startswith(package)]
+
+    def rows(self, query: str) -> list[tuple[object, ...]]:
+        url = self._stack.database_url.replace("+psycopg", "").replace(servers.READER, servers.OWNER)
+        with psycopg.connect(url) as connection:
+            return list(connection.execute(query))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def task(steps: int, *, seed: int = 1, learning_rate: float = 3e-3) -> TaskSpec:
+    sections = {"lora": {"rank": 8}, "algorithm": {"groups_per_step": 4, "max_staleness": 1}, "optimizer": {"learning_rate": learning_rate}}
+    return spec(f"served-{seed}", seed, steps, 3, sections).model_copy(update={"tenant": TENANT})
+
+
+async def with_tenant(client: Client) -> None:
+    """The tenant exists once it has submitted; nobody checks the task here, so that no answer comes."""
+    with suppress(Unanswered):
+        await client.submit(task(1), timeout_s=3)
+
+
+async def trained(client: Client, steps: int, *, seed: int = 1) -> str:
+    """Id of a task that has ended with `steps` versions."""
+    found = await client.submit(task(steps, seed=seed))
+    status = await client.wait(found)
+    if status.state != "finished":
+        raise BenchError(f"the task ended otherwise: {status.state}: {status.reason}")
+    return found
+
+
+def wait_until(what: str, condition: Callable[[], bool], timeout_s: float = READY_S) -> float:
+    """Seconds until it was true. Raises: BenchError when it is not in time."""
+    began = time.monotonic()
+    for _ in _ticks():
+        if condition():
+            return time.monotonic() - began
+        if time.monotonic() - began > timeout_s:
+            raise BenchError(f"not in {timeout_s} s: {what}")
+    raise AssertionError
+
+
+def _ticks() -> Iterator[None]:
+    while True:
+        yield
+        time.sleep(0.05)

@@ -1,0 +1,158 @@
+"""Many streams of 50 tokens a second through gateway processes: lateness, processor time and messages of NATS.
+
+A committed source of tokens (`paced.py`) on `replies.<gateway>` stands in for the engine, through real NATS. Lateness is from the moment
+at which a token was due until the client has its event, the wait for the flush included. Processor time is that of the gateway processes,
+over the events that they sent. Messages are all that NATS carried meanwhile, of whatever kind, over the source's flushes. The last
+row is 20 streams with the real engine, whose tokens have no moment at which they are due: there the time between two of a stream is shown.
+"""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import aiohttp
+import nats
+
+from bench.harness import report, usage
+from bench.harness.report import ROOT
+from bench.serving.http import CHAT, ask, session
+from bench.serving.stacks import POOL, TENANT, Serving, serving_stack, trained, with_tenant
+from marlaas.client import Client
+
+RATE = 50
+WARM_S = 2.0
+MARK = b'"content":"'
+"""Before the text of an event."""
+ARMS = ((10, 1), (100, 1), (200, 1), (100, 2), (200, 2))
+"""Streams and gateway processes."""
+
+
+def run(*, small: bool) -> dict[str, Any]:
+    seconds = 2.0 if small else 20.0
+    arms: dict[str, Any] = {}
+    for processes in (1,) if small else (1, 2):
+        with serving_stack(without_model=True, gateways=processes) as serving:
+            asyncio.run(_tenant(serving.nats_url))
+            for streams, _ in [arm for arm in ARMS if arm[1] == processes]:
+                wanted = max(2, streams // 20) if small else streams
+                arms[f"{streams} streams, {processes} processes"] = _arm(serving, wanted, seconds)
+    with serving_stack() as serving:
+        engine = asyncio.run(_engine(serving, 4 if small else 20))
+    of_events = {name: arm["processor_us_per_event"] for name, arm in arms.items()}
+    base = of_events["100 streams, 1 processes"] or 1.0
+    return {
+        "source": "a committed source of tokens on replies.<gateway> in place of the engine (bench/serving/paced.py)",
+        "rate": RATE,
+        "seconds": seconds,
+        "arms": arms,
+        "processor_over_100_streams": {name: round(value / base, 3) for name, value in of_events.items()},
+        "engine": engine,
+    }
+
+
+async def _tenant(url: str) -> None:
+    async with Client.connect(url) as client:
+        await with_tenant(client)
+
+
+@contextmanager
+def _source(url: str, counts: dict[str, int]) -> Generator[None]:
+    command = [sys.executable, "-m", "bench.serving.paced", url, str(RATE)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        yield
+    finally:
+        process.terminate()
+        said, _ = process.communicate(timeout=30)
+        counts["flushes"], counts["messages"] = (int(one) for one in said.split()[-2:])
+
+
+def _arm(serving: Serving, streams: int, seconds: float) -> dict[str, Any]:
+    counts: dict[str, int] = {}
+    with _source(serving.nats_url, counts):
+        found = asyncio.run(_streamed(serving, streams, seconds))
+    carried = found.pop("nats_messages")
+    return {
+        **found,
+        "messages_per_flush": round(counts["messages"] / max(1, counts["flushes"]), 2),
+        "nats_messages_per_flush": round(carried / max(1, counts["flushes"]), 2),
+    }
+
+
+async def _streamed(serving: Serving, streams: int, seconds: float) -> dict[str, Any]:
+    late: list[float] = []
+    tokens = int((seconds + WARM_S) * RATE)
+    gateways = [serving.process(name) for name in serving.names("gateway")]
+    carried = 0
+
+    async def count(_: object) -> None:
+        nonlocal carried
+        carried += 1
+
+    counting = await nats.connect(serving.nats_url, name="bench-counting")
+    await counting.subscribe(">", cb=count)
+    async with session() as http:
+        running = [asyncio.create_task(_read(http, serving.urls[number % len(serving.urls)], tokens, late)) for number in range(streams)]
+        await asyncio.sleep(WARM_S)
+        began, before = time.monotonic(), [usage.cpu_s(one) for one in gateways]
+        events = len(late)
+        warm = events
+        await asyncio.sleep(seconds - 1)
+        took, spent = time.monotonic() - began, [usage.cpu_s(one) - first for one, first in zip(gateways, before, strict=True)]
+        events = len(late) - warm
+        kept = late[warm : warm + events]
+        complete = await asyncio.gather(*running)
+    await counting.drain()
+    return {
+        "streams": streams,
+        "processes": len(gateways),
+        "complete": sum(complete),
+        "events_per_s": round(events / took),
+        "lateness_ms": report.spread([1000 * one for one in kept]),
+        "processor_us_per_event": round(1e6 * sum(spent) / max(1, events), 1),
+        "processor_share": round(sum(spent) / took / len(gateways), 3),
+        "nats_messages": carried,
+    }
+
+
+async def _read(http: aiohttp.ClientSession, url: str, tokens: int, late: list[float]) -> bool:
+    """Notes how late each event was. Whether all tokens came."""
+    body = {"model": POOL, "messages": [{"role": "user", "content": "go"}], "max_tokens": tokens, "stream": True}
+    came, rest = 0, b""
+    async with http.post(f"{url}{CHAT}", params={"tenant": TENANT}, json=body) as response:
+        async for data in response.content.iter_any():
+            now_s = time.monotonic()
+            *lines, rest = (rest + data).split(b"\n\n")
+            for line in lines:
+                _, found, text = line.partition(MARK)
+                if found and (due := text.partition(b'"')[0].split()):
+                    came += len(due)
+                    late.append(now_s - float(due[0]))
+    return came == tokens
+
+
+async def _engine(serving: Serving, streams: int) -> dict[str, Any]:
+    """Streams of the real engine, all at once."""
+    async with Client.connect(serving.nats_url) as client:
+        model = f"{await trained(client, 1)}@latest"
+    gateway = serving.process("gateway")
+    body: dict[str, Any] = {"model": model, "max_tokens": 300, "temperature": 1.0, "stream": True}
+    async with session() as http:
+        before, began = usage.cpu_s(gateway), time.monotonic()
+        asked = [{**body, "messages": [{"role": "user", "content": f"Count {number}"}]} for number in range(streams)]
+        answers = await asyncio.gather(*(ask(http, serving.urls[0], CHAT, one) for one in asked))
+    took, spent = time.monotonic() - began, usage.cpu_s(gateway) - before
+    gaps = [later - earlier for one in answers for earlier, later in zip(one.came_s, one.came_s[1:], strict=False)]
+    tokens = sum(one.completion_tokens or 0 for one in answers)
+    events = sum(len(one.came_s) for one in answers)
+    return {
+        "streams": streams,
+        "complete": sum(one.is_complete for one in answers),
+        "tokens_per_s": round(tokens / took),
+        "between_events_ms": report.spread([1000 * one for one in gaps]),
+        "processor_us_per_event": round(1e6 * spent / max(1, events), 1),
+    }
