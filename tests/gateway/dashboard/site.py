@@ -34,8 +34,8 @@ PAGES = (
     "/stages",
     "/usage",
     "/playground",
-)
     "/tasks/letters-1/samples",
+)
 SPEC = {"evaluation": {"every": 2, "prompts": 2}, "steps": 6}
 
 
