@@ -51,7 +51,7 @@ def test_disk_without_room_for_messages_is_refused_with_one_sentence(tmp_path: P
         (tmp_path / "data" / "other").write_bytes(bytes(200 * 2**20))
         objection = servers.room_objection(tmp_path / "data" / "nats") or ""
         assert "MiB are left for NATS, which is 90% of what is free" in objection
-        assert objection.endswith("messages and adapters need 384 MiB: free some, or name a folder elsewhere with --data")
+        assert objection.endswith("messages and adapters need 392 MiB: free some, or name a folder elsewhere with --data")
 
 
 def test_disk_that_was_full_and_has_room_is_reported_once(tmp_path: Path) -> None:
