@@ -40,6 +40,7 @@ TOKENS_EACH = PROMPT + SAMPLED
 OVERLOAD = 2.0
 """Requests that are sent, as a multiple of those that fit."""
 ALLOWED_ERROR = 0.1
+READY_S = 180.0
 COST_REQUESTS = 5_000
 WINDOW_S = 60.0
 TENANTS = """
@@ -153,8 +154,8 @@ async def _run(addresses: list[str], run: int, options: argparse.Namespace) -> d
     """Send for so many seconds; what was granted, and how fast it was answered."""
     import httpx
 
-    async with httpx.AsyncClient(timeout=30, limits=httpx.Limits(max_connections=200)) as client:
-        async with asyncio.timeout(60):
+    async with httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=200)) as client:
+        async with asyncio.timeout(READY_S):
             for address in addresses:
                 while not await _is_ready(client, address):  # noqa: ASYNC110  another process
                     await asyncio.sleep(0.1)
