@@ -83,6 +83,7 @@ async def test_request_too_many_is_429_in_the_shape_of_its_family(world: World, 
 async def test_tokens_that_were_not_given_are_given_back(world: World, nats_url: str) -> None:
     """A request is charged its prompt and its maximum at first, then what usage says."""
     await tenant(world, tokens_per_minute=2000)
+    total = 0
     async with door(world, nats_url) as http:
         for _ in range(5):
             answer = await http.post("/v1/chat/completions", params=ACME, json=CHAT | {"max_tokens": 1500})

@@ -28,6 +28,7 @@ from common.messages import (
     AskSteps,
     AskTask,
     AskTasks,
+    AskTerms,
     AskUsage,
     AskVersions,
     Message,
@@ -110,7 +111,7 @@ TASK = f"{ASKED}-0"
 REQUESTS: dict[str, Message] = {
     "tasks": AskTasks(), "status": AskTask(task=TASK), "events": AskEvents(task=TASK), "usage": AskUsage(), "why": AskTask(task=TASK),
     "why, of a step": AskTask(task=f"{ASKED}-1"),
-    "invoice": AskInvoice(), "budgets": AskBudgets(), "access": AskAccess(), "audit": AskAudit(), "failures": AskFailures(),
+    "invoice": AskInvoice(), "budgets": AskBudgets(), "terms": AskTerms(), "access": AskAccess(), "audit": AskAudit(), "failures": AskFailures(),
     "envs": AskDeployment(), "adapter": AskAdapter(task=TASK), "spec": AskTask(task=TASK), "steps": AskSteps(task=TASK),
     "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK),
     "tasks, by reward": AskTasks(sort="reward", descending=True, cursor=f"0.0~{TASK}"), "tasks, by state": AskTasks(sort="state"),
