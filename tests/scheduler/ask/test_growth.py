@@ -111,9 +111,9 @@ TASK = f"{ASKED}-0"
 REQUESTS: dict[str, Message] = {
     "tasks": AskTasks(), "status": AskTask(task=TASK), "events": AskEvents(task=TASK), "usage": AskUsage(), "why": AskTask(task=TASK),
     "why, of a step": AskTask(task=f"{ASKED}-1"),
-    "invoice": AskInvoice(), "budgets": AskBudgets(), "terms": AskTerms(), "access": AskAccess(), "audit": AskAudit(), "failures": AskFailures(),
+    "invoice": AskInvoice(), "budgets": AskBudgets(), "access": AskAccess(), "audit": AskAudit(), "failures": AskFailures(),
     "envs": AskDeployment(), "adapter": AskAdapter(task=TASK), "spec": AskTask(task=TASK), "steps": AskSteps(task=TASK),
-    "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK),
+    "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK), "terms": AskTerms(),
     "tasks, by reward": AskTasks(sort="reward", descending=True, cursor=f"0.0~{TASK}"), "tasks, by state": AskTasks(sort="state"),
     "tasks, by age": AskTasks(sort="created", pool="tiny", states=["running"], name="x", text="250"),
 }  # fmt: skip
