@@ -17,6 +17,13 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 """Words, separated by commas."""
 
 
+def _none(value: object) -> object:
+    return None if value == "none" else value
+
+
+LimitSetting = Annotated[int | None, BeforeValidator(_none), Field(ge=0)]
+
+
 class GatewaySettings(Settings):
     service: ClassVar[str] = "GATEWAY"
     secrets: ClassVar[tuple[str, ...]] = (*Settings.secrets, "session_secret")
@@ -49,18 +56,18 @@ class GatewaySettings(Settings):
     submit_timeout_s: float = Field(default=10.0, gt=0)
     """Seconds to wait for the answer to a submission until the gateway answers 202."""
 
-    requests_per_minute: int | None = Field(default=12_000, ge=0)
-    """Requests of a tenant a minute over all gateways, where it has no limit of its own (`marlaas tenants set`); empty: no limit. As the
+    requests_per_minute: LimitSetting = 12_000
+    """Requests of a tenant a minute over all gateways, where it has no limit of its own (`marlaas tenants set`); `none`: no limit. As the
     next five."""
-    key_requests_per_minute: int | None = Field(default=6_000, ge=0)
+    key_requests_per_minute: LimitSetting = 6_000
     """The same of one key."""
-    tokens_per_minute: int | None = Field(default=10_000_000, ge=0)
+    tokens_per_minute: LimitSetting = 10_000_000
     """Tokens a minute that a tenant is served, those of prompts included."""
-    key_tokens_per_minute: int | None = Field(default=5_000_000, ge=0)
+    key_tokens_per_minute: LimitSetting = 5_000_000
     """The same of one key."""
-    max_streams: int | None = Field(default=1_000, ge=0)
+    max_streams: LimitSetting = 1_000
     """Replies that are sampled at once for a tenant; each choice of a request is one."""
-    key_max_streams: int | None = Field(default=500, ge=0)
+    key_max_streams: LimitSetting = 500
     """The same of one key."""
 
     session_secret: str | None = Field(default=None, min_length=32, repr=False)

@@ -85,7 +85,7 @@ REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
 TASKS = Bucket(TASKS_BUCKET, share=0.04)
 HISTORY = Bucket(HISTORY_BUCKET, share=0.005)
 HTTP_KEYS = Bucket(HTTP_KEYS_BUCKET, share=0.005)
-HTTP_USE = Bucket(HTTP_USE_BUCKET, share=0.005, ttl_s=HTTP_USE_TTL_S, max_value_bytes=64 * 1024)
+HTTP_USE = Bucket(HTTP_USE_BUCKET, share=0.005, ttl_s=HTTP_USE_TTL_S)
 BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS, HTTP_USE)
 MIN_STREAM_BYTES = 32 * 1024 * 1024
 """Lowest bound of a stream: four of the largest messages."""

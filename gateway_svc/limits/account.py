@@ -28,8 +28,12 @@ RENEW_S = 3.0
 IDLE_S = 120.0
 """Seconds without a request after which an account is forgotten."""
 MAX_TRIES = 40
+AWAY_S = 0.5
+"""Seconds after a failed exchange in which none is begun."""
 EXCHANGE_S = 2.0
 """Maximum seconds of an exchange with NATS."""
+
+AWAY = "NATS does not say what is used of the limits"
 
 log = structlog.get_logger()
 
@@ -106,6 +110,7 @@ class Account:
         self._granted: dict[Rate, int] = dict.fromkeys(RATES, 0)
         """Since the last exchange, for the pace."""
         self._used_s = self._monotonic_s()
+        self._away_until_s = 0.0
         self.exchanges = 0
 
     @property
@@ -119,6 +124,8 @@ class Account:
         now_s = self._used_s = self._monotonic_s()
         if self._exchanging is None and self._lease.covers(amounts, now_s) and self._has_streams(amounts, allowed):
             return self._from_lease(amounts)
+        if not self._bus.is_connected or now_s < self._away_until_s:
+            raise StoreAway(AWAY)
         want = _Want(amounts, allowed, asyncio.get_running_loop().create_future())
         self._waiting.append(want)
         self.exchange()
@@ -191,10 +198,10 @@ class Account:
         except (MarlaasError, TimeoutError) as error:
             self._revision = None
             log.warning("http_use_unknown", reason=str(error) or type(error).__name__)
-            away = StoreAway("nobody can say what is used of the limits: NATS does not answer; send it again later")
+            self._away_until_s = self._monotonic_s() + AWAY_S
             for want in batch:
                 if not want.granted.done():
-                    want.granted.set_exception(away)
+                    want.granted.set_exception(StoreAway(AWAY))
 
     async def _settle(self, batch: list[_Want]) -> None:
         """Raises: MarlaasError."""

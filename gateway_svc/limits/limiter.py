@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from common.bus import Bus
@@ -80,7 +80,8 @@ class Limiter:
                         del self._accounts[name]
         finally:
             accounts = [account.close() for account in self._accounts.values()]
-            await asyncio.wait_for(asyncio.gather(*accounts, return_exceptions=True), CLOSE_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.gather(*accounts, return_exceptions=True), CLOSE_S)
 
     async def count_request(self, caller: Caller, tenant: str, noted: Noted, *, reads: bool) -> None:
         """Count an HTTP request. `reads`: while the store is away it is answered uncounted, as nothing but the scheduler's rate of

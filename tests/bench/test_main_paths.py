@@ -18,6 +18,7 @@ SMALL: dict[str, str] = {
     "gpu": "acceptance --small --parts memory,steps",
     "greedy": "--prompts 4",
     "head": "--device cpu --prompts 2 --tokens 4",
+    "http_limits": "--gateways 1,2 --seconds 4 --requests 60 --tokens 540",
     "invariance": "--steps 2 --conditions killed --pairs 1",
     "isolation": "--steps 1 --seeds 0",
     "limits": "--counts 3,5 --asks 10",

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,12 +12,15 @@ from sqlalchemy import text
 
 from common.bus import Bus
 from common.messages import HttpUse
+from common.pools import Pool
+from common.pools.pool import Serving
 from common.streams import HTTP_USE_BUCKET
 from gateway_svc.limits.window import Use
 from tests.conftest import eventually
 from tests.gateway.openai.deltas import Part, Source, deltas
 from tests.gateway.serving import client, gateway
-from tests.scheduler.stages import World, spec
+from tests.scheduler.finished import stages
+from tests.scheduler.stages import World, running_world, spec
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 20}
 ACME = {"tenant": "acme"}
@@ -79,6 +83,7 @@ async def test_request_too_many_is_429_in_the_shape_of_its_family(world: World, 
 async def test_tokens_that_were_not_given_are_given_back(world: World, nats_url: str) -> None:
     """A request is charged its prompt and its maximum at first, then what usage says."""
     await tenant(world, tokens_per_minute=2000)
+    total = 0
     async with door(world, nats_url) as http:
         for _ in range(5):
             answer = await http.post("/v1/chat/completions", params=ACME, json=CHAT | {"max_tokens": 1500})
@@ -178,3 +183,19 @@ async def test_without_its_store_only_reading_goes_on(world: World, nats_url: st
         chat = await http.post("/v1/chat/completions", params=ACME, json=CHAT)
     assert read.status_code == 200
     assert (chat.status_code, chat.json()["error"]["code"], chat.headers["retry-after"]) == (503, "limits_unavailable", "2")
+
+
+async def test_pool_that_serves_nothing_is_refused_at_once(bus: Bus, database_url: str, nats_url: str, tmp_path: Path) -> None:
+    """By a gateway with its own client of samplers; the pools that serve are named."""
+    silent = Pool(model="models/tiny", context_tokens=512, max_rank=16)
+    pools = {"tiny": silent, "other": silent.model_copy(update={"serving": Serving()})}
+    async with running_world(bus, database_url, stages(bus, tmp_path / "made"), pools=pools) as world:
+        await tenant(world)
+        async with gateway(world.bus, nats_url) as address, client(address) as http:
+            refused = [
+                await http.post("/v1/chat/completions", params=ACME, json=CHAT | {"stream": is_streamed}) for is_streamed in (False, True)
+            ]
+    for answer in refused:
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], answer.headers["x-should-retry"]) == (409, "pool_without_serving", "false")
+        assert "pools that do: other" in error["message"] and answer.elapsed.total_seconds() < 10

@@ -11,7 +11,7 @@ import pytest
 from common.bus import Bus
 from common.messages import HttpUse
 from common.streams import HTTP_USE_BUCKET
-from gateway_svc.limits.account import AHEAD_SHARE, Account, LimitMet, StoreAway
+from gateway_svc.limits.account import AHEAD_SHARE, AWAY_S, Account, LimitMet, StoreAway
 from gateway_svc.limits.window import STREAMS_S, Allowed, Amounts, Use
 from marlaas.stack import servers
 from tests.conftest import HASTY, eventually, running
@@ -136,6 +136,7 @@ async def test_store_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None
         await account.take(REQUEST, limit)
     with running(command, port, tmp_path / "nats.log"):
         await eventually(lambda: bus.is_connected, 30)
+        await asyncio.sleep(AWAY_S)
         assert await granted(account, limit, times=5) == 2, "what was used before still counts"
         await account.close()
         await bus.__aexit__(None, None, None)

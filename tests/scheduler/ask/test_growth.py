@@ -29,6 +29,7 @@ from common.messages import (
     AskSteps,
     AskTask,
     AskTasks,
+    AskTerms,
     AskUsage,
     AskVersions,
     Message,
@@ -115,6 +116,7 @@ REQUESTS: dict[str, Message] = {
     "invoice": AskInvoice(), "budgets": AskBudgets(), "access": AskAccess(), "audit": AskAudit(), "failures": AskFailures(),
     "envs": AskDeployment(), "adapter": AskAdapter(task=TASK), "spec": AskTask(task=TASK), "steps": AskSteps(task=TASK),
     "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK), "samples": AskSamples(task=TASK),
+    "terms": AskTerms(),
     "tasks, by reward": AskTasks(sort="reward", descending=True, cursor=f"0.0~{TASK}"), "tasks, by state": AskTasks(sort="state"),
     "tasks, by age": AskTasks(sort="created", pool="tiny", states=["running"], name="x", text="250"),
 }  # fmt: skip
