@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -103,14 +103,21 @@ def nats(folder: Path) -> Generator[str]:
 
 @contextmanager
 def local_stack(
-    pools: Path = ROOT / "pools.toml", settings: Mapping[str, str] | None = None, *, samplers: int = 1, keys: Path | None = None
+    pools: Path = ROOT / "pools.toml",
+    settings: Mapping[str, str] | None = None,
+    *,
+    samplers: int = 1,
+    keys: Path | None = None,
+    only: Collection[str] = (),
 ) -> Generator[Stack]:
     """The running stack, with `samplers` rollout replicas a pool, until the block ends. `keys`: folder of signing keys, where NATS is to
-    refuse clients without one; default: it refuses none. Raises: BenchError when it does not start."""
+    refuse clients without one; default: it refuses none. `only`: services that start; default: all. Raises: BenchError when it does not
+    start."""
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
         try:
             plan = _with_samplers(control.make_plan(data, pools, settings=settings, keys=keys, without_keys=keys is None), samplers)
+            plan = plan.model_copy(update={"services": [one for one in plan.services if not only or one.name in only]})
             yield control.wait_until_ready(control.start(plan, end_with_parent=True), lambda _: None)
         except StackError as error:
             raise BenchError(str(error)) from None
