@@ -9,8 +9,6 @@ is 1 when there is anything. `--minutes` ends it earlier, and the result says ho
 """
 
 import argparse
-import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +21,7 @@ import httpx
 from bench.harness import report
 from bench.harness.fuzzing import EXAMPLES, fuzz
 from bench.harness.services import BenchError, local_stack, run_or_exit
+from bench.harness.tenants import owner
 
 NAME = "fuzz"
 TENANTS = ("acme", "globex")
@@ -43,11 +42,11 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> None:
     """Raises: BenchError."""
     machine, found = report.machine(), dict[str, Any]()
-    with tempfile.TemporaryDirectory(prefix="marlaas-keys-") as keys, local_stack(keys=Path(keys)) as stack:
+    with tempfile.TemporaryDirectory(prefix="marlaas-keys-") as folder, local_stack(keys=Path(folder) / "keys") as stack:
         if stack.gateway is None:
             raise BenchError("the stack has no gateway")
         url = stack.gateway.url
-        owners = {tenant: _owner(tenant, stack.data) for tenant in TENANTS}
+        owners = {tenant: owner(tenant, stack, Path(folder) / "keys") for tenant in TENANTS}
         task = _trained(url, owners[TENANTS[0]])
         known = {"tenant": TENANTS[0], "task": task, "job": task, "version": "1", "model": f"{task}@1"}
         for who, tenant in zip(("owner", "foreign"), TENANTS, strict=True):
@@ -58,22 +57,6 @@ def measure(options: argparse.Namespace) -> None:
     report.write(NAME, {"machine": machine, "options": vars(options), **found})
     if any(one["failures"] or one["server_errors"] for one in found.values()):
         sys.exit(1)
-
-
-def _owner(tenant: str, data: Path) -> str:
-    """A new tenant's key."""
-    _marlaas("tenants", "create", tenant, "--data", str(data))
-    made = _marlaas("keys", "create", tenant, "web", "--role", "owner", "--http", "--data", str(data))
-    return re.findall(r"^mk-\S+$", made, re.MULTILINE)[0]
-
-
-def _marlaas(*arguments: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-c", "from marlaas.cli import main; main()", *arguments], capture_output=True, text=True, timeout=120
-    )
-    if ended.returncode:
-        raise BenchError(ended.stderr)
-    return ended.stdout
 
 
 def _trained(url: str, key: str) -> str:

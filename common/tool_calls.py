@@ -114,11 +114,11 @@ def _sayable(call: ToolCall | MalformedCall) -> ToolCall | MalformedCall:
 
 def _from_json(body: str) -> ToolCall | MalformedCall:
     try:
-        call: object = strict_json.read(body)
+        call = strict_json.read(body)
     except (ValueError, RecursionError) as error:
         detail = "too deep" if isinstance(error, RecursionError) else getattr(error, "msg", str(error))
         return MalformedCall(f"the tool call {_quoted(body)} is not JSON ({detail}): {HOW}")
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+    if not isinstance(call, dict) or not isinstance(name := call.get("name"), str):
         return MalformedCall(f"the tool call {_quoted(body)} has no name: {HOW}")
     arguments = call.get("arguments", {})
     if isinstance(arguments, str):  # as OpenAI's messages have them
@@ -128,7 +128,7 @@ def _from_json(body: str) -> ToolCall | MalformedCall:
             pass
     if not isinstance(arguments, dict):
         return MalformedCall(f"the arguments of the tool call {_quoted(body)} are not an object: {HOW}")
-    return ToolCall(call["name"], arguments)
+    return ToolCall(name, arguments)
 
 
 def _from_function(name: str, body: str, tools: Mapping[str, Schema]) -> ToolCall:

@@ -28,6 +28,10 @@ REASONS: dict[str, str] = {
     "tests/e2e/test_whole_loop.py::test_three_tenants_train_side_by_side_through_a_crash_of_everything":
         "the whole stack, with its engine, starts twice and trains three tasks",
     "tests/gateway/test_process.py::test_nats_away_and_back": "NATS is stopped for as long as clients wait for it",
+    "tests/gateway/openai/test_roles.py::test_each_role_may_what_it_may": "every route of OpenAI's, with a key of each role",
+    "tests/gateway/openai/test_strict_types.py::test_every_answer_is_what_the_clients_types_say": "every method of the client, one by one",
+    "tests/gateway/test_fuzz.py::test_answers_are_what_the_document_says": "schemathesis makes hundreds of requests",
+    "tests/gateway/test_page.py::test_lines_do_what_they_say": "twenty processes of curl, one by one",
     "tests/gateway/test_requests.py::test_each_role_may_what_it_may": "every route, with a key of each role",
     "tests/scheduler/ask/test_histories.py::test_each_tenant_sees_its_own_and_no_byte_of_the_other":
         "random histories of tasks, with every question to them",

@@ -109,7 +109,7 @@ def _count(found: Fuzzed, seen: set[tuple[str, str]], event: Any) -> None:
             found.checks[check.name] += 1
             if check.status == Status.FAILURE and check.failure_info is not None:
                 failure = check.failure_info.failure
-                kind = (failure.operation, f"{check.name}: {failure.title} {getattr(failure, 'status_code', '')}")
+                kind = (str(failure.operation), f"{check.name}: {failure.title} {getattr(failure, 'status_code', '')}")
                 if kind not in seen:
                     seen.add(kind)
                     sent = check.failure_info.code_sample

@@ -1,12 +1,14 @@
 """The application, of families of routes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from common.errors import MarlaasError
@@ -62,6 +64,12 @@ def described(families: Sequence[Family]) -> FastAPI:
     return app
 
 
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """Of all routes with this path: the framework names those of the first one only."""
+    found = [route for route in app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in found for method in route.methods or ()})
+
+
 def application(gateway: Gateway, families: Sequence[Family]) -> ASGIApp:
     """What the server runs."""
     app = described(families)
@@ -72,6 +80,8 @@ def application(gateway: Gateway, families: Sequence[Family]) -> ASGIApp:
         problem = as_problem(error)
         if problem is None:
             raise error
+        if problem.status == 405:
+            problem = replace(problem, headers={"Allow": ", ".join(_methods(app, request))})
         return guard.render(request.url.path, problem)
 
     for kind in (Problem, MarlaasError, RequestValidationError, HTTPException):

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
@@ -94,6 +95,12 @@ async def test_every_answer_has_an_id_and_errors_are_problems(wrong: httpx.Async
             assert answer.json()["status"] == status
 
 
+async def test_method_that_a_path_has_not_is_answered_with_all_that_it_has(wrong: httpx.AsyncClient) -> None:
+    for path, methods in (("/v1/tasks", "GET, POST"), ("/v1/tasks/a-1", "DELETE, GET"), ("/v1/fine_tuning/jobs", "GET, POST")):
+        answer = await wrong.request("OPTIONS", path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+
+
 async def test_open_gateway_takes_names_of_this_machine_only(wrong: httpx.AsyncClient) -> None:
     """A page of the internet whose name leads to this machine would be an admin."""
     for host, status in (("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("evil.example", 421), ("", 421)):
@@ -117,7 +124,7 @@ async def test_browsers_are_let_in_from_named_origins_only(bus: Bus, nats_url: s
 
 @pytest.mark.parametrize(("proxies", "shown"), [(("127.0.0.0/8",), "/api/v1/tasks/"), ((), "/v1/tasks/"), (("10.0.0.1",), "/v1/tasks/")])
 async def test_prefix_counts_from_named_proxies(bus: Bus, nats_url: str, proxies: tuple[str, ...], shown: str) -> None:
-    settings = {"until_ready": False, "submit_timeout_s": 0.5, "trusted_proxies": proxies}
+    settings: dict[str, Any] = {"until_ready": False, "submit_timeout_s": 0.5, "trusted_proxies": proxies}
     async with gateway(bus, nats_url, **settings) as address, client(address) as door:
         answer = await door.post("/v1/tasks", json=spec(), headers={"X-Forwarded-Prefix": "/api", "X-Forwarded-For": "1.2.3.4"})
 
@@ -206,8 +213,8 @@ async def tried(address: str, keys: dict[str, str]) -> list[Tried]:
     for name, key in keys.items():
         async with client(address, key) as door:
             for method, path in PERMITTED:
-                body = {"json": spec(steps=0)} if (method, path) == ("POST", "/v1/tasks") else {}
-                found.append(Tried(method, path, name, await door.request(method, path, **body)))
+                body = spec(steps=0) if (method, path) == ("POST", "/v1/tasks") else None
+                found.append(Tried(method, path, name, await door.request(method, path, json=body)))
     return found
 
 

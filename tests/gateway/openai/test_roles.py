@@ -65,7 +65,7 @@ async def test_each_role_may_what_it_may(keyed: Keyed, keyed_world: World) -> No
 
 async def _tried(address: str, key: str, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
     async with client(address, key) as door:
-        return await door.request(method, path, **({} if body is None else {"json": body}))
+        return await door.request(method, path, json=body)
 
 
 async def test_services_keys_suffice_to_sample(keyed: Keyed, keyed_world: World) -> None:

@@ -34,6 +34,10 @@ LOGPROBS: Any = ["message.output_text.logprobs"]
 JOB: Any = {"model": "tiny", "training_file": "env:toy", "method": {"type": "reinforcement"}, "extra_body": {"marlaas": SMALL}}
 
 
+def as_it_is(answer: Any) -> Any:
+    return answer
+
+
 @dataclass(frozen=True)
 class Row:
     method: str
@@ -43,7 +47,7 @@ class Row:
     arguments: dict[str, Any] = field(default_factory=dict)
     place: str = ""
     """What stands for a path's parameter."""
-    known: Callable[[Any], Any] = lambda found: found
+    known: Callable[[Any], Any] = as_it_is
     """The answer without what the client's types are known not to have."""
 
     @property
@@ -77,20 +81,20 @@ ROWS = [
         for method, whole, event, arguments, variants, known in (
             ("chat.completions.create", ChatCompletion, ChatCompletionChunk, {"messages": HELLO}, [
                 {}, {"n": 2}, {"logprobs": True, "top_logprobs": 2}, {"tools": TOOLS}, {"metadata": {"a": "b"}},
-            ], lambda found: found),
+            ], as_it_is),
             ("completions.create", Completion, Completion, {"prompt": "x"}, [{}, {"n": 2}, {"logprobs": 1}, {"prompt": [1, 2]}],
              without_open_ends),
             ("responses.create", Response, ResponseStreamEvent, {"input": "x"}, [
                 {}, {"instructions": "Add."}, {"tools": FLAT_TOOLS}, {"metadata": {"a": "b"}},
                 {"include": LOGPROBS, "top_logprobs": 2}, {"input": [{"role": "user", "content": "x"}]}, {"max_output_tokens": 9},
-            ], lambda found: found),
+            ], as_it_is),
         )
         for variant in variants
         for kind, more in ((whole, variant), (event, variant | {"stream": True}))
     ),
     *(Row(f"{name}.create", kind, {"model": "tiny", "stream": True, "stream_options": USAGE, **more}, known=known)
       for name, kind, more, known in (
-        ("chat.completions", ChatCompletionChunk, {"messages": HELLO}, lambda found: found),
+        ("chat.completions", ChatCompletionChunk, {"messages": HELLO}, as_it_is),
         ("completions", Completion, {"prompt": "x"}, without_open_ends),
       )),
     Row("fine_tuning.jobs.create", FineTuningJob, JOB | {"suffix": "new", "seed": 3, "metadata": {"team": "a"}}),

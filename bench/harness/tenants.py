@@ -1,0 +1,25 @@
+"""Tenants and HTTP keys of a benchmark's stack, made by the operator's commands."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.harness.services import BenchError
+from marlaas.stack.state_files import Stack
+
+
+def owner(tenant: str, stack: Stack, keys: Path) -> str:
+    """HTTP key of a new tenant's owner. `keys`: folder of the stack's signing keys."""
+    where = ["--url", stack.nats_url, "--keys", str(keys)]
+    _marlaas("tenants", "create", tenant, *where)
+    made = _marlaas("keys", "create", tenant, "web", "--role", "owner", "--http", *where)
+    return re.findall(r"^mk-\S+$", made, re.MULTILINE)[0]
+
+
+def _marlaas(*arguments: str) -> str:
+    command = [sys.executable, "-c", "from marlaas.cli import main; main()", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if ended.returncode:
+        raise BenchError(ended.stderr)
+    return ended.stdout
