@@ -21,6 +21,7 @@ from marlaas.client import Client
 PACKAGES = ("rollout", "scheduler", "gateway")
 PER_S = 12.0
 SETTLED_S = 6.0
+REPEAT_S = 0.5
 BOOKED = "SELECT request, prompt_tokens, sampled_tokens FROM served_requests"
 TWICE = "SELECT request FROM served_requests GROUP BY request HAVING count(*) > 1"
 KINDS = {"prompt": "served_prompt", "sampled": "served_sampled"}
@@ -75,8 +76,12 @@ def _asked(number: int, models: list[str]) -> Asked:
 
 
 async def _send(http: aiohttp.ClientSession, url: str, one: Asked, number: int) -> None:
+    """Once more where no gateway answered at all: nobody knows of such a request."""
     await asyncio.sleep(number / PER_S)
     await ask(http, url, one.path, one.body, one.answer)
+    while one.answer.error == "cut" and not one.answer.status:
+        await asyncio.sleep(REPEAT_S)
+        one.answer = await ask(http, url, one.path, one.body)
 
 
 async def _settled(serving: Serving) -> None:
