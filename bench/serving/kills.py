@@ -18,9 +18,10 @@ from bench.serving.overheard import Overheard, overhearing
 from bench.serving.stacks import POOL, Serving, serving_stack, trained, wait_until
 from marlaas.client import Client
 
-VICTIMS = ("rollout", "scheduler", "gateway")
+PACKAGES = ("rollout", "scheduler", "gateway")
 PER_S = 12.0
 SETTLED_S = 6.0
+REPEAT_S = 0.5
 BOOKED = "SELECT request, prompt_tokens, sampled_tokens FROM served_requests"
 TWICE = "SELECT request FROM served_requests GROUP BY request HAVING count(*) > 1"
 KINDS = {"prompt": "served_prompt", "sampled": "served_sampled"}
@@ -45,6 +46,7 @@ def run(*, small: bool) -> dict[str, Any]:
 async def _measured(serving: Serving, count: int, kills: int) -> dict[str, Any]:
     async with Client.connect(serving.nats_url) as client:
         name = await trained(client, 2)
+    victims = [serving.names(package)[0] for package in PACKAGES]
     models = [POOL, f"{name}@1", f"{name}@2"]
     asked = [_asked(number, models) for number in range(count)]
     async with session() as http, overhearing(serving.nats_url) as heard:
@@ -52,12 +54,12 @@ async def _measured(serving: Serving, count: int, kills: int) -> dict[str, Any]:
         killed: Counter[str] = Counter()
         for number in range(kills):
             await asyncio.sleep(count / PER_S / (kills + 1))
-            victim = VICTIMS[number % len(VICTIMS)]
+            victim = victims[number % len(victims)]
             await asyncio.to_thread(wait_until, f"{victim} runs", lambda victim=victim: serving.is_ready(victim))
             serving.kill(victim)
             killed[victim] += 1
         await asyncio.gather(*running)
-        for victim in VICTIMS:
+        for victim in victims:
             await asyncio.to_thread(wait_until, f"{victim} runs", lambda victim=victim: serving.is_ready(victim))
         await _settled(serving)
         return {"requests": count, "killed": dict(killed), **_compared(serving, heard, asked)}
@@ -74,8 +76,12 @@ def _asked(number: int, models: list[str]) -> Asked:
 
 
 async def _send(http: aiohttp.ClientSession, url: str, one: Asked, number: int) -> None:
+    """Once more where no gateway answered at all: nobody knows of such a request."""
     await asyncio.sleep(number / PER_S)
     await ask(http, url, one.path, one.body, one.answer)
+    while one.answer.error == "cut" and not one.answer.status:
+        await asyncio.sleep(REPEAT_S)
+        one.answer = await ask(http, url, one.path, one.body)
 
 
 async def _settled(serving: Serving) -> None:

@@ -36,7 +36,7 @@ async def _measured(serving: Serving, rounds: int, seconds: float) -> dict[str, 
     prompts = [(await chat.conversation([{"role": "user", "content": f"What is {n} * 7?"}], [], {}, 512))[0] for n in range(PROMPTS)]
     async with Client.connect(serving.nats_url) as client:
         await client.submit(task(1))
-    cores = serving.process("rollout").environ().get("MARLAAS_ROLLOUT_CORES", "") if "rollout" in serving.names("rollout") else ""
+    cores = serving.process(serving.names("rollout")[0]).environ().get("MARLAAS_ROLLOUT_CORES", "")
     with pools_file() as path:
         pool = read_pools(path)[POOL]
     engine = await Engine.start(EngineSettings.of(pool, device="cpu", cores=tuple(int(one) for one in cores.split(",") if one)))

@@ -99,6 +99,7 @@ class Serving:
         return self.stack.component(name).condition == "ready"
 
     def names(self, package: str) -> list[str]:
+        """Components whose names begin so."""
         return [one.name for one in self._stack.components if one.name.startswith(package)]
 
     def rows(self, query: str) -> list[tuple[object, ...]]:

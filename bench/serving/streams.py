@@ -22,6 +22,7 @@ from bench.harness.report import ROOT
 from bench.serving.http import CHAT, ask, session
 from bench.serving.stacks import POOL, TENANT, Serving, serving_stack, trained, with_tenant
 from marlaas.client import Client
+from rollout_svc.chat import Chat
 
 RATE = 50
 WARM_S = 2.0
@@ -140,7 +141,8 @@ async def _engine(serving: Serving, streams: int) -> dict[str, Any]:
     async with Client.connect(serving.nats_url) as client:
         model = f"{await trained(client, 1)}@latest"
     gateway = serving.process("gateway")
-    body: dict[str, Any] = {"model": model, "max_tokens": 300, "temperature": 1.0, "stream": True}
+    stops = {str(token): -100 for token in Chat.load(str(ROOT / "models" / "tiny")).stop_ids}
+    body: dict[str, Any] = {"model": model, "max_tokens": 300, "logit_bias": stops, "stream": True}
     async with session() as http:
         before, began = usage.cpu_s(gateway), time.monotonic()
         asked = [{**body, "messages": [{"role": "user", "content": f"Count {number}"}]} for number in range(streams)]

@@ -8,6 +8,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -24,6 +25,8 @@ from rollout_svc.chat import Chat
 
 AT_ONCE = 24
 MAX_SHOWN = 10
+Found = tuple[list[str], list[str]]
+"""Kinds of a case, and what is wrong with it."""
 ENGINE_TOKENS = 60
 
 
@@ -43,7 +46,7 @@ async def _made(url: str, nats_url: str, chat: Chat, count: int) -> dict[str, An
         return await _all(count, lambda number: _made_case(http, url, heard, chat, number))
 
 
-async def _all(count: int, one: Any) -> dict[str, Any]:
+async def _all(count: int, one: Callable[[int], Awaitable[Found]]) -> dict[str, Any]:
     """Counts of cases and of what was wrong with them."""
     seats = asyncio.Semaphore(AT_ONCE)
     counts: Counter[str] = Counter()
