@@ -32,6 +32,7 @@ QUESTIONS = (
     "steps",
     "evaluations",
     "versions",
+    "timeline",
     "failures",
     "adapter",
     "chunk",

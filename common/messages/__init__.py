@@ -74,6 +74,7 @@ from common.messages.packages import (
 from common.messages.progress import (
     AskEvaluations,
     AskSteps,
+    AskTimeline,
     AskVersions,
     EvaluationOf,
     EvaluationsAnswer,
@@ -82,6 +83,8 @@ from common.messages.progress import (
     StepOf,
     StepsAnswer,
     StepTimes,
+    TaskTimes,
+    TimelineAnswer,
     VersionOf,
     VersionsAnswer,
 )

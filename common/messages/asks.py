@@ -25,6 +25,7 @@ Those about what one task has come to, `progress.py`:
     steps        AskSteps        StepsAnswer        optimizer steps after a version, a page at a time
     evaluations  AskEvaluations  EvaluationsAnswer  finished evaluations, a page at a time
     versions     AskVersions     VersionsAnswer     stored versions, the latest and the best
+    timeline     AskTimeline     TimelineAnswer     when the stages of the latest steps ended, of all tasks, a page at a time
 
 A request in JSON is answered in JSON, one in MessagePack in MessagePack; an empty one counts as an empty JSON object.
 """

@@ -19,6 +19,7 @@ from common.messages import (
     AskSteps,
     AskTask,
     AskTasks,
+    AskTimeline,
     AskUsage,
     AskVersions,
     Message,
@@ -28,7 +29,7 @@ from scheduler_svc.ask.adapters import answer_adapter, answer_chunk
 from scheduler_svc.ask.audit import answer_audit
 from scheduler_svc.ask.billing import answer_budgets, answer_invoice, answer_prices
 from scheduler_svc.ask.deployment import answer_envs, answer_pools, answer_replicas
-from scheduler_svc.ask.progress import answer_evaluations, answer_spec, answer_steps, answer_versions
+from scheduler_svc.ask.progress import answer_evaluations, answer_spec, answer_steps, answer_timeline, answer_versions
 from scheduler_svc.ask.question import Question
 from scheduler_svc.ask.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
 from scheduler_svc.ask.waiting import answer_why
@@ -60,6 +61,7 @@ VERBS = {
     "steps": Verb(AskSteps, answer_steps),
     "evaluations": Verb(AskEvaluations, answer_evaluations),
     "versions": Verb(AskVersions, answer_versions),
+    "timeline": Verb(AskTimeline, answer_timeline),
     "adapter": Verb(AskAdapter, answer_adapter),
     "chunk": Verb(AskChunk, answer_chunk),
 }

@@ -28,6 +28,7 @@ from common.messages import (
     AskSteps,
     AskTask,
     AskTasks,
+    AskTimeline,
     AskUsage,
     AskVersions,
     Message,
@@ -112,7 +113,7 @@ REQUESTS: dict[str, Message] = {
     "why, of a step": AskTask(task=f"{ASKED}-1"),
     "invoice": AskInvoice(), "budgets": AskBudgets(), "access": AskAccess(), "audit": AskAudit(), "failures": AskFailures(),
     "envs": AskDeployment(), "adapter": AskAdapter(task=TASK), "spec": AskTask(task=TASK), "steps": AskSteps(task=TASK),
-    "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK),
+    "timeline": AskTimeline(), "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK),
     "tasks, by reward": AskTasks(sort="reward", descending=True, cursor=f"0.0~{TASK}"), "tasks, by state": AskTasks(sort="state"),
     "tasks, by age": AskTasks(sort="created", pool="tiny", states=["running"], name="x", text="250"),
 }  # fmt: skip
