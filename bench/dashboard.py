@@ -36,7 +36,8 @@ INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, 
                    first_scored_at, last_scored_at, batched_at, started_at, finished_at, trained_at)
 SELECT id, n, 'trained', 0, 0, 0, 1, jsonb_build_object('task', id, 'version', n + 1, 'rank', 4, 'blob', jsonb_build_object('name', id || n,
        'size_bytes', 1, 'sha256', repeat('0', 64)), 'canary', jsonb_build_object('ids', '', 'logprobs', '')),
-       jsonb_build_object('name', id || 'c', 'size_bytes', 1, 'sha256', repeat('0', 64)), began, began + interval '1 s', began + interval '4 s' * (0.5 + r), began + interval '5 s' * (0.5 + r),
+       jsonb_build_object('name', id || 'c', 'size_bytes', 1, 'sha256', repeat('0', 64)), began,
+       began + interval '1 s', began + interval '4 s' * (0.5 + r), began + interval '5 s' * (0.5 + r),
        began + interval '6 s' * (0.5 + r), began + interval '8 s' * (0.5 + r), began + interval '8.5 s' * (0.5 + r)
 FROM (SELECT id, n, random() r, now() - interval '2 h' + interval '6 s' * (n + random()) AS began FROM tasks, generate_series(0, %d) n) made
 """
@@ -113,7 +114,7 @@ async def _measured(running: Services, address: str, options: argparse.Namespace
 
 
 async def _timeline(browser: Any, address: str, rounds: int, tasks: int) -> dict[str, Any]:
-    page = await browser.new_page(viewport={"width": 1280, "height": 800})
+    page = await browser.new_page(viewport={"width": 1280, "height": 800}, bypass_csp=True)  # Playwright waits by eval
     await page.add_init_script(NOTE_DRAWN)
     drawn, whole, frames, drawing = list[float](), list[float](), list[float](), list[float]()
     for _ in range(rounds):
@@ -140,7 +141,7 @@ async def _timeline(browser: Any, address: str, rounds: int, tasks: int) -> dict
 async def _live(browser: Any, address: str, bus: Bus, running: Services, changes: int) -> dict[str, Any]:
     """Seconds from the event, as a client of NATS gets it, until the row has changed."""
     door, task = Door(bus, running.nats_url, TENANT), "t00000"
-    page = await browser.new_page()
+    page = await browser.new_page(bypass_csp=True)
     await page.goto(f"{address}/ui/tasks?tenant={TENANT}&text={task}")
     await page.locator("html[data-live='yes']").wait_for()
     await page.evaluate(NOTE_STATE, f"#row-{task}")
