@@ -32,6 +32,7 @@ from common.messages import (
     AskSteps,
     AskTask,
     AskTasks,
+    AskTimeline,
     AskUsage,
     AskVersions,
     Message,
@@ -67,6 +68,7 @@ VERBS: dict[str, Callable[[str], Message]] = {
     "spec": lambda task: AskTask(task=task),
     "steps": lambda task: AskSteps(task=task),
     "evaluations": lambda task: AskEvaluations(task=task),
+    "timeline": lambda _: AskTimeline(),
     "versions": lambda task: AskVersions(task=task),
 }
 """Verb → a request, given the tenant's task."""

@@ -174,6 +174,15 @@ def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, se
 
 
 @contextmanager
+def gateway(running: Services, folder: Path) -> Generator[str]:
+    """An HTTP door to the services, without keys; yields its address."""
+    port = servers.free_port()
+    env = {"MARLAAS_NATS_URL": running.nats_url, "MARLAAS_GATEWAY_PORT": str(port), "MARLAAS_LOG_LEVEL": "warning"}
+    with _service("gateway_svc", env | {"MARLAAS_DATA_DIR": str(folder)}, folder):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
 def _service(package: str, env: dict[str, str], folder: Path) -> Generator[psutil.Process]:
     port = servers.free_port()
     command = Command(package, [sys.executable, "-m", package], env | {"MARLAAS_HTTP_PORT": str(port)})

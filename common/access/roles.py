@@ -35,6 +35,7 @@ QUESTIONS = (
     "evaluations",
     "versions",
     "samples",
+    "timeline",
     "failures",
     "adapter",
     "chunk",

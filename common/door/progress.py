@@ -4,11 +4,14 @@ from common.door.asking import Door
 from common.messages import (
     AskEvaluations,
     AskSteps,
+    AskTimeline,
     AskVersions,
     EvaluationOf,
     EvaluationsAnswer,
     StepOf,
     StepsAnswer,
+    TaskTimes,
+    TimelineAnswer,
     VersionsAnswer,
 )
 
@@ -42,3 +45,16 @@ async def read_evaluations(door: Door, task: str) -> list[EvaluationOf]:
         found += answer.evaluations
         if not answer.has_more:
             return found
+
+
+async def read_timeline(door: Door, cursor: str | None, *, tasks: int, steps: int) -> tuple[list[TaskTimes], str | None]:
+    """Times of the latest steps of the newest tasks after `cursor` that have any, `tasks` of them or a few more, and the next cursor.
+
+    Raises: as `Door.ask`.
+    """
+    found: list[TaskTimes] = []
+    while True:
+        answer = await door.ask("timeline", AskTimeline(cursor=cursor, steps=steps), TimelineAnswer)
+        found, cursor = [*found, *answer.tasks], answer.cursor
+        if cursor is None or len(found) >= tasks:
+            return found, cursor

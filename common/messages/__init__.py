@@ -88,6 +88,7 @@ from common.messages.packages import (
 from common.messages.progress import (
     AskEvaluations,
     AskSteps,
+    AskTimeline,
     AskVersions,
     EvaluationOf,
     EvaluationsAnswer,
@@ -96,6 +97,8 @@ from common.messages.progress import (
     StepOf,
     StepsAnswer,
     StepTimes,
+    TaskTimes,
+    TimelineAnswer,
     VersionOf,
     VersionsAnswer,
 )

@@ -26,6 +26,7 @@ Those about what one task has come to, `progress.py`:
     evaluations  AskEvaluations  EvaluationsAnswer  finished evaluations, a page at a time
     versions     AskVersions     VersionsAnswer     stored versions, the latest and the best
     samples      AskSamples      SamplesAnswer      whole attempts of one step, and steps that have some (`samples.py`)
+    timeline     AskTimeline     TimelineAnswer     when the stages of the latest steps ended, of all tasks, a page at a time
 
 A request in JSON is answered in JSON, one in MessagePack in MessagePack; an empty one counts as an empty JSON object.
 """

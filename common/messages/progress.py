@@ -27,6 +27,27 @@ class AskEvaluations(Message, kind="ask-evaluations.1"):
     """None: evaluations of `version` by all protocols, and those of later versions, are answered."""
 
 
+class AskTimeline(Message, kind="ask-timeline.1"):
+    """Tasks by age, the newest first."""
+
+    cursor: str | None = Field(default=None, max_length=128, pattern=rf"^[0-9]{{1,20}}~{TASK_ID_PATTERN[1:]}")
+    """`cursor` of the page before; None for the first."""
+    steps: int = Field(default=1000, ge=1, le=1000)
+    """Maximum steps of a task, the latest."""
+
+
+class TaskTimes(Value):
+    task: str
+    steps: bytes
+    """Records of 32 bytes by version (`common/step_times.py`); empty for a task without steps."""
+
+
+class TimelineAnswer(Message, kind="timeline-answer.1"):
+    tasks: list[TaskTimes]
+    cursor: str | None
+    """For the next page; None on the last."""
+
+
 class StepTimes(Value):
     """Unix times. The trainer's are by its own clock."""
 

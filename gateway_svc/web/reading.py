@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from common.door import progress
 from common.door.asking import Door, UnknownHere
 from common.door.billing import Billing
 from common.door.failures import read_failures
@@ -44,8 +45,8 @@ AT_ONCE = 3
 SPARK_STEPS = 40
 """Latest steps of a task in the list of tasks."""
 TIMELINE_TASKS = 100
-"""Latest tasks of a timeline."""
-TIMELINE_STEPS = 200
+"""Tasks of a timeline; a page may have a few more."""
+TIMELINE_STEPS = 1000
 """Latest steps of each of them."""
 
 T = TypeVar("T")
@@ -108,12 +109,10 @@ async def read_samples(door: Door, task: str, step: int | None) -> SamplesAnswer
     return await door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
 
 
-async def read_timeline(door: Door) -> list[TaskLine]:
-    """Latest tasks with their latest steps; a task without a step has no line."""
-    page = await door.ask("tasks", AskTasks(sort="created", descending=True, most=TIMELINE_TASKS), TasksAnswer)
-    begun = [status for status in page.tasks if status.state not in ("submitted", "rejected")]
-    steps = await _each(begun, lambda status: latest_steps(door, status, TIMELINE_STEPS))
-    return [line_of(status, of_task) for status, of_task in zip(begun, steps, strict=True) if of_task]
+async def read_timeline(door: Door, cursor: str | None) -> tuple[list[TaskLine], str | None]:
+    """The newest tasks after `cursor` with their latest steps, and the next cursor; a task without a step has no line."""
+    found, cursor = await progress.read_timeline(door, cursor, tasks=TIMELINE_TASKS, steps=TIMELINE_STEPS)
+    return [line_of(one) for one in found], cursor
 
 
 async def read_runs(door: Door, tasks: Sequence[str]) -> list[Run]:

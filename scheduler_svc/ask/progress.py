@@ -6,21 +6,25 @@ from common.messages import (
     AskEvaluations,
     AskSteps,
     AskTask,
+    AskTimeline,
     AskVersions,
     EvaluationsAnswer,
     SpecAnswer,
     StepsAnswer,
+    TimelineAnswer,
     VersionsAnswer,
     as_json,
 )
 from scheduler_svc.ask.question import Question, page
-from scheduler_svc.store.asked import progress
+from scheduler_svc.store.asked import progress, timeline
 from scheduler_svc.store.asked.progress import AskedTask
 
 MOST = 200
 """Maximum steps, and versions, of a page."""
 MOST_EVALUATIONS = 20
 """Maximum evaluations of a page: each is read prompt by prompt."""
+MOST_OF_TIMELINE = 8
+"""Maximum tasks of a page of the timeline: of so many, 1,000 steps each fill it."""
 AFTER_EVERY_NAME = "~"
 """Sorts above every name of a protocol."""
 
@@ -62,6 +66,14 @@ async def answer_evaluations(question: Question, request: AskEvaluations) -> Eva
         found = await progress.evaluations_after(connection, task, after, best, most=MOST_EVALUATIONS)
     kept = page(found)
     return EvaluationsAnswer(evaluations=kept, has_more=len(kept) < len(found) or len(found) == MOST_EVALUATIONS)
+
+
+async def answer_timeline(question: Question, request: AskTimeline) -> TimelineAnswer:
+    async with question.reading() as connection:
+        found, cursors = await timeline.step_times(connection, question.tenant, request, most=MOST_OF_TIMELINE)
+    kept = page(found)
+    has_more = len(kept) < len(found) or len(found) == MOST_OF_TIMELINE
+    return TimelineAnswer(tasks=[one for one in kept if one.steps], cursor=cursors[len(kept) - 1] if has_more else None)
 
 
 async def _task(connection: AsyncConnection, question: Question, task: str) -> AskedTask:

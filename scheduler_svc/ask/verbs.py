@@ -23,6 +23,7 @@ from common.messages import (
     AskTask,
     AskTasks,
     AskTerms,
+    AskTimeline,
     AskUsage,
     AskVersions,
     Message,
@@ -33,7 +34,7 @@ from scheduler_svc.ask.audit import answer_audit
 from scheduler_svc.ask.billing import answer_budgets, answer_invoice, answer_prices
 from scheduler_svc.ask.deployment import answer_envs, answer_pools, answer_replicas
 from scheduler_svc.ask.files import answer_file_chunk, answer_files
-from scheduler_svc.ask.progress import answer_evaluations, answer_spec, answer_steps, answer_versions
+from scheduler_svc.ask.progress import answer_evaluations, answer_spec, answer_steps, answer_timeline, answer_versions
 from scheduler_svc.ask.question import Question
 from scheduler_svc.ask.samples import answer_samples
 from scheduler_svc.ask.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
@@ -71,6 +72,7 @@ VERBS = {
     "versions": Verb(AskVersions, answer_versions),
     "terms": Verb(AskTerms, answer_terms),
     "samples": Verb(AskSamples, answer_samples),
+    "timeline": Verb(AskTimeline, answer_timeline),
     "adapter": Verb(AskAdapter, answer_adapter),
     "chunk": Verb(AskChunk, answer_chunk),
 }

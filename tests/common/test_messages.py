@@ -302,6 +302,8 @@ ASKS: list[Message] = [
         evaluations=[messages.EvaluationOf(version=1, protocol="main", finished_s=2.0, is_best=True, report={"reward": 0.5})],
         has_more=False,
     ),
+    messages.AskTimeline(cursor="1000000~a", steps=10),
+    messages.TimelineAnswer(tasks=[messages.TaskTimes(task="a", steps=b"\x01" * 32)], cursor=None),
     messages.AskVersions(task="a", after=1),
     messages.VersionsAnswer(
         versions=[

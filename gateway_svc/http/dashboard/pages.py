@@ -21,10 +21,11 @@ from gateway_svc.web.views.charts import OVERS, Over
 from gateway_svc.web.views.compare import MAX_RUNS, compared, differences
 from gateway_svc.web.views.listing import COLUMNS, STATES, wanted_tasks
 from gateway_svc.web.views.samples import BYS, LEGENDS, By, samples_page
-from gateway_svc.web.views.timeline import STAGES, as_data
+from gateway_svc.web.views.timeline import STAGES, as_data, load_of
 
 TaskId = Annotated[str, Path(pattern=TASK_ID_PATTERN)]
 Text = Annotated[str, Query(max_length=200)]
+TimelineCursor = Annotated[str, Query(pattern=rf"^$|^[0-9]{{1,20}}~{TASK_ID_PATTERN[1:]}")]
 
 router = APIRouter(route_class=PageRoute)
 
@@ -89,15 +90,18 @@ async def new_task(
 
 
 @router.get("/timeline")
-async def timeline(visitor: Filtered) -> Response:
-    lines = await reading.read_timeline(visitor.caller.door)
-    limits = {"most_tasks": reading.TIMELINE_TASKS, "most_steps": reading.TIMELINE_STEPS}
-    return visitor.page("timeline", lines=lines, stages=STAGES, **limits)
+async def timeline(visitor: Filtered, cursor: TimelineCursor = "") -> Response:
+    """`cursor`: as the page before says, where a tenant has more tasks than a page."""
+    lines, following = await reading.read_timeline(visitor.caller.door, cursor or None)
+    load = zip(STAGES, load_of(lines), strict=True)
+    return visitor.page(
+        "timeline", lines=lines, load=load, stages=STAGES, most_steps=reading.TIMELINE_STEPS, cursor=cursor, following=following
+    )
 
 
 @router.get("/timeline.json")
-async def timeline_data(visitor: Filtered) -> Response:
-    lines = await reading.read_timeline(visitor.caller.door)
+async def timeline_data(visitor: Filtered, cursor: TimelineCursor = "") -> Response:
+    lines, _ = await reading.read_timeline(visitor.caller.door, cursor or None)
     return JSONResponse(as_data(lines, {line.task: f"{visitor.root}/tasks/{line.task}" for line in lines}))
 
 

@@ -1,80 +1,96 @@
-"""Stages of every step, for a Gantt chart: one row a task, one colour a stage."""
+"""Stages of every step, for a Gantt chart: one row a task, one colour a stage; and how many steps are in each stage at once."""
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from common.messages import StepDurations, StepOf, StepTimes, TaskStatus
+import numpy as np
+from numpy.typing import NDArray
+
+from common.messages import TaskTimes
+from common.step_times import MISSING, unpack_steps
 
 STAGES = ("sampling", "waiting for batch", "waiting for trainer", "training", "publishing")
 
 
 @dataclass(frozen=True)
-class Span:
-    stage: int
-    """Index in STAGES."""
-    version: int
-    begin_s: float
-    """Unix time."""
-    end_s: float
+class TaskLine:
+    task: str
+    records: NDArray[np.void]
+    """As `unpack_steps` has them."""
+    spans: NDArray[np.float64]
+    """Of each step, stage, begin and end: Unix times, NaN for stages that have not ended. Shape (steps, 5, 2)."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.records)
+
+    @property
+    def totals(self) -> list[float]:
+        """Seconds of each stage, over the steps that are shown."""
+        return [float(seconds) for seconds in np.nansum(self.spans[:, :, 1] - self.spans[:, :, 0], axis=0)]
 
 
 @dataclass(frozen=True)
-class TaskLine:
-    task: str
-    name: str
-    spans: Sequence[Span]
-    totals: Sequence[float]
-    """Seconds of each stage, over the steps that are shown."""
-    steps: int
+class Load:
+    """Of one stage, over all tasks that are shown, from the first span to the last."""
+
+    mean: float
+    """Steps at once."""
+    highest: int
+    busy: float
+    """Share of the time in which it has any, from 0 to 1."""
 
 
-def spans_of(step: StepOf) -> list[Span]:
-    """Stages that have ended. The trainer's clock is another one, so that a stage may end before it began: it has no length then."""
-    times: StepTimes = step.times
-    bounds = [
-        (times.first_admitted_s, times.last_sampled_s),
-        (times.last_sampled_s, times.batched_s),
-        (times.batched_s, times.started_s),
-        (times.started_s, times.trained_s),
-        (times.trained_s, times.advanced_s),
-    ]
-    return [
-        Span(stage, step.version, begin, max(begin, end))
-        for stage, (begin, end) in enumerate(bounds)
-        if begin is not None and end is not None
-    ]
+def line_of(times: TaskTimes) -> TaskLine:
+    """The trainer's clock is another one, so that a stage may end before it began: it has no length then."""
+    records = unpack_steps(times.steps)
+    ends = np.where(records["ms"] == MISSING, np.nan, records["admitted_s"][:, None] + records["ms"] / 1000)
+    begins = np.concatenate([records["admitted_s"][:, None], ends[:, :-1]], axis=1)
+    known = ~np.isnan(begins) & ~np.isnan(ends)
+    spans = np.stack([begins, np.fmax(begins, ends)], axis=2)
+    return TaskLine(times.task, records, np.where(known[:, :, None], spans, np.nan))
 
 
-def line_of(status: TaskStatus, steps: Sequence[StepOf]) -> TaskLine:
-    seconds = [_seconds(step.durations) for step in steps]
-    totals = [sum(of_step[stage] for of_step in seconds) for stage in range(len(STAGES))]
-    return TaskLine(status.task, status.name, [span for step in steps for span in spans_of(step)], totals, len(steps))
+def load_of(lines: Sequence[TaskLine]) -> list[Load]:
+    """One for each of STAGES: queues are the stages that wait."""
+    spans = np.concatenate([line.spans for line in lines]) if lines else np.empty((0, len(STAGES), 2))
+    if not len(spans):
+        return [Load(0.0, 0, 0.0) for _ in STAGES]
+    whole_s = float(np.nanmax(spans) - np.nanmin(spans))
+    return [_load(spans[~np.isnan(spans[:, stage, 0]), stage], whole_s) for stage in range(len(STAGES))]
+
+
+def _load(spans: NDArray[np.float64], whole_s: float) -> Load:
+    lasting = spans[spans[:, 1] > spans[:, 0]]
+    if not len(lasting) or whole_s <= 0:
+        return Load(0.0, 0, 0.0)
+    times = lasting.T.reshape(-1)
+    changes = np.repeat([1, -1], len(lasting))
+    order = np.lexsort((changes, times))  # at one moment, those that end before those that begin
+    count, gaps = np.cumsum(changes[order]), np.diff(times[order])
+    return Load(float((lasting[:, 1] - lasting[:, 0]).sum()) / whole_s, int(count.max()), float(gaps[count[:-1] > 0].sum()) / whole_s)
 
 
 def as_data(lines: Sequence[TaskLine], addresses: Mapping[str, str]) -> dict[str, object]:
-    """What the script draws: numbers, and texts that it only ever writes as text. Times are seconds since the first span."""
-    begun_s = min((span.begin_s for line in lines for span in line.spans), default=0.0)
+    """What the script draws: arrays of numbers, and texts that it only ever writes as text. Times are seconds since the first span."""
+    begun_s = min((float(line.records["admitted_s"].min()) for line in lines), default=0.0)
     return {
         "begun_s": begun_s,
         "stages": STAGES,
+        "missing": MISSING,
         "tasks": [
             {
                 "task": line.task,
                 "address": addresses[line.task],
-                "spans": [
-                    [span.stage, span.version, round(span.begin_s - begun_s, 3), round(span.end_s - begun_s, 3)] for span in line.spans
-                ],
+                "versions": _base64(line.records["version"], "<i4"),
+                "begins": _base64(line.records["admitted_s"] - begun_s, "<f8"),
+                "ms": _base64(line.records["ms"], "<i4"),
             }
             for line in lines
         ],
     }
 
 
-def _seconds(durations: StepDurations) -> tuple[float, ...]:
-    return (
-        durations.sampling_s,
-        durations.wait_for_batch_s,
-        durations.wait_for_trainer_s or 0.0,
-        durations.training_s or 0.0,
-        durations.publishing_s or 0.0,
-    )
+def _base64(values: NDArray[np.generic], kind: str) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode()

@@ -1,6 +1,7 @@
 """Pages in a headless Chromium, with a real scheduler behind them."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from itertools import permutations
 
@@ -86,20 +87,37 @@ async def test_charts_and_timeline_are_drawn_and_moved_by_keyboard(played: Site)
         charts, tables = await page.locator(".plot canvas").count(), await page.locator(".chart details table").count()
         await page.goto(f"{played.root}/timeline")
         await settle(page)
-        canvas = page.locator("canvas")
+        canvas = page.locator("#gantt .tasks")
         await canvas.focus()
-        before = await canvas.evaluate("canvas => canvas.toDataURL()")
-        await page.keyboard.press("+")
-        await page.locator("canvas[data-drawn='2']").wait_for()
-        zoomed = await canvas.evaluate("canvas => canvas.toDataURL()")
-        await page.keyboard.press("0")
-        await page.locator("canvas[data-drawn='3']").wait_for()
-        whole = await canvas.evaluate("canvas => canvas.toDataURL()")
+        pictures = [await picture(page)]
+        for key in ("+", "0"):
+            await page.keyboard.press(key)
+            pictures.append(await picture(page))
+        await tab_to(page, "document.activeElement.name === 'version'", "Shift+Tab")
+        await page.keyboard.type("2")
+        await page.keyboard.press("Enter")
+        pictures.append(await picture(page))
+        tip = await page.locator("#gantt .tip").text_content()
+        await page.keyboard.type("9")
+        await page.keyboard.press("Enter")
+        absent = await page.locator("#gantt .tip").text_content()
+        shown = await page.locator("#gantt .load").is_visible()
+    before, zoomed, whole, of_step = pictures
 
     assert charts == tables == 6
     assert before != zoomed
     assert before == whole
+    assert of_step not in (before, zoomed)
+    assert re.fullmatch(r"letters-\d, step to version 2: .* s from .* s on", tip or "")
+    assert absent == "There is no step to this version here."
+    assert shown
     assert seen.console == []
+
+
+async def picture(page: Page) -> str:
+    """Of the timeline, once it is drawn as it is now."""
+    await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return await page.locator("#gantt .tasks").evaluate("canvas => canvas.toDataURL()")
 
 
 async def test_list_and_task_change_by_themselves(site: Site) -> None:
@@ -197,11 +215,11 @@ async def press_to(page: Page, text: str) -> None:
         await page.keyboard.press("Enter")
 
 
-async def tab_to(page: Page, condition: str) -> None:
+async def tab_to(page: Page, condition: str, key: str = "Tab") -> None:
     for _ in range(200):
         if await page.evaluate(condition):
             return
-        await page.keyboard.press("Tab")
+        await page.keyboard.press(key)
     raise AssertionError(f"no focus with {condition}")
 
 

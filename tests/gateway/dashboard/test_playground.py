@@ -18,6 +18,7 @@ from gateway_svc.web.playground import Playground, Turn, as_code, first_playgrou
 from tests.conftest import eventually
 from tests.gateway.dashboard.hostile import TEXTS
 from tests.gateway.dashboard.site import Keys, Site, chromium, csrf_of, looking, session
+from tests.gateway.dashboard.test_browser import tab_to
 from tests.gateway.dashboard.test_pages import texts_of
 from tests.gateway.openai.deltas import Part, Source, deltas, failing
 from tests.gateway.serving import gateway
@@ -190,18 +191,18 @@ async def test_by_keyboard_alone_tokens_are_read_and_a_stop_ends_the_request(wor
     async with _site(world, nats_url, source) as site, chromium() as browser, looking(browser, site, "mk-member") as (page, seen):
         await page.goto(f"{site.root}/playground")
         for name, text in (("model.0", "tiny"), ("model.1", "tiny"), ("text.0", "Hi")):
-            await _tab_to(page, f"document.activeElement.name === '{name}'")
+            await tab_to(page, f"document.activeElement.name === '{name}'")
             await page.keyboard.type(text)
             await page.keyboard.press("Escape")
-        await _tab_to(page, "document.activeElement.textContent === 'Send'")
+        await tab_to(page, "document.activeElement.textContent === 'Send'")
         await page.keyboard.press("Enter")
         await page.locator(".column:nth-child(2) .token:nth-child(2)").wait_for()
         begun = len(source.open)
-        await _tab_to(page, "document.activeElement.className.startsWith('token')")
+        await tab_to(page, "document.activeElement.className.startsWith('token')")
         first = await page.locator(".column:first-child .tip").text_content()
         await page.keyboard.press("ArrowRight")
         second = await page.locator(".column:first-child .tip").text_content()
-        await _tab_to(page, "document.activeElement.id === 'stop'", "Shift+Tab")
+        await tab_to(page, "document.activeElement.id === 'stop'", "Shift+Tab")
         await page.keyboard.press("Enter")
         await eventually(lambda: not source.open)
         await page.locator("#columns[data-state='done']").wait_for()
@@ -212,14 +213,6 @@ async def test_by_keyboard_alone_tokens_are_read_and_a_stop_ends_the_request(wor
     assert (second or "").startswith("“b”: 50.0 %")
     assert all(text.startswith("stopped; first token after") for text in figures)
     assert seen.console == []
-
-
-async def _tab_to(page: Page, condition: str, key: str = "Tab") -> None:
-    for _ in range(200):
-        if await page.evaluate(condition):
-            return
-        await page.keyboard.press(key)
-    raise AssertionError(f"no focus with {condition}")
 
 
 @pytest.mark.slow

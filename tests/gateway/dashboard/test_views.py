@@ -2,19 +2,24 @@
 
 import csv
 import io
+from base64 import b64decode
+from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
+from typing import Any
 
+import numpy as np
 import pytest
 
-from common.messages import InvoiceLine, TaskUsage, WhyAnswer
+from common.messages import InvoiceLine, TaskTimes, TaskUsage, WhyAnswer
+from common.step_times import MISSING, pack_steps, unpack_steps
 from gateway_svc.web import figures
 from gateway_svc.web.sparkline import HEIGHT, WIDTH, sparkline
 from gateway_svc.web.views.charts import chart, thinned
 from gateway_svc.web.views.compare import Run, compared, differences
 from gateway_svc.web.views.listing import Listing, listing, wanted_tasks
 from gateway_svc.web.views.task import flat, places, task_charts
-from gateway_svc.web.views.timeline import as_data, line_of, spans_of
+from gateway_svc.web.views.timeline import as_data, line_of, load_of
 from gateway_svc.web.views.usage import as_csv, usage_page
 from tests.gateway.dashboard.made import evaluation, status, step
 
@@ -93,33 +98,57 @@ def test_addresses_of_a_listing_keep_its_filters_and_begin_at_the_first_page() -
     assert (found.direction("reward"), found.direction("id")) == ("descending", None)
 
 
+WHOLE = (4, 5, 7, 10, 10.5)
+"""Ends of a step's stages, in seconds after its admission."""
+
+
+def times(*steps: tuple[float, Sequence[float | None]], task: str = "a") -> TaskTimes:
+    """Of steps that are admitted then, and whose stages end so."""
+    ends = [[one[1][stage] for one in steps] for stage in range(5)]
+    return TaskTimes(task=task, steps=pack_steps(range(1, len(steps) + 1), [one[0] for one in steps], ends))
+
+
 def test_spans_of_a_step_are_its_stages() -> None:
-    assert [(one.stage, one.begin_s, one.end_s) for one in spans_of(step(1))] == [
-        (0, 10, 14),
-        (1, 14, 15),
-        (2, 15, 17),
-        (3, 17, 20),
-        (4, 20, 20.5),
-    ]
+    assert line_of(times((10, WHOLE))).spans.tolist() == [[[10, 14], [14, 15], [15, 17], [17, 20], [20, 20.5]]]
 
 
 def test_stage_that_has_not_ended_or_ended_before_it_began_has_no_length() -> None:
-    one = step(1)
-    with_trainer = one.model_copy(update={"times": one.times.model_copy(update={"started_s": None, "trained_s": None, "advanced_s": None})})
-    skewed = one.model_copy(update={"times": one.times.model_copy(update={"started_s": 5.0})})
+    with_trainer = line_of(times((10, (4, 5, None, None, None))))
+    skewed = line_of(times((10, (4, 5, -5, 10, 10.5))))
 
-    assert [span.stage for span in spans_of(with_trainer)] == [0, 1]
-    assert [span.end_s - span.begin_s for span in spans_of(skewed)] == [4, 1, 0, 15, 0.5]
+    assert np.isnan(with_trainer.spans[0, :, 0]).tolist() == [False, False, True, True, True]
+    assert with_trainer.totals == [4, 1, 0, 0, 0]
+    assert skewed.totals == [4, 1, 0, 15, 0.5]
 
 
 def test_timeline_adds_up_stages_and_sends_times_from_its_begin() -> None:
-    line = line_of(status("a"), [step(1), step(2)])
-    data = as_data([line], {"a": "/ui/tasks/a"})
+    line = line_of(times((10, WHOLE), (20, WHOLE)))
+    data: dict[str, Any] = as_data([line], {"a": "/ui/tasks/a"})
+    of_task = data["tasks"][0]
 
     assert (line.steps, line.totals) == (2, [8, 2, 4, 6, 1])
     assert data["begun_s"] == 10
-    assert data["tasks"][0]["spans"][5] == [0, 2, 10, 14]  # type: ignore[index]
+    assert np.frombuffer(b64decode(of_task["begins"]), "<f8").tolist() == [0, 10]
+    assert np.frombuffer(b64decode(of_task["versions"]), "<i4").tolist() == [1, 2]
+    assert np.frombuffer(b64decode(of_task["ms"]), "<i4").tolist() == [4000, 5000, 7000, 10000, 10500] * 2
     assert as_data([], {})["tasks"] == []
+
+
+def test_load_is_of_all_tasks_at_once() -> None:
+    lines = [line_of(times((0, WHOLE), (4, WHOLE))), line_of(times((0, WHOLE), (20, (10, None, None, None, None)), task="b"))]
+    sampling, batch, trainer, *_ = load_of(lines)
+
+    assert (sampling.mean, sampling.highest, sampling.busy) == pytest.approx((22 / 30, 2, 18 / 30))
+    assert (batch.mean, batch.highest, batch.busy) == pytest.approx((3 / 30, 2, 2 / 30))
+    assert (trainer.mean, trainer.highest, trainer.busy) == pytest.approx((6 / 30, 2, 4 / 30))
+    assert load_of([])[0].highest == 0
+
+
+def test_packed_steps_are_as_they_were() -> None:
+    extreme = [[0.0], [1e12], [-1e12], [None], [-0.0015]]
+    (record,) = unpack_steps(pack_steps([7], [1.5e9], extreme))
+    assert (record["version"], record["admitted_s"]) == (7, 1.5e9)
+    assert record["ms"].tolist() == [0, 2**31 - 1, -(2**31) + 1, MISSING, -2]
 
 
 def test_specs_differ_by_field() -> None:

@@ -26,7 +26,7 @@ from tests.scheduler.stages import ControlVerb, World, spec
 
 TENANTS = ("acme", "globex")
 CONTROLS: tuple[ControlVerb, ...] = ("cancel", "pause", "resume", "delete")
-ABOUT_NO_TASK = ("tasks", "usage", "failures", "envs", "pools", "replicas", "invoice", "prices", "budgets", "access")
+ABOUT_NO_TASK = ("tasks", "timeline", "usage", "failures", "envs", "pools", "replicas", "invoice", "prices", "budgets", "access")
 ABOUT_A_TASK = {
     "status": {},
     "why": {},

@@ -30,6 +30,7 @@ from common.messages import (
     AskTask,
     AskTasks,
     AskTerms,
+    AskTimeline,
     AskUsage,
     AskVersions,
     Message,
@@ -117,6 +118,7 @@ REQUESTS: dict[str, Message] = {
     "envs": AskDeployment(), "adapter": AskAdapter(task=TASK), "spec": AskTask(task=TASK), "steps": AskSteps(task=TASK),
     "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK), "samples": AskSamples(task=TASK),
     "terms": AskTerms(),
+    "timeline": AskTimeline(),
     "tasks, by reward": AskTasks(sort="reward", descending=True, cursor=f"0.0~{TASK}"), "tasks, by state": AskTasks(sort="state"),
     "tasks, by age": AskTasks(sort="created", pool="tiny", states=["running"], name="x", text="250"),
 }  # fmt: skip

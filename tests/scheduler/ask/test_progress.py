@@ -7,10 +7,11 @@ import pytest
 
 from common.bus import Bus
 from common.door.asking import Door
-from common.door.progress import read_evaluations, read_steps, read_versions
+from common.door.progress import read_evaluations, read_steps, read_timeline, read_versions
 from common.evaluation.report import EvaluationReport
-from common.messages import EvaluationsAnswer, GroupContext, SpecAnswer, StepsAnswer, VersionsAnswer, from_json
+from common.messages import EvaluationsAnswer, GroupContext, SpecAnswer, StepsAnswer, TimelineAnswer, VersionsAnswer, from_json
 from common.spec import parse_spec
+from common.step_times import MISSING, unpack_steps
 from scheduler_svc.ask import progress
 from tests.conftest import eventually
 from tests.scheduler.ask.asking import asker, world_with_blobs
@@ -156,3 +157,25 @@ async def test_the_door_reads_every_page(
 def _of(value: float | None) -> float:
     assert value is not None
     return value
+
+
+async def test_timeline_has_the_times_of_the_steps(bus: Bus, nats_url: str, database_url: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(progress, "MOST_OF_TIMELINE", 2)
+    async with world_with_blobs(bus, database_url, tmp_path, untrained=["c"]) as world, asker(nats_url) as asks:
+        await world.begin("c", batches=1)
+        await world.run("a")
+        await world.run("b", spec(tenant="globex"))
+        await world.run("d")
+        door = Door(bus, nats_url, "acme")
+        found, cursor = await read_timeline(door, None, tasks=100, steps=1000)
+        assert [one.task for one in found] == ["d", "a", "c"] and cursor is None
+        assert [len(unpack_steps(one.steps)) for one in found] == [3, 3, 1]
+        for step, record in zip(await read_steps(door, "a"), unpack_steps(found[1].steps), strict=True):
+            times = step.times
+            ends = [times.last_sampled_s, times.batched_s, times.started_s, times.trained_s, times.advanced_s]
+            assert (record["version"], record["admitted_s"]) == (step.version, pytest.approx(times.first_admitted_s, abs=1e-5))
+            assert record["ms"].tolist() == pytest.approx([1000 * (_of(end) - times.first_admitted_s) for end in ends], abs=0.6)
+        assert unpack_steps(found[2].steps)["ms"][0].tolist()[2:] == [MISSING] * 3
+        first = await asks.ask(TimelineAnswer, "acme", "timeline", steps=2)
+        assert [unpack_steps(one.steps)["version"].tolist() for one in first.tasks] == [[2, 3], [2, 3]] and first.cursor
+        assert {one.task for one in (await read_timeline(Door(bus, nats_url), None, tasks=100, steps=1))[0]} == {"a", "b", "c", "d"}

@@ -48,6 +48,8 @@ GARBAGE = [
     ("steps", b"{}", "task: Field required"),
     ("steps", b'{"task": "a", "after": 2147483648}', "after: Input should be less than or equal to 2147483647"),
     ("samples", b'{"task": "a", "step": 0}', "step: Input should be greater than or equal to 1"),
+    ("timeline", b'{"cursor": "a"}', "cursor: String should match pattern"),
+    ("timeline", b'{"steps": 1001}', "steps: Input should be less than or equal to 1000"),
     ("versions", b'{"task": "a", "after": -1}', "after: Input should be greater than or equal to 0"),
     ("evaluations", b'{"task": "a", "protocol": "A B"}', "protocol: String should match pattern"),
     ("spec", b'{"task": ""}', "task: String should match pattern"),
