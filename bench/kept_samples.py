@@ -1,7 +1,7 @@
 """Time that a step spends on its samples: `python -m bench.kept_samples`. Less than a minute on one core. Prints JSON.
 
-Steps of the tiny model, as in `bench.trainer_overhead`, that keep 4 attempts each. Counted is the processor time of choosing them and putting
-them together, and of making the message, against that of the whole step. Publishing it is beside the step, and no step waits for it.
+Steps of the tiny model, as in `bench.trainer_overhead`, that keep 4 attempts each. Counted is the processor time of choosing them and
+putting them together, and of making the message, against that of the whole step. Publishing is beside the step, and no step waits for it.
 """
 
 import json
