@@ -22,7 +22,7 @@ class KeptAttempt(Value):
 
     group: int
     member: int
-    version: int = Field(ge=0)
+    version: int
     """Version of the policy that sampled it."""
     reward: float
     components: dict[str, float] = {}

@@ -317,6 +317,25 @@ ASKS: list[Message] = [
     ),
     messages.AskRefused(code="unknown", reason="r"),
 ]
+ATTEMPT = messages.KeptAttempt(
+    group=1,
+    member=0,
+    version=0,
+    reward=0.5,
+    components={"correct": 1.0},
+    advantage=-0.5,
+    finish="stop",
+    turns=1,
+    tokens=messages.TokenRecord(ids=bytes(8), logprobs=bytes(8), sampled=b"\x00\x01"),
+    trainer_logprobs=bytes(8),
+)
+KEPT = messages.StepSamples(tenant="t", task="a", pool="p", version=1, attempts=[ATTEMPT], left_out=1)
+SAMPLES += [
+    KEPT,
+    messages.AskSamples(task="a", step=1),
+    messages.SamplesAnswer(task="a", steps=[1], samples=KEPT),
+    messages.TextsRequest(request="r", gateway="g-1", pool="p", ids=bytes(8), answer_by_s=1.0),
+]
 SAMPLES += ASKS
 BY_KIND = {sample.kind: sample for sample in SAMPLES}
 

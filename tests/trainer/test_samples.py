@@ -150,3 +150,9 @@ def test_components_that_are_no_numbers_are_left_out(policy: Policy) -> None:
         for group in groups_of("a", 0)
     ]
     assert _kept(policy, groups, samples=1).attempts[0].components == {"a": 1.0}
+
+
+def test_error_in_keeping_costs_the_samples_and_not_the_step(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _kept(policy, groups_of("a", 0), samples=4)
+    monkeypatch.setattr("trainer_svc.algorithm.kept_attempts.choose", lambda *_: 1 / 0)
+    assert whole.attempts and _kept(policy, groups_of("a", 0), samples=4) == KeptAttempts()

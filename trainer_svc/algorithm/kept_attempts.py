@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from common.messages import KeptAttempt, TokenRecord
@@ -19,6 +20,8 @@ from trainer_svc.model.packing import Row, Sample
 
 MAX_NAME_CHARS = 100
 """Maximum length of the name of a reward's component."""
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,24 @@ def kept_attempts(
 ) -> KeptAttempts:
     """`minibatches`: as `step.weighted_samples` deals the groups. `passed`: rows and measurements of each minibatch's first update.
 
-    `version`: before the step. The same step keeps the same attempts.
+    `version`: before the step. The same step keeps the same attempts. An error here keeps none, as the step does not need them.
     """
     if not spec.keep.samples:
         return KeptAttempts()
+    try:
+        return _kept(groups, minibatches, passed, version, spec)
+    except Exception:
+        log.exception("samples_not_kept", version=version + 1)
+        return KeptAttempts()
+
+
+def _kept(
+    groups: Sequence[Group],
+    minibatches: Sequence[Sequence[Sequence[Sample]]],
+    passed: Iterable[tuple[Sequence[Row], TokenMeasurements]],
+    version: int,
+    spec: TaskSpec,
+) -> KeptAttempts:
     chosen = choose(_places(groups, minibatches), spec.keep.samples, f"{spec.seed}:{version}")
     parts = _parts(passed, {place.sample for place in chosen})
     attempts, size = list[KeptAttempt](), 0
