@@ -24,6 +24,7 @@ from common.messages import (
     AskEvaluations,
     AskEvents,
     AskFailures,
+    AskFiles,
     AskInvoice,
     AskSteps,
     AskTask,
@@ -111,7 +112,7 @@ REQUESTS: dict[str, Message] = {
     "tasks": AskTasks(), "status": AskTask(task=TASK), "events": AskEvents(task=TASK), "usage": AskUsage(), "why": AskTask(task=TASK),
     "why, of a step": AskTask(task=f"{ASKED}-1"),
     "invoice": AskInvoice(), "budgets": AskBudgets(), "access": AskAccess(), "audit": AskAudit(), "failures": AskFailures(),
-    "envs": AskDeployment(), "adapter": AskAdapter(task=TASK), "spec": AskTask(task=TASK), "steps": AskSteps(task=TASK),
+    "envs": AskDeployment(), "files": AskFiles(), "adapter": AskAdapter(task=TASK), "spec": AskTask(task=TASK), "steps": AskSteps(task=TASK),
     "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK),
     "tasks, by reward": AskTasks(sort="reward", descending=True, cursor=f"0.0~{TASK}"), "tasks, by state": AskTasks(sort="state"),
     "tasks, by age": AskTasks(sort="created", pool="tiny", states=["running"], name="x", text="250"),
@@ -174,6 +175,6 @@ async def test_an_ask_does_not_read_the_rows_of_others(bus: Bus, postgres_port: 
 
 
 def test_no_verb_with_rows_is_left_out() -> None:
-    assert set(VERBS) - set(REQUESTS) == {"prices", "pools", "replicas", "chunk"}, (
+    assert set(VERBS) - set(REQUESTS) == {"prices", "pools", "replicas", "chunk", "file-chunk"}, (
         "a list of all, none of the database's, and what `adapter` reads"
     )
