@@ -5,7 +5,7 @@ import uuid
 from pathlib import Path
 
 from common.blobs import Blobs
-from common.errors import Reject
+from common.errors import Reject, Unavailable
 from common.messages import MAX_FILE_BYTES, file_blob
 from env_svc.concurrency.single_flight import SingleFlightCache
 from env_svc.errors import WrongOptions
@@ -27,9 +27,11 @@ class FileStore:
 
     async def _fetched(self, tenant: str, digest: str) -> RowFile:
         path = self._folder / f"{digest[:16]}.{uuid.uuid4().hex}"
-        await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True)
         try:
+            await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True)
             await self._blobs.fetch_file(file_blob(tenant, digest), digest, path, most_bytes=MAX_FILE_BYTES)
+            return await asyncio.to_thread(RowFile, path)
         except Reject as error:
             raise WrongOptions(f"file-{digest} cannot be read: {error}") from None
-        return await asyncio.to_thread(RowFile, path)
+        except OSError as error:
+            raise Unavailable(f"no file can be kept in {self._folder}: {error.strerror}") from None

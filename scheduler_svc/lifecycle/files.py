@@ -6,6 +6,7 @@ The tasks that name a file, `file:<id>` or by an option, need it to be their ten
 import asyncio
 import hashlib
 import json
+import shutil
 import tempfile
 from dataclasses import replace
 
@@ -23,14 +24,19 @@ from scheduler_svc.store.queries.packages import Key, Package
 from scheduler_svc.store.states import PackageState
 from scheduler_svc.store.transaction import Transaction
 
+NO_ROOM = "package: the scheduler has room for {free} bytes of a file that it checks, and this has {size}; an operator may give more"
+
 log = structlog.get_logger()
 
 
 async def complete_file(tx: Transaction, key: Key, blobs: Blobs) -> None:
-    """Check and store the file whose parts are all there. Raises: Unavailable when the blob store is, or this machine's disk is full."""
+    """Check and store the file whose parts are all there. Raises: Unavailable when the blob store is."""
     package = await packages.lock(tx.connection, key)
     if package is None or package.state != PackageState.UPLOADING or await packages.kept_bytes(tx.connection, key) < package.size_bytes:
         return None
+    if (free := shutil.disk_usage(tempfile.gettempdir()).free) < package.size_bytes:
+        log.error("no_room_for_file", bytes=package.size_bytes, free_bytes=free, folder=tempfile.gettempdir())
+        return await _drop(tx, package, NO_ROOM.format(size=package.size_bytes, free=free))
     with tempfile.TemporaryFile(prefix="marlaas-file-") as copy:
         reading = _Reading()
         for begin in range(0, package.size_bytes, PART_BYTES):
@@ -39,8 +45,7 @@ async def complete_file(tx: Transaction, key: Key, blobs: Blobs) -> None:
             await asyncio.to_thread(copy.write, part)
         found = reading.digest.hexdigest()
         if found != package.digest:
-            await packages.delete_package(tx.connection, key)
-            return emit(tx, package, "package", {"reasons": [OTHER_DIGEST.format(found=found)]})
+            return await _drop(tx, package, OTHER_DIGEST.format(found=found))
         objection = reading.finish()
         if not objection:
             copy.seek(0)
@@ -49,6 +54,12 @@ async def complete_file(tx: Transaction, key: Key, blobs: Blobs) -> None:
     await packages.forget_parts(tx.connection, key)
     await _settle(tx, package, objection, reading.checker.rows)
     return None
+
+
+async def _drop(tx: Transaction, package: Package, reason: str) -> None:
+    """Delete what has arrived of a file, which its tenant may send again."""
+    await packages.delete_package(tx.connection, (package.tenant, package.digest))
+    emit(tx, package, "package", {"reasons": [reason]})
 
 
 async def _settle(tx: Transaction, package: Package, objection: str, rows: int) -> None:

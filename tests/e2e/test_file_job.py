@@ -34,6 +34,7 @@ def test_a_job_on_an_uploaded_file_learns(tmp_path: Path) -> None:
     try:
         run("marlaas up", tmp_path)
         address = run("marlaas dashboard --no-open", tmp_path).strip().rpartition("/dashboard")[0]
+        run("marlaas tenants create acme", tmp_path)
         key = run("marlaas keys create acme test --http --role member", tmp_path)
         secret = next(word for word in key.split() if word.startswith("mk-"))
         client = OpenAI(base_url=f"{address}/v1", api_key=secret)

@@ -22,7 +22,7 @@ from gateway_svc.openai.files.file import PURPOSE, FileDeleted, FileObject, file
 from gateway_svc.openai.files.results import result_content, result_object
 from gateway_svc.openai.jobs.paging import Page
 from gateway_svc.openai.result_ids import task_of_result
-from gateway_svc.problems import Problem, not_found
+from gateway_svc.problems import Problem, not_found, unavailable
 
 PATH = "/v1/files"
 MAX_PAGE = 10_000
@@ -62,6 +62,8 @@ async def create_file(request: Request, caller: Acting) -> FileObject:
         async with request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=FORM_BYTES) as form:
             file, name = _file_of(dict(form.multi_items()))
             return file_object(await Files(caller.door).upload(file.file, name, tenant))
+    except OSError as error:  # the form's file is on the disk, whatever its size
+        raise unavailable(f"this replica has no room for the file: {error.strerror}") from None
     except HTTPException as error:
         if isinstance(error.__cause__, MultiPartException) or error.status_code == 400:
             raise wrong_value("", f"the form cannot be read: {error.detail}") from None

@@ -24,6 +24,7 @@ from common.messages import (
     AskEvaluations,
     AskEvents,
     AskFailures,
+    AskFiles,
     AskInvoice,
     AskSamples,
     AskSteps,
@@ -119,6 +120,7 @@ REQUESTS: dict[str, Message] = {
     "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK), "samples": AskSamples(task=TASK),
     "terms": AskTerms(),
     "timeline": AskTimeline(),
+    "files": AskFiles(),
     "tasks, by reward": AskTasks(sort="reward", descending=True, cursor=f"0.0~{TASK}"), "tasks, by state": AskTasks(sort="state"),
     "tasks, by age": AskTasks(sort="created", pool="tiny", states=["running"], name="x", text="250"),
 }  # fmt: skip
@@ -187,6 +189,6 @@ async def test_an_ask_does_not_read_the_rows_of_others(bus: Bus, postgres_port: 
 
 
 def test_no_verb_with_rows_is_left_out() -> None:
-    assert set(VERBS) - set(REQUESTS) == {"prices", "pools", "replicas", "chunk"}, (
+    assert set(VERBS) - set(REQUESTS) == {"prices", "pools", "replicas", "chunk", "file-chunk"}, (
         "a list of all, none of the database's, and what `adapter` reads"
     )

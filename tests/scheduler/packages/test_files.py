@@ -127,10 +127,10 @@ async def test_another_tenant_sees_none_of_it(bus: Bus, database_url: str) -> No
 
 async def test_a_quota_of_bytes_counts_files(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, PackageStages()) as world:
+        await send(world, *file_parts(SMALL, "one"))
+        assert (await answer(world, "package", "one"))["state"] == "usable"
         job = SetTenant(tenant="acme", request="limit", limits=[LimitValue(of="max_stored_bytes", value=len(SMALL) + 10)])
         await send(world, Outgoing(streams.set_tenant("acme"), job, "limit"))
         await world.rows_become("SELECT max_stored_bytes FROM limits WHERE tenant = 'acme'", [(len(SMALL) + 10,)])
-        await send(world, *file_parts(SMALL, "one"))
-        assert (await answer(world, "package", "one"))["state"] == "usable"
         await send(world, *file_parts(rows(4), "two"))
         assert (await answer(world, "package", "two"))["reasons"][0].startswith("max_stored_bytes: at most")

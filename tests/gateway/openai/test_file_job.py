@@ -1,0 +1,68 @@
+"""A job on an uploaded file with a real environment replica: the stock client's job is accepted, and its groups are graded."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bench.environments import turn_of
+from common import streams
+from common.bus import Bus, Delivery, Outgoing, Slots
+from common.messages import FILE_FAMILY, ReplicaReport, SampleTurns, TurnsSampled
+from tests.common.graders.test_graders import CHECK, MULTI
+from tests.conftest import at_work, eventually
+from tests.env.test_main import replica
+from tests.gateway.openai.conftest import Opened
+from tests.gateway.openai.test_files import HELD_OUT, NOTHING, by, put
+from tests.gateway.openai.test_fine_tuning import ended, strictly
+from tests.scheduler.stages import World
+
+PYTHON = {"type": "python", "name": "p", "source": "def grade(sample, item):\n    return float(sample['output_text'] == item['answer'])\n"}
+
+
+async def sampled(delivery: Delivery) -> AsyncIterator[Outgoing]:
+    """Replies of members with an even number are right: the number that the prompt asks for."""
+    message = delivery.read(SampleTurns)
+    for request in message.members:
+        out = turn_of(message.group, request)
+        assert isinstance(out.message, TurnsSampled)
+        asked = request.messages[-1].content.removeprefix("Say ").removesuffix(".")
+        turn = out.message.members[0].model_copy(update={"reply": asked if request.member % 2 == 0 else "none"})
+        yield Outgoing(out.subject, TurnsSampled(group=message.group, members=[turn]), out.message_id)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grader", [CHECK, PYTHON, MULTI], ids=["string_check", "python", "multi"])
+async def test_groups_of_a_job_on_a_file_are_graded(
+    world: World, bus: Bus, nats_url: str, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grader: dict[str, str]
+) -> None:
+    monkeypatch.setenv("MARLAAS_DATA_DIR", str(tmp_path / "data"))
+
+    async def serves() -> bool:
+        reports = await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
+        return any(FILE_FAMILY in one.families for one in reports)
+
+    with replica(nats_url, tmp_path / "log", families=FILE_FAMILY, workers="1"):
+        await eventually(serves, 60)
+        async with opened(NOTHING) as client, at_work(bus.consume(streams.rollout_samples("tiny"), sampled, Slots(16))):
+            train, held_out = await put(client), await put(client, HELD_OUT)
+            job = await client.fine_tuning.jobs.create(
+                model="tiny",
+                training_file=train.id,
+                validation_file=held_out.id,
+                method=by(grader, batch_size=4),
+                extra_body={"marlaas": {"algorithm": {"group_size": 2}}},
+            )
+            if grader is not MULTI:  # of which the client's type has one grader in place of several
+                strictly(job)
+            done = await ended(client, job.id)
+            assert done.status == "succeeded", done.error
+            [result] = done.result_files
+            steps = [json.loads(line) for line in (await client.files.content(result)).text.splitlines()]
+            assert len(steps) == 3
+            for step in steps:
+                assert step["reward"] == pytest.approx(0.5, abs=0.15 if grader is MULTI else 1e-6)
+            events = [one.data async for one in client.fine_tuning.jobs.list_events(job.id)]
+            evaluated = [one for one in events if isinstance(one, dict) and one["event"] == "evaluation"]
+            assert {one["version"] for one in evaluated} >= {0, 3}
