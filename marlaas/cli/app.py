@@ -13,7 +13,22 @@ from typing import Annotated
 
 import typer
 
-from marlaas.cli import audit, budgets, containers, database, environments, init, keys, prices, session, stack, streams, tasks, tenants
+from marlaas.cli import (
+    audit,
+    budgets,
+    chat,
+    containers,
+    database,
+    environments,
+    init,
+    keys,
+    prices,
+    session,
+    stack,
+    streams,
+    tasks,
+    tenants,
+)
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
@@ -30,7 +45,7 @@ def options(
         typer.Option(help="File with a key for NATS; default: the operator's of the stack in --data.", envvar=session.CREDS),
     ] = None,
     ca: Annotated[
-        Path | None, typer.Option(help="File with the certificates that NATS's own is checked against.", envvar=session.CA)
+        Path | None, typer.Option(help="File with the certificates that the server's own is checked against.", envvar=session.CA)
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Use the key without TLS on a network that is trusted.", envvar=session.INSECURE)
@@ -49,6 +64,7 @@ app.add_typer(database.app, name="database")
 app.add_typer(streams.app, name="streams")
 app.add_typer(containers.app, name="containers")
 app.command()(init.init)
+app.command()(chat.chat)
 for command in (stack.up, stack.down, stack.status, stack.dashboard):
     app.command()(command)
 for command in (tasks.ps, tasks.show, tasks.why, tasks.compare, stack.logs, stack.doctor, stack.psql):
