@@ -12,7 +12,7 @@ import pytest
 from common.bus import Bus
 from common.messages.access import Role
 from gateway_svc.http.application import described
-from gateway_svc.http.routes import deployment, health, records, tasks, versions
+from gateway_svc.http.routes import billing, deployment, health, records, tasks, versions
 from tests.common.access.keyed import Keyed
 from tests.gateway.entering import entering
 from tests.gateway.serving import client, gateway
@@ -177,6 +177,15 @@ async def behind_keys(keyed: Keyed, world: World) -> AsyncGenerator[tuple[str, d
 
 PERMITTED = {
     ("GET", "/v1/tasks"): ALL,
+    ("GET", "/v1/key"): ALL,
+    ("GET", "/v1/failures"): ALL,
+    ("GET", "/v1/invoice"): {"owner", "admin"},
+    ("GET", "/v1/prices"): {"owner", "admin"},
+    ("GET", "/v1/budgets"): {"owner", "admin"},
+    ("GET", "/v1/audit"): {"owner", "admin"},
+    ("POST", "/v1/failures/1/resend"): {"member", "owner", "admin"},
+    ("PUT", "/v1/tasks/slow-1"): {"member", "owner", "admin"},
+    ("GET", "/v1/tasks/slow-1/versions/1"): ALL,
     ("GET", "/v1/pools"): ALL,
     ("GET", "/v1/environments"): ALL,
     ("GET", "/v1/replicas"): ALL,
@@ -198,6 +207,9 @@ PERMITTED = {
 }
 
 
+SUBMISSIONS = {("POST", "/v1/tasks"), ("PUT", "/v1/tasks/slow-1")}
+
+
 @dataclass
 class Tried:
     method: str
@@ -214,7 +226,7 @@ async def tried(address: str, keys: dict[str, str]) -> list[Tried]:
     for name, key in keys.items():
         async with client(address, key) as door:
             for method, path in PERMITTED:
-                body = {"json": spec(steps=0)} if (method, path) == ("POST", "/v1/tasks") else {}
+                body = {"json": spec(steps=0)} if (method, path) in SUBMISSIONS else {}
                 found.append(Tried(method, path, name, await door.request(method, path, **body)))
     return found
 
@@ -231,8 +243,8 @@ async def test_each_role_may_what_it_may(keyed: Keyed, keyed_world: World) -> No
     for one in answers:
         permitted, status = PERMITTED[one.method, one.path], one.answer.status_code
         if one.key == "foreign":
-            is_own = ("slow-1" not in one.path and one.path != "/v1/tasks") or (one.method == "GET" and one.path == "/v1/tasks")
-            assert status == (200 if is_own else 403 if one.path == "/v1/tasks" else 404), one
+            is_own, is_of_another = one.method == "GET" and "slow-1" not in one.path, (one.method, one.path) in SUBMISSIONS
+            assert status == (200 if is_own else 403 if is_of_another else 404), one
         elif one.key in permitted:
             assert status in (200, 204, 404, 409) or (one.path == "/v1/tasks" and status == 400), one
         else:
@@ -262,14 +274,15 @@ WITH_TESTS_OF_THEIR_OWN = {
     ("GET", "/healthz"),
     ("GET", "/readyz"),
     ("POST", "/v1/tasks/slow-1/cancel"),
+    ("GET", "/v1/events"),
 }
-"""Routes without keys, and the one that ends the task of these tests."""
+"""Routes without keys, the one that ends the task of these tests, and a stream without end."""
 VALUES = {"{task}": "slow-1", "{version}": "1", "{letter}": "1", "{name}": "x"}
 
 
 def test_every_route_has_a_row() -> None:
     found: set[tuple[str, str]] = set()
-    families = [health.FAMILY, tasks.FAMILY, records.FAMILY, versions.FAMILY, deployment.FAMILY]
+    families = [health.FAMILY, tasks.FAMILY, records.FAMILY, records.OF_ALL, versions.FAMILY, deployment.FAMILY, billing.FAMILY]
     for path, operations in described(families).openapi()["paths"].items():
         for name, value in VALUES.items():
             path = path.replace(name, value)
