@@ -71,6 +71,16 @@ def with_client(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, An
     return asyncio.run(run())
 
 
+def check_is_nats(url: str) -> None:
+    """Raises: ClientError where `url` is a gateway's, before what only NATS takes."""
+    from marlaas.over_http.address import is_http
+
+    if is_http(url):
+        from marlaas.over_http.refusals import NotOverHttp
+
+        raise NotOverHttp("this")
+
+
 def quiet() -> None:
     """Print no logs: the bus has them for a service's operator, and here errors come as one line."""
     import logging

@@ -309,12 +309,15 @@ async def test_budgets_are_set_listed_and_removed(world: World, run: Run, operat
         assert (await operate("budgets", "set", *wrong)).returncode == 2
 
 
+KEYS = (("keys", "create", "acme", "ci", "--http"), ("replay", "mine"))
+
+
 async def test_what_only_nats_takes_says_so_over_http(world: World, run: Run, transport: str, tmp_path: Path) -> None:
     if transport == "nats":
         return
     (tmp_path / "games-1.0-py3-none-any.whl").write_bytes(b"PK")
     upload = ("envs", "upload", "games-1.0-py3-none-any.whl", "--tenant", "acme")
-    for command in (("prices", "set", "sampled", "1"), ("budgets", "set", "acme", "1"), ("tenants", "show", "acme"), upload):
+    for command in (("prices", "set", "sampled", "1"), ("budgets", "set", "acme", "1"), ("tenants", "show", "acme"), *KEYS, upload):
         refused = await run(*command)
         assert (refused.returncode, refused.stdout) == (1, ""), command
         assert refused.stderr.startswith("marlaas: this is not offered over HTTP: use a key for NATS"), refused.stderr
