@@ -2,15 +2,18 @@
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from common.messages import Event, FailedMessage, TaskStatus, TaskUsage, TenantUsage, WhyAnswer
+from common.messages import AdapterRef, Event, FailedMessage, TaskStatus, TaskUsage, TenantUsage, WhyAnswer
+from common.messages.access import Role
 
 State = Literal["submitted", "running", "paused", "finished", "failed", "cancelled", "rejected"]
 
 
 class Task(BaseModel):
     """A task's current state."""
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
     id: str = Field(examples=["gcd-3f9a1c22d4e0"])
     tenant: str
@@ -25,6 +28,7 @@ class Task(BaseModel):
     sampled_tokens: int
     failed_share: float | None = Field(description="Share of failures among the latest 100 groups.")
     dead_letters: int
+    adapter: AdapterRef | None = Field(description="The latest version's; its bytes are base64.")
     warnings: dict[str, str]
     submitted_at: float = Field(description="Unix time.")
     updated_at: float = Field(description="Unix time.")
@@ -79,13 +83,14 @@ class TaskEvent(BaseModel):
 
     number: int | None = Field(description="Position among the task's events, from 1.")
     event: str = Field(examples=["step"])
+    tenant: str
     task: str
     at: float = Field(description="Unix time.")
     data: dict[str, JsonValue]
 
     @classmethod
     def of(cls, event: Event) -> Self:
-        return cls(number=event.number, event=event.event, task=event.task, at=event.at_s, data=event.data)
+        return cls(number=event.number, event=event.event, tenant=event.tenant, task=event.task, at=event.at_s, data=event.data)
 
 
 class EventPage(BaseModel):
@@ -96,6 +101,13 @@ class EventPage(BaseModel):
 class FailurePage(BaseModel):
     data: list[FailedMessage]
     has_more: bool
+
+
+class KeyOf(BaseModel):
+    """What the key of a request is for."""
+
+    tenant: str | None = Field(description="Null for an admin's, which acts for every tenant.")
+    role: Role
 
 
 class Freed(BaseModel):

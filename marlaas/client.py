@@ -6,8 +6,9 @@
             print(event.event, event.data)
         await client.pull(task, Path("adapter"))
 
-`marlaas.sync.connect` gives the same without asyncio. There is no other service behind this: it speaks to the scheduler
-through NATS, as any NATS client may: it publishes jobs, listens to events, and asks for the rest (docs/asking.md).
+`marlaas.sync.connect` gives the same without asyncio. The address is of NATS, or of a gateway: `https://host`, with `key`. By NATS it is
+a client as any other: it publishes jobs, listens to events, and asks for the rest (docs/asking.md). By HTTP it has the same methods;
+what only NATS takes says so.
 """
 
 import asyncio
@@ -23,14 +24,15 @@ from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
 from common.door.answers import answer_to_request
 from common.door.asking import PATIENCE_S, Door
 from common.door.billing import Billing
-from common.door.control import Verb, control, delete_task, resend
 from common.door.download import Pruned, Stored, download_adapter, make_way
 from common.door.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
-from common.door.failures import Failure, read_failure
+from common.door.failures import Failure
 from common.door.files import Files
 from common.door.following import follow
+from common.door.jobs import NatsJobs
 from common.door.packages import Packages
-from common.door.submission import new_task_id, preview, submit
+from common.door.protocol import AnyDoor, Jobs, Verb
+from common.door.submission import new_task_id
 from common.door.tenants import delete_tenant, set_tenant
 from common.messages import (
     AdapterRef,
@@ -41,6 +43,9 @@ from common.messages import (
 )
 from common.spec import TaskSpec
 from common.task_states import ENDED
+from marlaas.over_http.address import EXAMPLE, is_http
+from marlaas.over_http.connecting import entered
+from marlaas.over_http.jobs import HttpJobs
 from marlaas.preview import Preview
 from marlaas.reading import Reader
 
@@ -75,8 +80,9 @@ class Client(Reader):
         """A tenant's files: rows to train on."""
         return Files(self._door)
 
-    def __init__(self, bus: Bus, url: str, tenant: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
-        super().__init__(Door(bus, url, tenant, patience_s=patience_s))
+    def __init__(self, door: AnyDoor, jobs: Jobs) -> None:
+        super().__init__(door)
+        self._jobs = jobs
 
     @classmethod
     @asynccontextmanager
@@ -86,18 +92,29 @@ class Client(Reader):
         tenant: str | None = None,
         *,
         creds: Path | None = None,
+        key: str | None = None,
         insecure: bool = False,
         tls: TlsFiles = NO_FILES,
         timeout_s: float = CONNECT_TIMEOUT_S,
         patience_s: float = PATIENCE_S,
     ) -> AsyncGenerator["Client"]:
         """Connect. `tenant`: whose tasks are read; default: that of the key, or everybody's, as the operator may. `creds`: file with a key,
-        where NATS wants one; `insecure`: it may be used without TLS beyond loopback. `tls`: files with certificates. `patience_s`: how long
-        to ask while no scheduler answers.
+        where NATS wants one; `key`: text of a key, where a gateway does; `insecure`: it may be used without TLS beyond loopback.
+        `tls`: files with certificates. `patience_s`: how long to ask while no scheduler answers.
 
-        Raises: ClientError when `url` is no address; NoAnswer when NATS is unavailable; Fatal when it refuses the credentials."""
+        Raises: ClientError when `url` is no address, or a gateway refuses the key; NoAnswer when NATS or the gateway is unavailable;
+        Fatal when NATS refuses the credentials, or a certificate's file cannot be used."""
+        if is_http(url):
+            if creds is not None:
+                raise ClientError("a file with a key is for NATS; a gateway takes key='mk-…', or MARLAAS_KEY on the command line")
+            limits = {"timeout_s": timeout_s, "patience_s": patience_s}
+            async with entered(url, tenant, key=key, insecure=insecure, tls=tls, **limits) as door:
+                yield cls(door, HttpJobs(door))
+            return
         if objection := objection_to_address(url):
-            raise ClientError(objection)
+            raise ClientError(f"{objection}; that of a gateway looks like {EXAMPLE}")
+        if key is not None:
+            raise ClientError("a key mk-… is for a gateway, https://…; NATS takes creds=FILE, or --creds FILE on the command line")
         try:
             async with asyncio.timeout(timeout_s):
                 bus = await Bus.connect(url, "client", creds=creds, insecure=insecure, tls=tls)
@@ -105,7 +122,8 @@ class Client(Reader):
             raise NoAnswer(f"NATS does not answer at {_shown(url)}; is the stack running?") from None
         async with bus:
             of_key = bus.key.tenant if bus.key is not None and bus.key.role != "admin" else None
-            yield cls(bus, url, tenant or of_key, patience_s=patience_s)
+            door = Door(bus, url, tenant or of_key, patience_s=patience_s)
+            yield cls(door, NatsJobs(door))
 
     # --------------------------------------------------------------------------------------------------------- requests
 
@@ -119,11 +137,11 @@ class Client(Reader):
 
     async def accepted(self, spec: TaskSpec | dict[str, JsonValue], task: str | None, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Event:
         """As `submit`; returns the task's event `accepted`."""
-        return await submit(self._door, spec, task, timeout_s=timeout_s)
+        return await self._jobs.submit(spec, task, timeout_s=timeout_s)
 
     async def preview(self, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Preview:
         """Outcome of `submit`, without submitting. Raises: TaskRejected when a field is wrong; NoAnswer, also from an older scheduler."""
-        return Preview.of(await preview(self._door, spec, timeout_s=timeout_s))
+        return Preview.of(await self._jobs.preview(spec, timeout_s=timeout_s))
 
     async def cancel(self, task: str, reason: str = "") -> None:
         """End a task; trained versions stay."""
@@ -148,7 +166,7 @@ class Client(Reader):
             if await self._was_deleted(task):
                 raise ClientError(f"task {task} was deleted already; only what it consumed is kept") from None
             raise
-        return await delete_task(self._door, status, timeout_s=timeout_s)
+        return await self._jobs.delete(status, timeout_s=timeout_s)
 
     async def prune(
         self, tenant: str | None = None, *, ended_before_s: float | None = None, dry_run: bool = False, timeout_s: float = DELETE_TIMEOUT_S
@@ -174,7 +192,7 @@ class Client(Reader):
 
         Raises: ClientError when there is no such letter, or its message is no longer needed; NoAnswer.
         """
-        await resend(self._door, await read_failure(self._door, letter), timeout_s=timeout_s)
+        await self._jobs.resend(letter, timeout_s=timeout_s)
 
     async def set_tenant(self, request: SetTenant, *, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, JsonValue]:
         """Change a tenant's weight and limits; returns all of them, and their use. Raises: ClientError when it is unknown; NoAnswer."""
@@ -212,10 +230,10 @@ class Client(Reader):
         Raises: UnknownTask; ClientError when there is no such version, or the folder is not empty; NoAnswer.
         """
         await self.status(task)
-        return await download_adapter(self._door, task, folder, version)
+        return await download_adapter(self._door, self._jobs, task, folder, version)
 
     async def _control(self, verb: Verb, task: str, reason: str) -> None:
-        await control(self._door, verb, await self.status(task), reason)
+        await self._jobs.control(verb, await self.status(task), reason)
 
     async def _was_deleted(self, task: str) -> bool:
         return "deleted" in [event.event async for event in self._door.events_after(task, 0)]

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.door.asking import Door
 from common.door.errors import ClientError
 from common.door.progress import read_evaluations as read_finished
+from common.door.protocol import AnyDoor
 from common.evaluation.intervals import Difference, paired_difference
 from common.evaluation.report import EvaluationReport
 from common.messages import from_json
@@ -87,7 +87,7 @@ class Comparison:
         return f"{self.tasks[interval[0] > 0]} is better"
 
 
-async def read_evaluations(door: Door, task: str) -> Evaluated:
+async def read_evaluations(door: AnyDoor, task: str) -> Evaluated:
     """Finished evaluations of the task. Raises: UnknownHere; ClientError; NoAnswer."""
     return Evaluated(task, [from_json(EvaluationReport, one.report) for one in await read_finished(door, task)])
 

@@ -7,12 +7,13 @@ from typing import TypeVar
 from pydantic import JsonValue
 
 from common.access.credentials import Credentials
-from common.door.asking import Door, UnknownHere
+from common.door.asking import UnknownHere
 from common.door.audit import read_audit
 from common.door.download import Stored, read_usage, stored_by_task
 from common.door.errors import ClientError, UnknownTask, check_id
 from common.door.failures import Failure, read_failures
 from common.door.progress import read_steps, read_versions
+from common.door.protocol import AnyDoor
 from common.messages import (
     AskDeployment,
     AskSamples,
@@ -43,7 +44,7 @@ M = TypeVar("M", bound=Message)
 class Reader:
     """Reads what a tenant has, or everybody's."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
     @property
@@ -53,7 +54,7 @@ class Reader:
 
     @property
     def key(self) -> Credentials | None:
-        """The key of this connection; None where NATS wants none."""
+        """The key of this connection; None where NATS wants none, and over HTTP."""
         return self._door.key
 
     async def tasks(

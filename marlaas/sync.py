@@ -17,6 +17,7 @@ from typing import IO, Any, TypeVar
 
 from pydantic import JsonValue
 
+from common.bus import NO_FILES, TlsFiles
 from common.messages import (
     AdapterRef,
     BudgetOf,
@@ -196,12 +197,20 @@ class SyncClient(_Blocking):
 
 
 @contextmanager
-def connect(url: str = DEFAULT_URL, tenant: str | None = None) -> Generator[SyncClient]:
-    """A client whose connection lives in its own thread."""
+def connect(
+    url: str = DEFAULT_URL,
+    tenant: str | None = None,
+    *,
+    creds: Path | None = None,
+    key: str | None = None,
+    insecure: bool = False,
+    tls: TlsFiles = NO_FILES,
+) -> Generator[SyncClient]:
+    """A client whose connection lives in its own thread. Arguments and errors: `Client.connect`."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="marlaas-client", daemon=True)
     thread.start()
-    connection = Client.connect(url, tenant)
+    connection = Client.connect(url, tenant, creds=creds, key=key, insecure=insecure, tls=tls)
     try:
         client = asyncio.run_coroutine_threadsafe(connection.__aenter__(), loop).result()
         try:

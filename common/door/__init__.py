@@ -3,7 +3,9 @@
 The SDK, the command line and the gateway have it in common. It needs no JetStream: it publishes `jobs.*.<tenant>` and `ask.<tenant>.*`, and
 hears `events.<tenant>.>` and its inbox.
 
+protocol.py   AnyDoor and Jobs: what a client needs of its way in, NATS or HTTP
 asking.py     Door: asks, with retries and clear errors
+jobs.py       NatsJobs: jobs about tasks
 following.py  events without loss or repetition
 answers.py    answers to jobs, which are events
 submission.py submissions of tasks

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pydantic import JsonValue
 
 from common.bus import Outgoing
-from common.door.asking import Door
 from common.door.errors import ClientError, NoAnswer, rejection_reasons
+from common.door.protocol import AnyDoor
 from common.errors import Retry
 from common.messages import Event
 
@@ -20,7 +20,7 @@ REPEATED_TIMEOUT_S = 3.0
 
 
 async def answer_to(
-    door: Door,
+    door: AnyDoor,
     out: Outgoing,
     tenant: str,
     task: str,
@@ -50,12 +50,12 @@ async def answer_to(
     raise NoAnswer(f"the scheduler does not answer {out.subject} within {timeout_s:.0f} s; it is done later if NATS took it")
 
 
-async def answer_to_request(door: Door, out: Outgoing, tenant: str, request: str, timeout_s: float) -> Event:
+async def answer_to_request(door: AnyDoor, out: Outgoing, tenant: str, request: str, timeout_s: float) -> Event:
     """Publish a job about no task and wait for its answer, which repeats the job's `request`. Raises: NoAnswer; ClientError."""
     return await answer_to(door, out, tenant, "none", lambda event: event.data.get("request") == request, timeout_s)
 
 
-async def result_of(door: Door, out: Outgoing, tenant: str, request: str, timeout_s: float) -> dict[str, JsonValue]:
+async def result_of(door: AnyDoor, out: Outgoing, tenant: str, request: str, timeout_s: float) -> dict[str, JsonValue]:
     """Data of that answer, without `request`. Raises: ClientError with the reasons of a refusal; NoAnswer."""
     answer = await answer_to_request(door, out, tenant, request, timeout_s)
     if "reasons" in answer.data:
@@ -63,7 +63,7 @@ async def result_of(door: Door, out: Outgoing, tenant: str, request: str, timeou
     return {name: value for name, value in answer.data.items() if name != "request"}
 
 
-async def answer_to_submission(door: Door, out: Outgoing, tenant: str, task: str, *, is_repeated: bool, stored: asyncio.Event) -> Event:
+async def answer_to_submission(door: AnyDoor, out: Outgoing, tenant: str, task: str, *, is_repeated: bool, stored: asyncio.Event) -> Event:
     """Publish a submission; returns its event, accepted or rejected. `is_repeated`: the id may have been submitted before.
     `stored`: set once NATS has the job.
 

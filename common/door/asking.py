@@ -12,6 +12,7 @@ from common.access.credentials import Credentials
 from common.backoff import Backoff
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
 from common.door.errors import ClientError, NoAnswer, NotPermitted, TooManyJobs, WrongQuestion
+from common.door.protocol import EVERY_TASK
 from common.errors import Forbidden, QueueFull, Reject, StreamFull, Unavailable
 from common.messages import AskEvents, AskRefused, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER
@@ -24,8 +25,6 @@ PATIENCE_S = 10.0
 ANSWER_S = 12.0
 """Maximum time for one answer: a little more than a scheduler takes to say that it has none."""
 PAUSE = Backoff(first_s=0.1, max_s=1.0)
-
-EVERY_TASK = AskTasks()
 
 
 class UnknownHere(ClientError):

@@ -2,11 +2,11 @@
 
 from datetime import datetime
 
-from common.door.asking import Door
+from common.door.protocol import AnyDoor
 from common.messages import AskAudit, AuditAnswer, AuditLine
 
 
-async def read_audit(door: Door, tenant: str | None, since: datetime | None) -> list[AuditLine]:
+async def read_audit(door: AnyDoor, tenant: str | None, since: datetime | None) -> list[AuditLine]:
     """Every line of the tenant, or of the door's own, oldest first. Raises: ClientError; NoAnswer."""
     lines, cursor = list[AuditLine](), 0
     while True:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from common import streams
 from common.bus import Outgoing
 from common.door.answers import result_of
-from common.door.asking import Door
+from common.door.protocol import AnyDoor
 from common.messages import (
     AskBudgets,
     AskInvoice,
@@ -32,7 +32,7 @@ class Billing:
     All methods raise ClientError when something is wrong or not permitted, NoAnswer when the scheduler does not answer.
     """
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
     async def invoice(self, first: date | None = None, last: date | None = None) -> list[InvoiceLine]:

@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Callable
-from typing import Literal
 
 from common import streams
 from common.bus import Outgoing
@@ -11,17 +10,21 @@ from common.door.asking import Door
 from common.door.download import whole_number
 from common.door.errors import ClientError, NoAnswer, WrongState, rejection_reasons
 from common.door.failures import Failure
+from common.door.protocol import Verb
 from common.errors import Retry
 from common.messages import ControlTask, Event, ResendLetter, TaskStatus
 from common.task_states import ENDED
 
-Verb = Literal["cancel", "pause", "resume"]
+
+def check_live(verb: Verb, status: TaskStatus) -> None:
+    """Raises: WrongState when the task has ended."""
+    if status.state in ENDED:
+        raise WrongState(f"task {status.task} is {status.state} already; there is nothing to {verb}")
 
 
 def control_job(verb: Verb, status: TaskStatus, reason: str) -> Outgoing:
     """Raises: WrongState when the task has ended."""
-    if status.state in ENDED:
-        raise WrongState(f"task {status.task} is {status.state} already; there is nothing to {verb}")
+    check_live(verb, status)
     message = ControlTask(task=status.task, tenant=status.tenant, reason=reason)
     return Outgoing(streams.control(verb, status.tenant), message, f"{verb}:{status.task}:{secrets.token_hex(6)}")
 

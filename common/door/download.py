@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.blobs import unpack_blob
-from common.door.asking import Door
 from common.door.errors import ClientError
+from common.door.protocol import AnyDoor, Jobs
 from common.errors import Reject
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskChunk, AskUsage, ChunkAnswer, Event, UsageAnswer
 from common.messages.asks import CHUNK_BYTES
@@ -58,7 +58,7 @@ def whole_number(event: Event, name: str) -> int:
     return int(value) if isinstance(value, int | float) else 0
 
 
-async def read_usage(door: Door) -> UsageAnswer:
+async def read_usage(door: AnyDoor) -> UsageAnswer:
     """Usage of the tenant, and of all its tasks. Raises: ClientError; NoAnswer."""
     whole = await door.ask("usage", AskUsage(), UsageAnswer)
     tasks, cursor = [*whole.tasks], whole.cursor
@@ -74,14 +74,14 @@ def stored_by_task(usage: UsageAnswer) -> dict[str, Stored]:
     return {task: stored for task, stored in found.items() if stored.bytes}
 
 
-async def download_adapter(door: Door, task: str, folder: Path, version: int | None) -> AdapterRef:
+async def download_adapter(door: AnyDoor, jobs: Jobs, task: str, folder: Path, version: int | None) -> AdapterRef:
     """Write one version of a task's adapter, the latest unless given, to `folder`.
 
     Raises: ClientError, also when what came is not what the scheduler announced; NoAnswer.
     """
     adapter = (await door.ask("adapter", AskAdapter(task=task, version=version), AdapterAnswer)).adapter
     make_way(folder)
-    packed = await _fetch(door, task, adapter)
+    packed = await jobs.blob(task, adapter)
     try:
         await asyncio.to_thread(unpack_blob, adapter.blob, packed, folder)
     except Reject as error:
@@ -91,8 +91,8 @@ async def download_adapter(door: Door, task: str, folder: Path, version: int | N
     return adapter
 
 
-async def _fetch(door: Door, task: str, adapter: AdapterRef) -> bytes:
-    """The blob, of which some parts are on their way at any time."""
+async def fetch_blob(door: AnyDoor, task: str, adapter: AdapterRef) -> bytes:
+    """The adapter's blob, of which some parts are on their way at any time. Raises: as `fetch_part`."""
     packed = bytearray(adapter.blob.size_bytes)
     offsets = iter(range(0, len(packed), CHUNK_BYTES))
 
@@ -110,7 +110,7 @@ async def _fetch(door: Door, task: str, adapter: AdapterRef) -> bytes:
     return bytes(packed)
 
 
-async def fetch_part(door: Door, task: str, adapter: AdapterRef, offset: int) -> bytes:
+async def fetch_part(door: AnyDoor, task: str, adapter: AdapterRef, offset: int) -> bytes:
     """The part of the adapter's blob at `offset`, a multiple of CHUNK_BYTES. Raises: ClientError for one of another size; NoAnswer."""
     data = (await door.ask("chunk", AskChunk(task=task, version=adapter.version, offset=offset), ChunkAnswer)).data
     if len(data) != min(CHUNK_BYTES, adapter.blob.size_bytes - offset):

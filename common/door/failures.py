@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from common.door.asking import Door
 from common.door.errors import ClientError
+from common.door.protocol import AnyDoor
 from common.messages import AskFailures, FailedMessage, FailuresAnswer
 
 
@@ -30,7 +30,7 @@ class Failure:
         return self.tenant
 
 
-async def read_failures(door: Door, task: str | None) -> list[Failure]:
+async def read_failures(door: AnyDoor, task: str | None) -> list[Failure]:
     """Dead letters of one task, or of all, oldest first. Raises: ClientError; NoAnswer."""
     found, after = list[Failure](), 0
     while True:
@@ -41,7 +41,7 @@ async def read_failures(door: Door, task: str | None) -> list[Failure]:
         after = found[-1].letter
 
 
-async def read_failure(door: Door, letter: int) -> Failure:
+async def read_failure(door: AnyDoor, letter: int) -> Failure:
     """Raises: ClientError when there is no such letter; NoAnswer."""
     page = await door.ask("failures", AskFailures(after=letter - 1), FailuresAnswer) if letter > 0 else None
     if page is None or not page.failures or page.failures[0].letter != letter:

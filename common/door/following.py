@@ -4,8 +4,9 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
-from common.door.asking import Door, UnknownHere
+from common.door.asking import UnknownHere
 from common.door.errors import NoAnswer
+from common.door.protocol import AnyDoor
 from common.messages import AskDeployment, AskTask, Event, PoolsAnswer, StatusAnswer
 from common.task_states import ENDED
 
@@ -14,7 +15,7 @@ RECHECK_S = 15.0
 
 
 async def follow(
-    door: Door, tasks: Sequence[str], *, from_now: bool, after: int | None = None, recheck_s: float = RECHECK_S
+    door: AnyDoor, tasks: Sequence[str], *, from_now: bool, after: int | None = None, recheck_s: float = RECHECK_S
 ) -> AsyncIterator[Event]:
     """Past and future events of these tasks, in order; ends when all of them have ended. Without tasks: future events of every task.
     `after`: number of the last event of the one task that is not wanted.
@@ -47,7 +48,7 @@ async def follow(
 class _Followed:
     """Tasks that are followed, and the number of the last event of each."""
 
-    def __init__(self, door: Door, tasks: Sequence[str]) -> None:
+    def __init__(self, door: AnyDoor, tasks: Sequence[str]) -> None:
         self._door = door
         self._awaited = set(tasks)
         self._is_everything = not tasks

@@ -9,8 +9,8 @@ from pydantic import JsonValue
 from common import streams
 from common.bus import Outgoing
 from common.door.answers import answer_to, result_of
-from common.door.asking import Door
 from common.door.errors import ClientError, rejection_reasons
+from common.door.protocol import AnyDoor
 from common.messages import (
     DIGEST_CHARS,
     MAX_PACKAGE_BYTES,
@@ -34,7 +34,7 @@ class Packages:
     All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer.
     """
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
     async def upload(

@@ -1,6 +1,6 @@
 """Reads what one task has come to, page by page."""
 
-from common.door.asking import Door
+from common.door.protocol import AnyDoor
 from common.messages import (
     AskEvaluations,
     AskSteps,
@@ -16,7 +16,7 @@ from common.messages import (
 )
 
 
-async def read_steps(door: Door, task: str, after: int = 0) -> list[StepOf]:
+async def read_steps(door: AnyDoor, task: str, after: int = 0) -> list[StepOf]:
     """Steps that made versions above `after`. Raises: as `Door.ask`."""
     found: list[StepOf] = []
     while True:
@@ -26,7 +26,7 @@ async def read_steps(door: Door, task: str, after: int = 0) -> list[StepOf]:
             return found
 
 
-async def read_versions(door: Door, task: str) -> VersionsAnswer:
+async def read_versions(door: AnyDoor, task: str) -> VersionsAnswer:
     """Every stored version. Raises: as `Door.ask`."""
     answer = await door.ask("versions", AskVersions(task=task), VersionsAnswer)
     found = answer.versions
@@ -36,7 +36,7 @@ async def read_versions(door: Door, task: str) -> VersionsAnswer:
     return answer.model_copy(update={"versions": found})
 
 
-async def read_evaluations(door: Door, task: str) -> list[EvaluationOf]:
+async def read_evaluations(door: AnyDoor, task: str) -> list[EvaluationOf]:
     """Every finished evaluation. Raises: as `Door.ask`."""
     found: list[EvaluationOf] = []
     while True:
@@ -47,7 +47,7 @@ async def read_evaluations(door: Door, task: str) -> list[EvaluationOf]:
             return found
 
 
-async def read_timeline(door: Door, cursor: str | None, *, tasks: int, steps: int) -> tuple[list[TaskTimes], str | None]:
+async def read_timeline(door: AnyDoor, cursor: str | None, *, tasks: int, steps: int) -> tuple[list[TaskTimes], str | None]:
     """Times of the latest steps of the newest tasks after `cursor` that have any, `tasks` of them or a few more, and the next cursor.
 
     Raises: as `Door.ask`.

@@ -7,17 +7,17 @@ from pydantic import JsonValue
 from common import streams
 from common.bus import Outgoing
 from common.door.answers import result_of
-from common.door.asking import Door
+from common.door.protocol import AnyDoor
 from common.messages import DeleteTenant, SetTenant
 
 
-async def set_tenant(door: Door, request: SetTenant, timeout_s: float) -> dict[str, JsonValue]:
+async def set_tenant(door: AnyDoor, request: SetTenant, timeout_s: float) -> dict[str, JsonValue]:
     """See `Client.set_tenant`."""
     out = Outgoing(streams.set_tenant(request.tenant), request, f"set-tenant:{request.request}")
     return await result_of(door, out, request.tenant or streams.EVERY_TENANT, request.request, timeout_s)
 
 
-async def delete_tenant(door: Door, tenant: str, timeout_s: float) -> dict[str, JsonValue]:
+async def delete_tenant(door: AnyDoor, tenant: str, timeout_s: float) -> dict[str, JsonValue]:
     """See `Client.delete_tenant`."""
     request = DeleteTenant(tenant=tenant, request=secrets.token_hex(6))
     out = Outgoing(streams.delete_tenant(tenant), request, f"delete-tenant:{request.request}")

@@ -19,7 +19,7 @@ from gateway_svc.http.family import Family
 from gateway_svc.http.forwarded import Forwarded
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.guard import Guard
-from gateway_svc.http.routes import deployment, files, fine_tuning, health, inference, records, tasks, versions
+from gateway_svc.http.routes import billing, deployment, files, fine_tuning, health, inference, records, tasks, versions
 from gateway_svc.problems import Problem
 
 VERSION = "1"
@@ -37,8 +37,10 @@ def all_families() -> list[Family]:
         health.FAMILY,
         tasks.FAMILY,
         records.FAMILY,
+        records.OF_ALL,
         versions.FAMILY,
         deployment.FAMILY,
+        billing.FAMILY,
         inference.FAMILY,
         fine_tuning.FAMILY,
         dashboard.COLUMNS_FAMILY,

@@ -16,6 +16,7 @@ import typer
 from marlaas.cli import (
     audit,
     budgets,
+    chat,
     containers,
     database,
     environments,
@@ -45,7 +46,7 @@ def options(
         typer.Option(help="File with a key for NATS; default: the operator's of the stack in --data.", envvar=session.CREDS),
     ] = None,
     ca: Annotated[
-        Path | None, typer.Option(help="File with the certificates that NATS's own is checked against.", envvar=session.CA)
+        Path | None, typer.Option(help="File with the certificates that the server's own is checked against.", envvar=session.CA)
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Use the key without TLS on a network that is trusted.", envvar=session.INSECURE)
@@ -65,6 +66,7 @@ app.add_typer(database.app, name="database")
 app.add_typer(streams.app, name="streams")
 app.add_typer(containers.app, name="containers")
 app.command()(init.init)
+app.command()(chat.chat)
 for command in (stack.up, stack.down, stack.status, stack.dashboard):
     app.command()(command)
 for command in (tasks.ps, tasks.show, tasks.why, tasks.compare, stack.logs, stack.doctor, stack.psql):

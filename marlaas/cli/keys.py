@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, is_insecure, named_creds, print_table, quiet, tls_files
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, check_is_nats, echo, is_insecure, named_creds, print_table, quiet, tls_files
 
 if TYPE_CHECKING:
     from common.access.folder import SigningKeys
@@ -35,6 +35,7 @@ def with_operator(data: Path, url: str, keys: Path | None, ask: "Callable[[Opera
     from marlaas.stack.state_files import running_stack
     from marlaas.tenancy.recording import connected
 
+    check_is_nats(url)
     signing, where = signing_keys(data, keys), url or running_stack(data).nats_url
 
     async def run() -> T:

@@ -25,6 +25,8 @@ TENANT = "MARLAAS_TENANT"
 """Variable with the tenant whose tasks the commands show; without it everybody's, which a server with keys grants the operator."""
 CREDS = "MARLAAS_NATS_CREDS"
 """Variable with the file of a key."""
+HTTP_KEY = "MARLAAS_KEY"
+"""Variable with the text of a key, for a gateway."""
 INSECURE, CA, CERT, KEY = "MARLAAS_NATS_INSECURE", "MARLAAS_NATS_CA", "MARLAAS_NATS_CERT", "MARLAAS_NATS_KEY"
 """Variables that services have too (docs/settings.md)."""
 PIPE_WIDTH = 100_000
@@ -41,7 +43,14 @@ def valid_ids(ids: str | list[str] | None) -> str | list[str] | None:
 
 
 Data = Annotated[Path, typer.Option("--data", help="Directory of the one-machine stack.", envvar="MARLAAS_DATA_DIR")]
-Url = Annotated[str, typer.Option("--url", help="NATS of the stack; empty: that of the stack in --data.", envvar="MARLAAS_NATS_URL")]
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        help="A gateway, https://…, or NATS; empty: NATS of the stack in --data.",
+        envvar=["MARLAAS_URL", "MARLAAS_NATS_URL"],
+    ),
+]
 Task = Annotated[str, typer.Argument(help="Id of a task, as `marlaas ps` shows it.", callback=valid_ids)]
 Wide = Annotated[bool, typer.Option("--wide", help="Print every column and whole reasons, in lines of any length.")]
 
@@ -49,15 +58,27 @@ Wide = Annotated[bool, typer.Option("--wide", help="Print every column and whole
 def with_client(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, Any, T]]") -> T:
     """Connect to the stack, and return what `ask` returns."""
     from marlaas.client import Client
+    from marlaas.over_http.address import is_http
     from marlaas.stack.state_files import running_stack
 
     async def run() -> T:
-        where, tenant = url or running_stack(data).nats_url, os.environ.get(TENANT) or None
-        async with Client.connect(where, tenant, creds=_creds(data, url), insecure=is_insecure(), tls=tls_files()) as client:
+        where, tenant = url or running_stack(data).nats_url, tenant_named()
+        creds, key = (None, http_key()) if is_http(where) else (_creds(data, url), None)
+        async with Client.connect(where, tenant, creds=creds, key=key, insecure=is_insecure(), tls=tls_files()) as client:
             return await ask(client)
 
     quiet()
     return asyncio.run(run())
+
+
+def check_is_nats(url: str) -> None:
+    """Raises: ClientError where `url` is a gateway's, before what only NATS takes."""
+    from marlaas.over_http.address import is_http
+
+    if is_http(url):
+        from marlaas.over_http.refusals import NotOverHttp
+
+        raise NotOverHttp("this")
 
 
 def quiet() -> None:
@@ -68,6 +89,7 @@ def quiet() -> None:
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.getLogger("nats").setLevel(logging.CRITICAL)
+    logging.getLogger("httpx2").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each TLS connection that a server ends
 
 
@@ -93,6 +115,16 @@ def operator_key(plan: "StackPlan") -> dict[str, str]:
 def named_creds() -> Path | None:
     """File of `marlaas --creds`, which `app` puts where it may also come from."""
     return Path(name) if (name := os.environ.get(CREDS)) else None
+
+
+def tenant_named() -> str | None:
+    """Whose tasks are shown; None: those of the key."""
+    return os.environ.get(TENANT) or None
+
+
+def http_key() -> str | None:
+    """Text of a key for a gateway. No option takes it: others on the machine see those."""
+    return os.environ.get(HTTP_KEY) or None
 
 
 def is_insecure() -> bool:

@@ -15,6 +15,7 @@ from marlaas.cli.session import (
     Task,
     Url,
     Wide,
+    check_is_nats,
     echo,
     exec_module,
     operator_key,
@@ -305,6 +306,7 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a step.")] = False,
 ) -> None:
     """Replay recorded steps and compare digests; needs keep.batches in the task's file."""
+    check_is_nats(url)
     pool = with_client(data, url, lambda client: client.status(task)).pool
     argv = ["trainer_svc.replay", task, *([str(step)] if step is not None else []), *(["--json"] if as_json else [])]
     _exec_trainer(argv, data, url, pool, pools)

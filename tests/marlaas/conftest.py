@@ -10,8 +10,11 @@ from common.bus import Bus
 from common.messages import GroupContext
 from tests.common.access.keyed import Keyed, keyed_server
 from tests.conftest import HASTY
+from tests.marlaas.transports import address, transport
 from tests.scheduler.finished import stages
 from tests.scheduler.stages import World, running_world
+
+__all__ = ["address", "transport"]
 
 STEPS = 3
 SPEC: dict[str, JsonValue] = {

@@ -67,10 +67,10 @@ def test_usage_error_and_help_are_ends_of_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_signal_ends_what_waits(number: signal.Signals, bus: Bus, nats_url: str, scheduler: World, tmp_path: Path) -> None:
-    async with Client.connect(nats_url) as client:
+async def test_signal_ends_what_waits(number: signal.Signals, bus: Bus, address: str, scheduler: World, tmp_path: Path) -> None:
+    async with Client.connect(address) as client:
         await client.submit(SPEC | {"name": "slow"}, "slow")
-    following = await asyncio.create_subprocess_exec(MARLAAS, "watch", "slow", "--url", nats_url, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
+    following = await asyncio.create_subprocess_exec(MARLAAS, "watch", "slow", "--url", address, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
     assert following.stdout is not None
     assert b"accepted" in await following.stdout.readline()
     following.send_signal(number)
@@ -154,9 +154,9 @@ def test_unreachable_nats_is_named(task_file: Path) -> None:
     assert "NATS does not answer at nats://127.0.0.1:1" in text
 
 
-async def test_task_is_submitted_watched_listed_and_pulled(nats_url: str, bus: Bus, scheduler: World, task_file: Path) -> None:
+async def test_task_is_submitted_watched_listed_and_pulled(address: str, bus: Bus, scheduler: World, task_file: Path) -> None:
     async def run(*arguments: str) -> str:
-        done = await asyncio.to_thread(marlaas, *arguments, "--url", nats_url, cwd=task_file.parent)
+        done = await asyncio.to_thread(marlaas, *arguments, "--url", address, cwd=task_file.parent)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -169,9 +169,9 @@ async def test_task_is_submitted_watched_listed_and_pulled(nats_url: str, bus: B
     assert (task_file.parent / "mine-1.v3" / "content").exists()
 
 
-async def test_rejection_is_printed_line_by_line(nats_url: str, scheduler: World, task_file: Path) -> None:
+async def test_rejection_is_printed_line_by_line(address: str, scheduler: World, task_file: Path) -> None:
     task_file.write_text(TASK.replace('"tiny"', '"huge"'))
-    done = await asyncio.to_thread(marlaas, "submit", "task.toml", "--url", nats_url, cwd=task_file.parent)
+    done = await asyncio.to_thread(marlaas, "submit", "task.toml", "--url", address, cwd=task_file.parent)
     assert complaint(done).splitlines()[1:] == ["  pool: no pool 'huge' here; offered: tiny"]
 
 

@@ -22,8 +22,8 @@ from tests.marlaas.conftest import SPEC, STEPS
 from tests.scheduler.stages import Stages, World, running_world
 
 
-async def test_task_is_accepted_followed_and_its_adapters_fetched(nats_url: str, scheduler: World, tmp_path: Path) -> None:
-    async with Client.connect(nats_url) as client:
+async def test_task_is_accepted_followed_and_its_adapters_fetched(address: str, scheduler: World, tmp_path: Path) -> None:
+    async with Client.connect(address) as client:
         task = await client.submit(SPEC)
         names = [event.event async for event in client.watch(task)]
         assert names == ["accepted", *["step"] * STEPS, "finished"]
@@ -42,17 +42,17 @@ async def test_task_is_accepted_followed_and_its_adapters_fetched(nats_url: str,
             await client.pull(task, tmp_path / "first", version=1)
 
 
-async def test_versions_of_long_ago_are_still_found(nats_url: str, scheduler: World, tmp_path: Path) -> None:
+async def test_versions_of_long_ago_are_still_found(address: str, scheduler: World, tmp_path: Path) -> None:
     """The stream of weights keeps a few of each task; the events name all."""
-    async with Client.connect(nats_url) as client:
+    async with Client.connect(address) as client:
         task = await client.submit({**SPEC, "steps": 12})
         await client.wait(task)
         assert (await client.pull(task, tmp_path / "second", version=2)).version == 2
         assert (tmp_path / "second" / "content").read_text() == f"{task} 2 adapter "
 
 
-async def test_rejection_carries_every_reason(nats_url: str, scheduler: World) -> None:
-    async with Client.connect(nats_url) as client:
+async def test_rejection_carries_every_reason(address: str, scheduler: World) -> None:
+    async with Client.connect(address) as client:
         await eventually(lambda: scheduler.scheduler._replicas.families)
         with pytest.raises(TaskRejected) as caught:
             await client.submit({**SPEC, "pool": "huge", "environment": {"name": "absent"}})
@@ -61,8 +61,8 @@ async def test_rejection_carries_every_reason(nats_url: str, scheduler: World) -
     assert caught.value.reasons == reasons
 
 
-async def test_wrong_field_is_refused_without_a_request(nats_url: str) -> None:
-    async with Client.connect(nats_url) as client:
+async def test_wrong_field_is_refused_without_a_request(address: str) -> None:
+    async with Client.connect(address) as client:
         with pytest.raises(TaskRejected, match=r"lora\.rnak: no such field; did you mean 'rank'\?"):
             await client.submit({**SPEC, "lora": {"rnak": 4}})
 
@@ -80,7 +80,7 @@ async def test_absent_nats_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["nats://user:secret@host:abc", "nats://host:99999", "nats://host:0", "nats://", "", ",", "http://host:4222", "nats://a,ws://b"]
+    "url", ["nats://user:secret@host:abc", "nats://host:99999", "nats://host:0", "nats://", "", ",", "ftp://host:4222", "nats://a,ws://b"]
 )
 async def test_what_is_no_address_is_refused_before_anything_is_tried(url: str) -> None:
     with pytest.raises(ClientError, match="is no address of NATS; one looks like nats://host:4222") as caught:
@@ -106,16 +106,16 @@ async def test_scheduler_that_is_away_is_said_to_be_away_in_bounded_time(nats_ur
             assert time.monotonic() - began < 20
 
 
-async def test_job_is_taken_while_the_scheduler_is_away(nats_url: str, bus: Bus, database_url: str) -> None:
-    async with Client.connect(nats_url, patience_s=0.1) as client:
+async def test_job_is_taken_while_the_scheduler_is_away(address: str, bus: Bus, database_url: str) -> None:
+    async with Client.connect(address, patience_s=0.1) as client:
         submitting = asyncio.create_task(client.submit(SPEC, "mine-1", timeout_s=200))
         await eventually(lambda: bus.streams.last(streams.JOBS, streams.submit("acme")))
         async with running_world(bus, database_url, Stages()):
             assert await submitting == "mine-1"
 
 
-async def test_id_that_no_task_can_have_is_refused(nats_url: str) -> None:
-    async with Client.connect(nats_url) as client:
+async def test_id_that_no_task_can_have_is_refused(address: str) -> None:
+    async with Client.connect(address) as client:
         for task in ("my task", "a*", "a.b", "", "-a", "A", "a\n"):
             for ask in (client.status(task), client.cancel(task), client.submit(SPEC, task), anext(aiter(client.watch("mine-1", task)))):
                 with pytest.raises(WrongId, match="cannot be the id of a task: small letters, digits and hyphens"):
@@ -123,9 +123,9 @@ async def test_id_that_no_task_can_have_is_refused(nats_url: str) -> None:
 
 
 async def test_resubmitting_under_the_same_id_returns_the_same_task(
-    nats_url: str, scheduler: World, monkeypatch: pytest.MonkeyPatch
+    address: str, scheduler: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Client.connect(nats_url) as client:
+    async with Client.connect(address) as client:
         assert await client.submit(SPEC, "mine-1") == "mine-1"
         assert await client.submit(SPEC, "mine-1") == "mine-1"
         monkeypatch.setattr("common.door.answers.REPEATED_TIMEOUT_S", 60.0)
@@ -134,8 +134,8 @@ async def test_resubmitting_under_the_same_id_returns_the_same_task(
         assert len(await client.tasks()) == 1
 
 
-async def test_pause_resume_and_cancel_reach_the_scheduler(nats_url: str, scheduler: World) -> None:
-    async with Client.connect(nats_url) as client:
+async def test_pause_resume_and_cancel_reach_the_scheduler(address: str, scheduler: World) -> None:
+    async with Client.connect(address) as client:
         task = await client.submit({**SPEC, "name": "slow"}, "slow-1")
         seen = asyncio.create_task(_names(client, task))
         await client.pause(task)
@@ -150,8 +150,8 @@ async def test_pause_resume_and_cancel_reach_the_scheduler(nats_url: str, schedu
             await client.status("slow-2")
 
 
-async def test_deployment_says_what_a_task_may_name(nats_url: str, scheduler: World) -> None:
-    async with Client.connect(nats_url) as client:
+async def test_deployment_says_what_a_task_may_name(address: str, scheduler: World) -> None:
+    async with Client.connect(address) as client:
 
         async def names() -> list[str]:
             return (await client.environments()).environments
@@ -160,9 +160,9 @@ async def test_deployment_says_what_a_task_may_name(nats_url: str, scheduler: Wo
         assert [pool.name for pool in await client.pools()] == ["tiny"]
 
 
-async def test_same_without_asyncio(nats_url: str, scheduler: World, tmp_path: Path) -> None:
+async def test_same_without_asyncio(address: str, scheduler: World, tmp_path: Path) -> None:
     def use() -> list[str]:
-        with connect(nats_url) as client:
+        with connect(address) as client:
             task = client.submit(SPEC)
             names = [event.event for event in client.watch(task)]
             assert client.wait(task).version == STEPS

@@ -48,7 +48,17 @@ async def world(bus: Bus, database_url: str, tmp_path: Path) -> AsyncGenerator[W
 
 
 @pytest.fixture
-def run(nats_url: str, tmp_path: Path) -> Run:
+def run(address: str, tmp_path: Path) -> Run:
+    async def run(*arguments: str) -> Done:
+        return await asyncio.to_thread(marlaas, *arguments, "--url", address, cwd=tmp_path)
+
+    return run
+
+
+@pytest.fixture
+def operate(nats_url: str, tmp_path: Path) -> Run:
+    """As `run`, for what only NATS takes."""
+
     async def run(*arguments: str) -> Done:
         return await asyncio.to_thread(marlaas, *arguments, "--url", nats_url, cwd=tmp_path)
 
@@ -132,12 +142,12 @@ async def test_pause_resume_and_cancel(world: World, run: Run) -> None:
     assert "no task 'hold'; did you mean 'held'?" in complaint(await run("why", "hold"))
 
 
-async def test_watch_without_ids_ends_with_the_tasks_that_run(world: World, run: Run, nats_url: str, tmp_path: Path) -> None:
+async def test_watch_without_ids_ends_with_the_tasks_that_run(world: World, run: Run, address: str, tmp_path: Path) -> None:
     await out(run("submit", "task.toml", "--id", "mine", "--watch"))
     await settled(world)
     assert "no task is running" in await out(run("watch"))
     await out(run("submit", "task.toml", "--id", "held"))
-    watching = await asyncio.create_subprocess_exec(MARLAAS, "watch", "--url", nats_url, cwd=tmp_path, stdout=subprocess.PIPE)
+    watching = await asyncio.create_subprocess_exec(MARLAAS, "watch", "--url", address, cwd=tmp_path, stdout=subprocess.PIPE)
     assert watching.stdout is not None
     lines: list[str] = []
 
@@ -161,7 +171,7 @@ async def test_watch_without_ids_ends_with_the_tasks_that_run(world: World, run:
     assert lines[-1].split()[2] == "cancelled:"
 
 
-async def test_delete_prune_and_what_is_stored(world: World, run: Run) -> None:
+async def test_delete_prune_and_what_is_stored(world: World, run: Run, operate: Run) -> None:
     for task in ("held", "done", "old"):
         await out(run("submit", "task.toml", "--id", task))
     for task in ("done", "old"):
@@ -175,13 +185,13 @@ async def test_delete_prune_and_what_is_stored(world: World, run: Run) -> None:
     assert "no task 'nothing'" in complaint(await run("delete", "nothing"))
     assert await out(run("delete", "done")) == "deleted done: 51.2 kB freed\n"
     assert "task done was deleted already" in complaint(await run("delete", "done"))
-    assert await out(run("prune", "--dry-run")) == "0 B would be freed; nothing was deleted\n"
+    assert await out(operate("prune", "--dry-run")) == "0 B would be freed; nothing was deleted\n"
     both = "acme: {} 1 ended tasks, 51.2 kB: old\n{}\n"
-    assert await out(run("prune", "--older-than", "0.001", "--dry-run")) == "0 B would be freed; nothing was deleted\n"
+    assert await out(operate("prune", "--older-than", "0.001", "--dry-run")) == "0 B would be freed; nothing was deleted\n"
     await change(world, "UPDATE tasks SET ended_at = now() - interval '1 hour' WHERE id = 'old'")
-    dry = await out(run("prune", "--older-than", "0.001", "--dry-run"))
+    dry = await out(operate("prune", "--older-than", "0.001", "--dry-run"))
     assert dry == both.format("would delete", "51.2 kB would be freed; nothing was deleted")
-    assert await out(run("prune", "--older-than", "0.001")) == both.format("deleted", "51.2 kB freed")
+    assert await out(operate("prune", "--older-than", "0.001")) == both.format("deleted", "51.2 kB freed")
     assert [line.split()[0] for line in (await out(run("ps"))).splitlines()[1:]] == ["held"]
 
 
@@ -262,11 +272,11 @@ async def test_show_and_compare_read_what_evaluations_found(world: World, run: R
     assert refused == "marlaas: task worse is of tenant 'acme', other of 'globex'; compare tasks of one tenant\n"
 
 
-async def test_prices_are_set_and_an_invoice_is_printed(world: World, run: Run) -> None:
+async def test_prices_are_set_and_an_invoice_is_printed(world: World, run: Run, operate: Run) -> None:
     assert "usage costs nothing" in await out(run("prices", "list"))
-    said = await out(run("prices", "set", "sampled", "2.50", "--per", "1000000"))
+    said = await out(operate("prices", "set", "sampled", "2.50", "--per", "1000000"))
     assert said == "sampled: 2.50 per 1000000 in all pools without a price of their own, from now on\n"
-    await out(run("prices", "set", "trained", "1", "--pool", "other", "--from", "2999-01-02"))
+    await out(operate("prices", "set", "trained", "1", "--pool", "other", "--from", "2999-01-02"))
     listed = await out(run("prices", "list"))
     assert "2.50" in listed and "2999-01-02T00:00:00+00:00" in listed
     await world.run("a")
@@ -278,30 +288,33 @@ async def test_prices_are_set_and_an_invoice_is_printed(world: World, run: Run) 
     assert Decimal(line.split(",")[5]) == sampled * Decimal("0.0000025")
     assert await out(run("usage", "--csv", "--to", "2001-01-01")) == lines[0] + "\n"
     assert "sampled" in await out(run("usage", "--from", "2001-01-01"))
-    refused = await run("prices", "set", "sampled", "1", "--from", "2001-01-01")
+    refused = await operate("prices", "set", "sampled", "1", "--from", "2001-01-01")
     assert refused.returncode == 1 and "in the past" in refused.stderr
-    assert (await run("prices", "set", "coffee", "1")).returncode == 2
-    assert (await run("prices", "set", "sampled", "1", "--per", "7")).returncode == 2
+    assert (await operate("prices", "set", "coffee", "1")).returncode == 2
+    assert (await operate("prices", "set", "sampled", "1", "--per", "7")).returncode == 2
 
 
-async def test_budgets_are_set_listed_and_removed(world: World, run: Run) -> None:
+async def test_budgets_are_set_listed_and_removed(world: World, run: Run, operate: Run) -> None:
     assert await out(run("budgets", "list")) == "no budgets\n"
-    refused = await run("budgets", "set", "acme", "5")
+    refused = await operate("budgets", "set", "acme", "5")
     assert refused.returncode == 1 and "no tenant 'acme'" in refused.stderr
     await world.run("a")
-    assert await out(run("budgets", "set", "acme", "12.50")) == "acme: 12.50 money a month\n"
-    assert await out(run("budgets", "set", "acme", "1000000", "--unit", "tokens", "--per", "total")) == "acme: 1000000 tokens in all\n"
+    assert await out(operate("budgets", "set", "acme", "12.50")) == "acme: 12.50 money a month\n"
+    assert await out(operate("budgets", "set", "acme", "1000000", "--unit", "tokens", "--per", "total")) == "acme: 1000000 tokens in all\n"
     [(spent,)] = await world.rows("SELECT paid_tokens FROM tasks")
     lines = [line.split() for line in (await out(run("budgets", "list"))).splitlines()]
     assert lines[1:] == [["acme", "month", "money", "12.50", "0", "0"], ["acme", "total", "tokens", "1000000", str(spent), "0"]]
-    await out(run("budgets", "set", "acme", "none"))
+    await out(operate("budgets", "set", "acme", "none"))
     assert await world.rows("SELECT unit FROM budgets") == [("tokens",)]
     for wrong in (("acme", "much"), ("acme", "-1"), ("acme", "1", "--per", "week"), ("acme", "1", "--unit", "coffee")):
-        assert (await run("budgets", "set", *wrong)).returncode == 2
+        assert (await operate("budgets", "set", *wrong)).returncode == 2
 
 
-async def test_samples_of_a_step_are_listed(world: World, run: Run) -> None:
+async def test_samples_of_a_step_are_listed(world: World, run: Run, transport: str) -> None:
     await world.run("a")
+    if transport != "nats":  # a gateway gives them as conversations, with texts: GET /v1/tasks/{task}/samples
+        assert "this is not offered over HTTP" in (await run("samples", "a")).stderr
+        return
     assert "no step has samples yet" in await out(run("samples", "a"))
     hostile = kept_attempt(member=1, reward=-2.0, components={"\x1b[31mred": 0.5}, finish="length")
     await keep(world.bus, step_samples("a", 1), step_samples("a", 3, [kept_attempt(), hostile]))
@@ -316,3 +329,18 @@ async def test_samples_of_a_step_are_listed(world: World, run: Run) -> None:
     assert (found["sampler_logprobs"][2:], found["trainer_logprobs"][2:]) == ([-0.5, -1.0], [-0.625, -1.125])
     assert len(lines) == 1
     assert missing.returncode == 1 and "task a has no samples of step 2; steps with some: 1, 3" in missing.stderr
+
+
+KEYS = (("keys", "create", "acme", "ci", "--http"), ("replay", "mine"))
+
+
+async def test_what_only_nats_takes_says_so_over_http(world: World, run: Run, transport: str, tmp_path: Path) -> None:
+    if transport == "nats":
+        return
+    (tmp_path / "games-1.0-py3-none-any.whl").write_bytes(b"PK")
+    upload = ("envs", "upload", "games-1.0-py3-none-any.whl", "--tenant", "acme")
+    for command in (("prices", "set", "sampled", "1"), ("budgets", "set", "acme", "1"), ("tenants", "show", "acme"), *KEYS, upload):
+        refused = await run(*command)
+        assert (refused.returncode, refused.stdout) == (1, ""), command
+        assert refused.stderr.startswith("marlaas: this is not offered over HTTP: use a key for NATS"), refused.stderr
+        assert refused.stderr.count("\n") == 1

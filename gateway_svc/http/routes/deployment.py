@@ -9,11 +9,17 @@ from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_question
 from gateway_svc.http.strict import StrictRoute
-from gateway_svc.shapes import UsageOfAll
+from gateway_svc.shapes import KeyOf, UsageOfAll
 
 router = APIRouter(prefix="/v1", tags=["deployment"], route_class=StrictRoute)
 FAMILY = Family(router)
 COMMON = responses(400, 401, 403, 429, 503)
+
+
+@router.get("/key", responses=COMMON)
+async def read_key(caller: Acting) -> KeyOf:
+    """What the key of this request is for: its tenant and role."""
+    return KeyOf(tenant=caller.tenant, role=caller.role)
 
 
 @router.get("/pools", responses=COMMON)

@@ -31,7 +31,7 @@ from gateway_svc.http.errors import responses
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, check_question, gateway_of, token_texts
-from gateway_svc.http.routes.tasks import TaskId, status_of
+from gateway_svc.http.routes.tasks import TaskId, check_task_id, status_of
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import FieldError, Problem, invalid, not_found
 from gateway_svc.samples import Samples, samples_of
@@ -39,10 +39,14 @@ from gateway_svc.shapes import EventPage, FailurePage, TaskEvent
 
 router = APIRouter(prefix="/v1/tasks/{task}", tags=["tasks"], route_class=StrictRoute)
 FAMILY = Family(router)
+of_all = APIRouter(prefix="/v1", tags=["tasks"], route_class=StrictRoute)
+OF_ALL = Family(of_all)
 
 RESEND_S = 60.0
 STREAM = "text/event-stream"
 COMMON = responses(400, 401, 403, 404, 429, 503)
+ALL = responses(400, 401, 403, 429, 503)
+WAIT_S = 15.0
 AfterNumber = Annotated[int, Query(ge=0, le=MAX_NUMBER, description="Number of the last that the client has.")]
 AfterVersion = Annotated[int, Query(ge=0, le=MAX_VERSION, description="The last version that the client has.")]
 
@@ -69,13 +73,16 @@ async def read_events(
     A stream's ids are numbers of events: with `Last-Event-ID` any replica goes on behind that event. It ends after the last event of a
     task that has ended.
     """
-    await status_of(caller, task)
     if STREAM in accept:
+        await status_of(caller, task)
         number = _number(last_event_id) if last_event_id is not None else after
         return EventStream(_events(caller, task, number), Ends(caller, gateway_of(request).drain, is_resumable=True))
     if not any(kind in accept for kind in ("*/*", "application/*", "application/json")):
         raise Problem(406, "Not acceptable", f"there are application/json and {STREAM}", "not_acceptable")
+    check_task_id(task)
     page = await caller.door.ask("events", AskEvents(task=task, after=after), EventsAnswer)
+    if not page.last:  # a task that was deleted still has events
+        await status_of(caller, task)
     return EventPage(data=[TaskEvent.of(event) for event in page.events], last=page.last)
 
 
@@ -155,6 +162,41 @@ async def resend_message(caller: Acting, task: TaskId, letter: Annotated[int, Pa
     check_job(caller, "resend")
     await status_of(caller, task)
     page = await caller.door.ask("failures", AskFailures(task=task, after=letter - 1), FailuresAnswer)
+    if not page.failures or page.failures[0].letter != letter:
+        raise not_found()
+    await resend(caller.door, await read_failure(caller.door, letter), timeout_s=RESEND_S)
+
+
+@of_all.get("/events", response_class=Response, responses={200: {"content": {STREAM: {"schema": {"type": "string"}}}}, **ALL})
+async def read_all_events(request: Request, caller: Acting) -> Response:
+    """A stream of the future events of every task. The event `listening` says that none is missed from now on.
+
+    It cannot be resumed: an event's `number` and a task's own events say what was missed.
+    """
+    return EventStream(_all_events(caller), Ends(caller, gateway_of(request).drain, is_resumable=True))
+
+
+async def _all_events(caller: Caller) -> AsyncGenerator[Sse]:
+    async with caller.door.listening(caller.door.tenant, None) as live:
+        yield Sse("{}", "listening")
+        while True:
+            event = await caller.door.next_event(live, WAIT_S)
+            if event is not None:
+                yield Sse(json.dumps(TaskEvent.of(event).model_dump(mode="json")), event.event)
+
+
+@of_all.get("/failures", responses=ALL)
+async def read_all_failures(caller: Acting, after: AfterNumber = 0) -> FailurePage:
+    """Messages about all tasks that could not be handled, and refused jobs, a page at a time."""
+    page = await caller.door.ask("failures", AskFailures(after=after), FailuresAnswer)
+    return FailurePage(data=page.failures, has_more=page.has_more)
+
+
+@of_all.post("/failures/{letter}/resend", status_code=204, responses=ALL | responses(404))
+async def resend_any_message(caller: Acting, letter: Annotated[int, Path(ge=1, le=MAX_NUMBER)]) -> None:
+    """Send such a message again, once its cause is gone. Safe to repeat."""
+    check_job(caller, "resend")
+    page = await caller.door.ask("failures", AskFailures(after=letter - 1), FailuresAnswer)
     if not page.failures or page.failures[0].letter != letter:
         raise not_found()
     await resend(caller.door, await read_failure(caller.door, letter), timeout_s=RESEND_S)

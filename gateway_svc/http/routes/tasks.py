@@ -6,12 +6,13 @@ from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from common.door.answers import answer_to
 from common.door.asking import UnknownHere
-from common.door.control import Verb, control_job, delete_task
+from common.door.control import control_job, delete_task
 from common.door.errors import NoAnswer, TaskRejected, Unanswered, rejection_reasons
+from common.door.protocol import Verb
 from common.door.submission import preview, submit
 from common.messages import AskTask, AskTasks, Event, SpecAnswer, StatusAnswer, SubmitTask, TasksAnswer, TaskStatus, WhyAnswer
 from common.spec import TASK_ID_PATTERN
@@ -34,6 +35,7 @@ DELETE_S = 60.0
 TaskId = Annotated[str, Path(max_length=63, examples=["gcd-3f9a1c22d4e0"])]
 Sort = Literal["created", "-created", "reward", "-reward", "state", "-state", "id", "-id"]
 Text = Annotated[str | None, Query(min_length=1, max_length=100, pattern=r"^[^\x00]+$")]
+Reason = Annotated[str | None, Query(max_length=1000, pattern=r"^[^\x00]*$", description="Text kept with the task.")]
 TASK_FILE: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -69,22 +71,48 @@ async def submit_task(
     media_type = check_content_type(request, JSON, TOML)
     check_job(caller, "preview" if dry_run else "submit")
     spec = for_tenant(read_task(await request.body(), media_type), caller.tenant)
-    timeout_s = gateway_of(request).settings.submit_timeout_s
     if dry_run:
         response.status_code = 200
-        return _preview(await preview(caller.door, spec, timeout_s=timeout_s))
-    await gateway_of(request).limiter.check_spending(str(spec["tenant"]))
+        return _preview(await preview(caller.door, spec, timeout_s=gateway_of(request).settings.submit_timeout_s))
     task = id_of(str(spec["tenant"]), idempotency_key) if idempotency_key is not None else None
+    return await _submitted(request, response, caller, spec, task)
+
+
+@router.put(
+    "/{task}",
+    status_code=201,
+    response_model=Task,
+    openapi_extra=TASK_FILE,
+    responses={
+        200: {"model": Task, "description": "The task that was submitted before with this id and this task file."},
+        202: {"model": Submitted, "description": "NATS has the task, and no scheduler has answered yet; see Location."},
+        **COMMON,
+        **responses(402, 409, 413, 415),
+    },
+)
+async def submit_task_as(request: Request, response: Response, caller: Acting, task: TaskId) -> Any:
+    """Submit a task file under an id that the client has made. Safe to repeat: it is one task."""
+    media_type = check_content_type(request, JSON, TOML)
+    check_job(caller, "submit")
+    if re.fullmatch(TASK_ID_PATTERN, task) is None:
+        raise invalid(FieldError("task", "small letters, digits and hyphens, 63 at most, a letter or digit first and last"))
+    return await _submitted(request, response, caller, for_tenant(read_task(await request.body(), media_type), caller.tenant), task)
+
+
+async def _submitted(request: Request, response: Response, caller: Caller, spec: dict[str, JsonValue], task: str | None) -> Any:
+    """The answer to a submission. `task`: its id, where a repetition has the same one."""
     if task is not None and (earlier := await _earlier(caller, SubmitTask(task=task, tenant=str(spec["tenant"]), spec=spec))) is not None:
         response.status_code = 200
         return Task.of(earlier)
+    await gateway_of(request).limiter.check_spending(str(spec["tenant"]))
+    impatient = caller.door.of(caller.door.tenant, patience_s=0)  # a scheduler that is away must not delay that the job is stored
     try:
-        task = (await submit(caller.door, spec, task, timeout_s=timeout_s)).task
+        task = (await submit(impatient, spec, task, timeout_s=gateway_of(request).settings.submit_timeout_s)).task
     except Unanswered as error:
         location = {"Location": _path(request, error.task), "Retry-After": "2"}
         return Response(Submitted(id=error.task).model_dump_json(), 202, location, JSON)
     except TaskRejected:
-        if task is not None:  # another request with this key was faster
+        if task is not None:  # another request with this key or id was faster
             await _earlier(caller, SubmitTask(task=task, tenant=str(spec["tenant"]), spec=spec))
         raise
     response.headers["Location"] = _path(request, task)
@@ -92,7 +120,7 @@ async def submit_task(
 
 
 async def _earlier(caller: Caller, job: SubmitTask) -> TaskStatus | None:
-    """The task that was submitted with this idempotency key. Raises: Problem when it is another, or was rejected.
+    """The task that was submitted with this id. Raises: Problem when it is another, or was rejected.
 
     While no scheduler answers there is none: the job is stored, and the scheduler compares.
     """
@@ -102,7 +130,7 @@ async def _earlier(caller: Caller, job: SubmitTask) -> TaskStatus | None:
     except (UnknownHere, NoAnswer):
         return None
     if found.submission != job.digest:
-        raise Problem(409, "Conflict", "the idempotency key has submitted another task", "idempotency_conflict")
+        raise Problem(409, "Conflict", "this id or idempotency key has submitted another task", "idempotency_conflict")
     if status.state == "rejected":
         raise rejected([status.reason])
     return status
@@ -149,21 +177,21 @@ async def read_task_detail(caller: Acting, task: TaskId) -> TaskDetail:
 
 
 @router.post("/{task}/cancel", responses=COMMON | responses(404, 409))
-async def cancel_task(caller: Acting, task: TaskId, reason: Text = None) -> Task:
+async def cancel_task(caller: Acting, task: TaskId, reason: Reason = None) -> Task:
     """End a task; trained versions stay."""
     return Task.of(await control_task(caller, "cancel", task, reason))
 
 
 @router.post("/{task}/pause", responses=COMMON | responses(404, 409))
-async def pause_task(caller: Acting, task: TaskId, reason: Text = None) -> Task:
+async def pause_task(caller: Acting, task: TaskId, reason: Reason = None) -> Task:
     """Admit no new work of a task; work in flight finishes."""
     return Task.of(await control_task(caller, "pause", task, reason))
 
 
 @router.post("/{task}/resume", responses=COMMON | responses(404, 409))
-async def resume_task(caller: Acting, task: TaskId) -> Task:
+async def resume_task(caller: Acting, task: TaskId, reason: Reason = None) -> Task:
     """Continue a paused task."""
-    return Task.of(await control_task(caller, "resume", task, None))
+    return Task.of(await control_task(caller, "resume", task, reason))
 
 
 @router.delete("/{task}", responses=COMMON | responses(404, 409))

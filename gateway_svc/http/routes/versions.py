@@ -22,7 +22,6 @@ from gateway_svc.problems import not_found
 router = APIRouter(prefix="/v1/tasks/{task}/versions", tags=["versions"], route_class=StrictRoute)
 FAMILY = Family(router)
 
-Version = Annotated[str, Path(pattern=r"^([1-9][0-9]{0,9}|latest|best)$", description="A number, `latest` or `best`.")]
 COMMON = responses(400, 401, 403, 404, 429, 503)
 TAR, BINARY, JSON = "application/x-tar", "application/octet-stream", "application/json"
 
@@ -39,6 +38,9 @@ def _download(*media_types: str) -> dict[int | str, dict[str, Any]]:
     }
 
 
+Version = Annotated[str, Path(pattern=r"^(0|[1-9][0-9]{0,9}|latest|best)$", description="A number, `latest` or `best`.")]
+
+
 @router.get("", responses=COMMON)
 async def list_versions(
     caller: Acting,
@@ -48,6 +50,12 @@ async def list_versions(
     """Versions whose adapters are stored, a page at a time; the latest and the best."""
     await status_of(caller, task)
     return await caller.door.ask("versions", AskVersions(task=task, after=after), VersionsAnswer)
+
+
+@router.get("/{version}", responses=COMMON)
+async def read_version(caller: Acting, task: TaskId, version: Version) -> AdapterRef:
+    """A version's adapter: its rank, and the size and digest of its tar."""
+    return await _adapter(caller, task, version)
 
 
 @router.get("/{version}/adapter.tar", response_class=Response, responses=_download(TAR))

@@ -1,0 +1,64 @@
+"""What everything costs, and who has done what; for owners and admins."""
+
+from datetime import date
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime
+
+from common.messages import (
+    AskAudit,
+    AskBudgets,
+    AskInvoice,
+    AskPrices,
+    AuditAnswer,
+    BudgetsAnswer,
+    InvoiceAnswer,
+    PricesAnswer,
+)
+from common.messages.asks import MAX_NUMBER, MAX_VERSION
+from gateway_svc.http.errors import responses
+from gateway_svc.http.family import Family
+from gateway_svc.http.gateway import Acting, check_question
+from gateway_svc.http.strict import StrictRoute
+
+router = APIRouter(prefix="/v1", tags=["deployment"], route_class=StrictRoute)
+FAMILY = Family(router)
+COMMON = responses(400, 401, 403, 429, 503)
+
+
+@router.get("/invoice", responses=COMMON)
+async def read_invoice(
+    caller: Acting,
+    first: Annotated[date | None, Query(description="First day, in UTC.")] = None,
+    last: Annotated[date | None, Query(description="Last day.")] = None,
+    cursor: Annotated[int, Query(ge=0, le=MAX_VERSION)] = 0,
+) -> InvoiceAnswer:
+    """Quantities and money by day, pool and kind, a page at a time."""
+    check_question(caller, "invoice")
+    return await caller.door.ask("invoice", AskInvoice(first=first, last=last, cursor=cursor), InvoiceAnswer)
+
+
+@router.get("/prices", responses=COMMON)
+async def read_prices(caller: Acting) -> PricesAnswer:
+    """Every price that there is or was."""
+    check_question(caller, "prices")
+    return await caller.door.ask("prices", AskPrices(), PricesAnswer)
+
+
+@router.get("/budgets", responses=COMMON)
+async def read_budgets(caller: Acting) -> BudgetsAnswer:
+    """Budgets, with what is spent and reserved in their present periods."""
+    check_question(caller, "budgets")
+    return await caller.door.ask("budgets", AskBudgets(), BudgetsAnswer)
+
+
+@router.get("/audit", responses=COMMON)
+async def read_audit(
+    caller: Acting,
+    since: Annotated[AwareDatetime | None, Query(description="With its time zone.")] = None,
+    cursor: Annotated[int, Query(ge=0, le=MAX_NUMBER)] = 0,
+) -> AuditAnswer:
+    """Who has done what, oldest first, a page at a time."""
+    check_question(caller, "audit")
+    return await caller.door.ask("audit", AskAudit(since=since, cursor=cursor), AuditAnswer)

@@ -1,0 +1,109 @@
+"""`marlaas chat`: a conversation with a version of a task, in the terminal."""
+
+import asyncio
+import os
+import sys
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from marlaas.cli.session import DEFAULT_DATA, Data, echo, http_key, is_insecure, quiet, tenant_named, tls_files
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from marlaas.over_http.chat import Chat
+
+Url = Annotated[str, typer.Option("--url", help="A gateway, https://…; empty: that of the stack in --data.", envvar="MARLAAS_URL")]
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+SHOWN = "\n\t"
+"""Control characters that a terminal is given."""
+
+
+def chat(  # noqa: PLR0913 - each is an option with a name of its own
+    model: Annotated[str, typer.Argument(help="TASK@best, TASK@latest, TASK@7, an alias, or a pool for its base model.")],
+    prompt: Annotated[str | None, typer.Argument(help="What to say; default: each line of the input is a turn.")] = None,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    system: Annotated[str | None, typer.Option(help="The system's message.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, max=2)] = None,
+    top_p: Annotated[float | None, typer.Option(max=1)] = None,
+    top_k: Annotated[int | None, typer.Option()] = None,
+    min_p: Annotated[float | None, typer.Option(min=0, max=1)] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of each reply; default: as many as the context has room for.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same for each reply.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends a reply; up to four.")] = None,
+) -> None:
+    """Talk to a version of a task, also while it trains. Replies are printed as they are sampled."""
+    given: dict[str, JsonValue] = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "max_tokens": max_tokens}
+    given |= {"seed": seed, "stop": list(stop) if stop else None}
+    settings = {name: value for name, value in given.items() if value is not None}
+
+    async def run() -> None:
+        from marlaas.over_http.chat import Chat
+        from marlaas.over_http.connecting import entered
+
+        where = url or _gateway_of(data)
+        limits = {"timeout_s": 10.0, "patience_s": 10.0}
+        async with entered(where, tenant_named(), key=http_key(), insecure=is_insecure(), tls=tls_files(), **limits) as door:
+            talk = Chat(door.connection, door.params(), model, system, settings)
+            if prompt is not None:
+                await _reply(talk, prompt)
+                return
+            while (line := await asyncio.to_thread(_line)) is not None:
+                if line.strip():
+                    await _reply(talk, line)
+
+    quiet()
+    asyncio.run(run())
+
+
+def _gateway_of(data: Path) -> str:
+    """Raises: StackError when no stack runs, or it has no gateway that answers."""
+    from common.door.errors import ClientError
+    from marlaas.stack import gateways
+    from marlaas.stack.state_files import running_stack
+
+    if os.environ.get("MARLAAS_NATS_URL"):
+        raise ClientError("a chat goes over HTTP: name the gateway with --url https://HOST, or MARLAAS_URL")
+    return gateways.dashboard(running_stack(data)).removesuffix(gateways.DASHBOARD)
+
+
+def _line() -> str | None:
+    """The next turn; None at the end of the input."""
+    if sys.stdin.isatty():
+        print("> ", end="", flush=True, file=sys.stderr)
+    line = sys.stdin.readline()
+    return line.rstrip("\n") if line else None
+
+
+async def _reply(talk: "Chat", text: str) -> None:
+    is_thinking, is_terminal, last = False, sys.stdout.isatty(), "\n"
+    async for piece in talk.say(text):
+        if piece.thought and is_terminal:  # a program reads the reply alone
+            print(f"{'' if is_thinking else DIM}{visible(piece.thought)}", end="", flush=True)
+            is_thinking = True
+        if piece.text:
+            if is_thinking:
+                print(f"{PLAIN}\n", end="")
+                is_thinking = False
+            print(visible(piece.text), end="", flush=True)
+            last = piece.text[-1]
+        if piece.finish == "length":
+            echo(f"{PLAIN if is_thinking else ''}\n[cut off: --max-tokens, or the context, is used up]", to=sys.stderr)
+    if is_thinking:
+        print(PLAIN)
+    elif last != "\n":
+        print()
+
+
+def visible(text: str) -> str:
+    """Text of a model for a terminal: what would control it, or change the order of what is read, is shown as a code."""
+    return "".join(f"\\u{{{ord(char):x}}}" if _controls(char) else char for char in text)
+
+
+def _controls(char: str) -> bool:
+    is_bidirectional = unicodedata.bidirectional(char) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+    return (unicodedata.category(char) == "Cc" and char not in SHOWN) or is_bidirectional

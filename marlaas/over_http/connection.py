@@ -1,0 +1,106 @@
+"""Connection: requests to a gateway, repeated while nothing answers."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+
+from common.backoff import Backoff
+from common.bus import TlsFiles
+from common.bus.address import without_password
+from common.door.errors import ClientError
+from marlaas.over_http.refusals import REPEATED, Lost, failure, refusal
+
+CONNECT_S = 5.0
+ANSWER_S = 45.0
+"""Maximum time for an answer, and between two parts of one: more than a gateway takes for a submission, and three comments of a stream."""
+PAUSE = Backoff(first_s=0.1, max_s=2.0)
+MAX_RETRY_AFTER_S = 60.0
+Params = Sequence[tuple[str, str]]
+
+
+class Connection:
+    """Requests to one gateway, or to a balancer before several. `patience_s`: how long a request is repeated."""
+
+    def __init__(self, url: str, http: httpx2.AsyncClient, *, has_key: bool, patience_s: float) -> None:
+        self.shown = without_password(url).rstrip("/")
+        self._http = http
+        self._has_key = has_key
+        self.patience_s = patience_s
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str, key: str | None, tls: TlsFiles, patience_s: float) -> AsyncGenerator["Connection"]:
+        """Nothing is sent yet. Raises: Fatal when a file of `tls` cannot be used."""
+        headers = {"Accept-Encoding": "identity", "User-Agent": "marlaas"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        timeout = httpx2.Timeout(ANSWER_S, connect=CONNECT_S)
+        verify = tls.context() if tls.are_given else True
+        async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=timeout, verify=verify) as http:
+            yield cls(url, http, has_key=key is not None, patience_s=patience_s)
+
+    async def get(self, path: str, params: Params = ()) -> bytes:
+        """Body of the answer. Raises: as `request`."""
+        return (await self.request("GET", path, params)).content
+
+    async def request(
+        self, method: str, path: str, params: Params = (), *, body: Any = None, answer_s: float = ANSWER_S, patience_s: float | None = None
+    ) -> httpx2.Response:
+        """The answer, of a status below 300. The request may arrive more than once.
+
+        `body`: sent as JSON. `answer_s`: maximum time for the answer. `patience_s`: in place of the connection's.
+        Raises: ClientError when it is refused; NoAnswer.
+        """
+        patience_s = self.patience_s if patience_s is None else patience_s
+        began, attempt = time.monotonic(), 0
+        while True:
+            found = await self._attempt(method, path, params, body, answer_s)
+            if isinstance(found, httpx2.Response) and found.is_success:
+                return found
+            error, after_s = (found, 0.0) if isinstance(found, Lost) else (self._refusal(found), _retry_after(found))
+            attempt += 1
+            pause_s = max(PAUSE.pause_s(attempt), after_s)
+            may_repeat = isinstance(found, Lost) or found.status_code in REPEATED
+            if not may_repeat or time.monotonic() - began + pause_s > patience_s:
+                raise error
+            await asyncio.sleep(pause_s)
+
+    async def _attempt(self, method: str, path: str, params: Params, body: Any, answer_s: float) -> httpx2.Response | Lost:
+        """Raises: ClientError for a failure that another attempt has too."""
+        timeout = httpx2.Timeout(answer_s, connect=CONNECT_S)
+        try:
+            return await self._http.request(method, path, params=httpx2.QueryParams(list(params)), json=body, timeout=timeout)
+        except httpx2.TransportError as error:
+            failed = failure(error, self.shown)
+        except httpx2.HTTPError as error:  # an answer that cannot be decoded
+            raise ClientError(f"{self.shown} does not answer as a gateway does: {error}") from None
+        if isinstance(failed, Lost):
+            return failed
+        raise failed
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, path: str, params: Params = (), *, headers: Mapping[str, str] | None = None, body: Any = None
+    ) -> AsyncGenerator[httpx2.Response]:
+        """An answer that is read as it comes, requested once. Raises: ClientError when it is refused; Lost, also while it is read."""
+        sent = httpx2.QueryParams(list(params))
+        try:
+            async with self._http.stream(method, path, params=sent, headers=headers, json=body) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise self._refusal(response)
+                yield response
+        except httpx2.TransportError as error:
+            raise failure(error, self.shown) from None
+
+    def _refusal(self, response: httpx2.Response) -> ClientError:
+        location = response.headers.get("location", "")
+        return refusal(response.status_code, response.content, self.shown, has_key=self._has_key, location=location)
+
+
+def _retry_after(response: httpx2.Response) -> float:
+    """Seconds that the answer names; 0 where it names none."""
+    said = response.headers.get("retry-after", "")
+    return min(float(said), MAX_RETRY_AFTER_S) if said.isascii() and said.isdigit() else 0.0

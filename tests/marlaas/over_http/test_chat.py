@@ -1,0 +1,57 @@
+"""`marlaas chat` through a gateway; a committed source of tokens stands in for the engine."""
+
+import asyncio
+import io
+from pathlib import Path
+
+import pytest
+
+from marlaas.cli.chat import visible
+from tests.gateway.openai.deltas import Part, Source, deltas, failing
+from tests.gateway.serving import gateway
+from tests.marlaas.command import Done, marlaas
+from tests.marlaas.test_cli import complaint
+from tests.scheduler.stages import World
+
+WORDS = [Part(reasoning="Hm."), Part("Hel"), Part("lo \x1b[31mred\u202e")]
+
+
+async def run(monkeypatch: pytest.MonkeyPatch, folder: Path, url: str, *arguments: str, lines: str = "") -> Done:
+    monkeypatch.setenv("MARLAAS_TENANT", "acme")
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    return await asyncio.to_thread(marlaas, "chat", *arguments, "--url", url, cwd=folder)
+
+
+async def test_each_line_is_a_turn_of_one_conversation(
+    scheduler: World, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(lambda _: deltas(WORDS))
+    async with gateway(scheduler.bus, nats_url, sampler=source) as url:
+        flags = ("--system", "Be brief.", "--temperature", "0.5", "--max-tokens", "9", "--seed", "3", "--stop", "END")
+        done = await run(monkeypatch, tmp_path, url, "tiny", *flags, lines="first\n\nsecond\n")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == "Hello \\u{1b}[31mred\\u{202e}\n" * 2  # no thoughts: the output is no terminal
+        first, second = (choice for _, choice, _ in source.choices)
+        assert [(one.role, one.content) for one in first.prompt.messages] == [("system", "Be brief."), ("user", "first")]
+        said = [(one.role, one.content) for one in second.prompt.messages]
+        assert said[2:] == [("assistant", "Hello \x1b[31mred\u202e"), ("user", "second")]
+        sampling = first.sampling
+        assert (sampling.temperature, sampling.max_tokens, sampling.stop, sampling.seed) == (0.5, 9, ["END"], second.sampling.seed)
+
+        once = await run(monkeypatch, tmp_path, url, "tiny", "hello")
+        assert once.stdout.startswith("Hello ")
+
+
+async def test_what_goes_wrong_is_one_line(scheduler: World, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(lambda _: failing("engine_lost", [Part("Hel")]))
+    async with gateway(scheduler.bus, nats_url, sampler=source) as url:
+        assert complaint(await run(monkeypatch, tmp_path, url, "tiny", "hello")).count("\n") == 1
+        absent = complaint(await run(monkeypatch, tmp_path, url, "absent@best", "hello"))
+        assert "absent" in absent and absent.count("\n") == 1
+    monkeypatch.setenv("MARLAAS_NATS_URL", nats_url)
+    done = await asyncio.to_thread(marlaas, "chat", "tiny", "hello", cwd=tmp_path)
+    assert complaint(done) == "marlaas: a chat goes over HTTP: name the gateway with --url https://HOST, or MARLAAS_URL\n"
+
+
+def test_what_controls_a_terminal_is_shown() -> None:
+    assert visible("a\tb\n\x1b]0;x\x07 \u2066") == "a\tb\n\\u{1b}]0;x\\u{7} \\u{2066}"

@@ -1,0 +1,88 @@
+"""A connection that breaks off: one submission is one task, and events and downloads go on where they ended."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import openai
+
+from marlaas.client import Client
+from tests.gateway.serving import gateway
+from tests.marlaas.conftest import SPEC, STEPS
+from tests.marlaas.over_http.cutting import Cut, cutting
+from tests.scheduler.stages import World
+
+TIMES = 20
+
+
+def once(number: int) -> Callable[[bytes], Cut | None]:
+    """Cuts the first submission that comes: each second one before its answer, the others as soon as the gateway has it."""
+    left: list[Cut] = ["answer" if number % 2 else "request"]
+
+    def cut(data: bytes) -> Cut | None:
+        return left.pop() if left and re.match(rb"(PUT /v1/tasks/|POST /v1/fine_tuning/jobs)", data) else None
+
+    return cut
+
+
+async def test_submission_whose_answer_is_lost_is_one_task_and_two_submissions_are_two(scheduler: World, nats_url: str) -> None:
+    async with gateway(scheduler.bus, nats_url) as url, cutting(url) as proxy, Client.connect(proxy.address) as client:
+        for number in range(TIMES):
+            proxy.cut_request = once(number)
+            await client.submit({**SPEC, "name": "slow"})
+        assert proxy.cuts == TIMES
+        assert len(await client.tasks()) == TIMES
+        for _ in range(2):
+            await client.submit({**SPEC, "name": "slow-twice"})
+        assert len(await client.tasks(name="slow-twice")) == 2
+
+
+async def test_openais_client_makes_one_job_each_too(scheduler: World, nats_url: str) -> None:
+    async with gateway(scheduler.bus, nats_url) as url, cutting(url) as proxy, Client.connect(url) as client:
+        stock = openai.AsyncOpenAI(api_key="mk-none", base_url=f"{proxy.address}/v1", default_query={"tenant": "acme"}, max_retries=3)
+        async with stock:
+
+            async def create(suffix: str) -> str:
+                made = await stock.fine_tuning.jobs.create(
+                    model="tiny",
+                    training_file="env:toy",
+                    method={"type": "reinforcement"},
+                    suffix=suffix,
+                    extra_body={"marlaas": SPEC_OF_JOB},
+                )
+                return made.id
+
+            for number in range(TIMES):
+                proxy.cut_request = once(number)
+                await create(f"slow{number}")
+            assert proxy.cuts == TIMES
+            assert len(await client.tasks()) == TIMES
+            assert await create("slow-twice") != await create("slow-twice")
+            assert len(await client.tasks()) == TIMES + 2
+
+
+SPEC_OF_JOB = {name: SPEC[name] for name in ("steps", "algorithm", "keep")}
+
+
+async def test_events_go_on_behind_the_last_that_came(scheduler: World, nats_url: str) -> None:
+    async with gateway(scheduler.bus, nats_url) as url, cutting(url) as proxy, Client.connect(proxy.address) as client:
+        await client.submit({**SPEC, "steps": 30}, "mine-1")
+        proxy.most = 2_000  # every connection ends after so much of its answers
+        seen = [event.number async for event in client.watch("mine-1")]
+        assert seen == list(range(1, len(seen) + 1))
+        assert len(seen) >= 32  # accepted, 30 steps, finished
+        assert proxy.cuts > 3
+        assert any(re.search(rb"(?i)last-event-id: [1-9]", data) for data in proxy.sent)
+
+
+async def test_download_that_breaks_off_goes_on_where_it_ended(scheduler: World, nats_url: str, tmp_path: Path) -> None:
+    async with gateway(scheduler.bus, nats_url) as url, cutting(url) as proxy, Client.connect(proxy.address) as client:
+        task = await client.submit(SPEC)
+        await client.wait(task)
+        proxy.most = 3_000  # below the adapter's 10 kB, and above each other answer
+        proxy.sent.clear()
+        before = proxy.cuts
+        assert (await client.pull(task, tmp_path / "adapter")).version == STEPS
+        assert (tmp_path / "adapter" / "content").read_text() == f"{task} {STEPS} adapter "
+        assert proxy.cuts > before
+        assert any(b"range: bytes=" in data.lower() and b"if-range:" in data.lower() for data in proxy.sent)
