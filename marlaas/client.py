@@ -20,6 +20,7 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
+from common.door.aliases import Aliases
 from common.door.answers import answer_to_request
 from common.door.asking import PATIENCE_S, Door
 from common.door.billing import Billing
@@ -63,6 +64,11 @@ class Client(Reader):
     def billing(self) -> Billing:
         """Invoices, prices and budgets."""
         return Billing(self._door)
+
+    @property
+    def aliases(self) -> Aliases:
+        """A tenant's names for versions of its tasks."""
+        return Aliases(self._door)
 
     @property
     def packages(self) -> Packages:

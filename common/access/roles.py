@@ -11,7 +11,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 ADMIN = "admin"
 """Name of the account, and of the role, that acts for every tenant; no tenant may have it."""
 
-MEMBER_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend", "upload", "delete-package")
+MEMBER_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend", "upload", "delete-package", "set-alias", "delete-alias")
 OWNER_VERBS = ("delete", "prune", "delete-tenant")
 JOBS_OF_ROLE: dict[Role, tuple[str, ...]] = {
     "owner": (*MEMBER_VERBS, *OWNER_VERBS),
@@ -32,6 +32,7 @@ QUESTIONS = (
     "steps",
     "evaluations",
     "versions",
+    "aliases",
     "failures",
     "adapter",
     "chunk",

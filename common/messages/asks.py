@@ -26,6 +26,10 @@ Those about what one task has come to, `progress.py`:
     evaluations  AskEvaluations  EvaluationsAnswer  finished evaluations, a page at a time
     versions     AskVersions     VersionsAnswer     stored versions, the latest and the best
 
+And about what a tenant has set, `aliases.py`:
+
+    aliases      AskAliases      AliasesAnswer      names for versions, a page at a time
+
 A request in JSON is answered in JSON, one in MessagePack in MessagePack; an empty one counts as an empty JSON object.
 """
 

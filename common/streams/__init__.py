@@ -53,6 +53,8 @@ from common.streams.consumers import (
 )
 from common.streams.contents import about_packages, in_flight, is_serving, package_of, stored_reports, task_of, token
 from common.streams.stores import (
+    ALIASES,
+    ALIASES_BUCKET,
     BATCHES,
     BETWEEN_SERVICES,
     BLOBS_BUCKET,
@@ -104,6 +106,7 @@ from common.streams.subjects import (
     check_package,
     checked,
     control,
+    delete_alias,
     delete_package,
     delete_tenant,
     events,
@@ -120,6 +123,7 @@ from common.streams.subjects import (
     serve,
     served,
     set_access,
+    set_alias,
     set_budget,
     set_price,
     set_tenant,

@@ -12,6 +12,7 @@ TASKS_BUCKET = "tasks"
 BLOBS_BUCKET = "blobs"
 HISTORY_BUCKET = "history"
 HTTP_KEYS_BUCKET = "http-keys"
+ALIASES_BUCKET = "aliases"
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,11 @@ FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_
 SERVED = Stream("SERVED", ("served.>",), max_age_s=3 * DAY_S, share=0.02)
 STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, SERVED)
 REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
-TASKS = Bucket(TASKS_BUCKET, share=0.04)
+TASKS = Bucket(TASKS_BUCKET, share=0.035)
 HISTORY = Bucket(HISTORY_BUCKET, share=0.005)
 HTTP_KEYS = Bucket(HTTP_KEYS_BUCKET, share=0.01)
-BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS)
+ALIASES = Bucket(ALIASES_BUCKET, share=0.005)
+BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS, ALIASES)
 MIN_STREAM_BYTES = 32 * 1024 * 1024
 """Lowest bound of a stream: four of the largest messages."""
 MIN_BUCKET_BYTES = 8 * 1024 * 1024

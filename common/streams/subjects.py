@@ -4,6 +4,7 @@ from typing import Literal
 
 JOB_VERBS = (
     *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "delete-package"),
+    *("set-alias", "delete-alias"),
     *("set-tenant", "delete-tenant", "set-price", "set-budget", "set-access"),
 )
 
@@ -57,6 +58,14 @@ def upload(tenant: str) -> str:
 
 def delete_package(tenant: str) -> str:
     return f"jobs.delete-package.{tenant}"
+
+
+def set_alias(tenant: str) -> str:
+    return f"jobs.set-alias.{tenant}"
+
+
+def delete_alias(tenant: str) -> str:
+    return f"jobs.delete-alias.{tenant}"
 
 
 def sent_by(job: str, key: str) -> str:

@@ -17,14 +17,14 @@ from gateway_svc.http.family import Family
 from gateway_svc.http.forwarded import Forwarded
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.guard import Guard
-from gateway_svc.http.routes import deployment, fine_tuning, health, inference, records, tasks, versions
+from gateway_svc.http.routes import aliases, deployment, fine_tuning, health, inference, records, tasks, versions
 from gateway_svc.problems import Problem
 
 VERSION = "1"
 """Version of the interface."""
 DESCRIPTION = "Tasks that fine-tune language models by reinforcement learning: docs/http.md."
 CORS_METHODS = ("GET", "POST", "PUT", "DELETE")
-CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id")
+CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id", "if-match", "if-none-match")
 EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-range")
 
 
@@ -35,6 +35,7 @@ def all_families() -> list[Family]:
         tasks.FAMILY,
         records.FAMILY,
         versions.FAMILY,
+        aliases.FAMILY,
         deployment.FAMILY,
         inference.FAMILY,
         fine_tuning.FAMILY,

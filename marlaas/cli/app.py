@@ -13,7 +13,22 @@ from typing import Annotated
 
 import typer
 
-from marlaas.cli import audit, budgets, containers, database, environments, init, keys, prices, session, stack, streams, tasks, tenants
+from marlaas.cli import (
+    aliases,
+    audit,
+    budgets,
+    containers,
+    database,
+    environments,
+    init,
+    keys,
+    prices,
+    session,
+    stack,
+    streams,
+    tasks,
+    tenants,
+)
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
@@ -43,6 +58,7 @@ def options(
 app.add_typer(environments.app, name="envs")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
+app.add_typer(aliases.app, name="alias")
 app.add_typer(prices.app, name="prices")
 app.add_typer(budgets.app, name="budgets")
 app.add_typer(database.app, name="database")

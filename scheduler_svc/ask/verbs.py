@@ -7,6 +7,7 @@ from typing import Any
 from common.messages import (
     AskAccess,
     AskAdapter,
+    AskAliases,
     AskAudit,
     AskBudgets,
     AskChunk,
@@ -25,6 +26,7 @@ from common.messages import (
 )
 from scheduler_svc.ask.access import answer_access
 from scheduler_svc.ask.adapters import answer_adapter, answer_chunk
+from scheduler_svc.ask.aliases import answer_aliases
 from scheduler_svc.ask.audit import answer_audit
 from scheduler_svc.ask.billing import answer_budgets, answer_invoice, answer_prices
 from scheduler_svc.ask.deployment import answer_envs, answer_pools, answer_replicas
@@ -60,6 +62,7 @@ VERBS = {
     "steps": Verb(AskSteps, answer_steps),
     "evaluations": Verb(AskEvaluations, answer_evaluations),
     "versions": Verb(AskVersions, answer_versions),
+    "aliases": Verb(AskAliases, answer_aliases),
     "adapter": Verb(AskAdapter, answer_adapter),
     "chunk": Verb(AskChunk, answer_chunk),
 }

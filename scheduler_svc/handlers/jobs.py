@@ -14,6 +14,7 @@ from common.spec import complete
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.access import set_access
+from scheduler_svc.handlers.aliases import delete_alias, set_alias
 from scheduler_svc.handlers.budgets import set_budget
 from scheduler_svc.handlers.context import HandlerContext, sender_of, verb_of
 from scheduler_svc.handlers.dead_letters import resend_message
@@ -50,6 +51,8 @@ OWN_TRANSACTION = {
     "set-access": set_access,
     "upload": upload_package,
     "delete-package": delete_package,
+    "set-alias": set_alias,
+    "delete-alias": delete_alias,
 }
 """Verb → handler of a job that reads from NATS, takes long, or only reads: it runs after the others, in its own transaction."""
 

@@ -86,6 +86,7 @@ TABLES: dict[str, Access] = {
     "evaluation_groups": Access(ALL, _OF_ITS_TASKS),
     "evaluation_members": Access(ALL, _OF_ITS_TASKS),
     "ledger": Access(ALL, _OF_THE_TENANT),
+    "aliases": Access(ALL, _OF_THE_TENANT),
     "prices": Access(SELECT | {Right.INSERT}, "true"),
     "budgets": Access(ALL, _OF_THE_TENANT),
     "deleted_usage": Access(SELECT | {Right.INSERT}, _OF_THE_TENANT),

@@ -282,6 +282,13 @@ ASKS: list[Message] = [
         latest=None,
         has_more=False,
     ),
+    messages.SetAlias(tenant="t", request="r", name="prod", task="a", version="best", expected="a@1"),
+    messages.DeleteAlias(tenant="t", request="r", name="prod", expected=None),
+    messages.KnownAlias(tenant="t", name="prod", pool="p", adapter=ADAPTER, changed_s=2.0),
+    messages.AskAliases(name="prod", after="t/a"),
+    messages.AliasesAnswer(
+        aliases=[messages.AliasOf(tenant="t", name="prod", task="a", version=2, pool="p", changed_s=2.0)], cursor="t/prod"
+    ),
     messages.AskRefused(code="unknown", reason="r"),
 ]
 SAMPLES += ASKS
