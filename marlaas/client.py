@@ -32,6 +32,7 @@ from common.door.following import follow
 from common.door.packages import Packages
 from common.door.submission import new_task_id, preview, submit
 from common.door.tenants import delete_tenant, set_tenant
+from common.door.webhooks import Webhooks
 from common.messages import (
     AdapterRef,
     Event,
@@ -69,6 +70,11 @@ class Client(Reader):
     def aliases(self) -> Aliases:
         """A tenant's names for versions of its tasks."""
         return Aliases(self._door)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """Addresses of a tenant that are told of ends and budgets."""
+        return Webhooks(self._door)
 
     @property
     def packages(self) -> Packages:

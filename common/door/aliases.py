@@ -7,7 +7,7 @@ from common import streams
 from common.bus import Outgoing
 from common.door.answers import answer_to_request
 from common.door.asking import Door, UnknownHere
-from common.door.errors import ClientError, rejection_reasons
+from common.door.errors import ClientError, TooManyJobs, rejection_reasons
 from common.messages import AliasesAnswer, AliasOf, AskAliases, DeleteAlias, SetAlias
 
 Version = int | Literal["latest", "best"]
@@ -66,6 +66,8 @@ async def _answered(door: Door, out: Outgoing, job: SetAlias | DeleteAlias, time
         match answer.data.get("code"):
             case "unknown":
                 raise UnknownHere(reason)
+            case "busy":
+                raise TooManyJobs(reason)
             case "changed":
                 raise AliasChanged(reason)
             case _:

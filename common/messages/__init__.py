@@ -123,3 +123,16 @@ from common.messages.trajectories import (
     TrajectoriesScored,
     TurnsSampled,
 )
+from common.messages.webhooks import (
+    MAX_WEBHOOKS,
+    SECRET_BYTES,
+    SECRET_PREFIX,
+    WEBHOOK_EVENTS,
+    AskWebhooks,
+    DeleteWebhook,
+    DeliveryOf,
+    SetWebhook,
+    WebhookEvent,
+    WebhookOf,
+    WebhooksAnswer,
+)

@@ -4,7 +4,7 @@ from typing import Literal
 
 JOB_VERBS = (
     *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "delete-package"),
-    *("set-alias", "delete-alias"),
+    *("set-alias", "delete-alias", "set-webhook", "delete-webhook"),
     *("set-tenant", "delete-tenant", "set-price", "set-budget", "set-access"),
 )
 
@@ -66,6 +66,14 @@ def set_alias(tenant: str) -> str:
 
 def delete_alias(tenant: str) -> str:
     return f"jobs.delete-alias.{tenant}"
+
+
+def set_webhook(tenant: str) -> str:
+    return f"jobs.set-webhook.{tenant}"
+
+
+def delete_webhook(tenant: str) -> str:
+    return f"jobs.delete-webhook.{tenant}"
 
 
 def sent_by(job: str, key: str) -> str:

@@ -17,7 +17,7 @@ from gateway_svc.http.family import Family
 from gateway_svc.http.forwarded import Forwarded
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.guard import Guard
-from gateway_svc.http.routes import aliases, deployment, fine_tuning, health, inference, records, tasks, versions
+from gateway_svc.http.routes import aliases, deployment, fine_tuning, health, inference, records, tasks, versions, webhooks
 from gateway_svc.problems import Problem
 
 VERSION = "1"
@@ -36,6 +36,7 @@ def all_families() -> list[Family]:
         records.FAMILY,
         versions.FAMILY,
         aliases.FAMILY,
+        webhooks.FAMILY,
         deployment.FAMILY,
         inference.FAMILY,
         fine_tuning.FAMILY,

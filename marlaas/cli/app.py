@@ -28,6 +28,7 @@ from marlaas.cli import (
     streams,
     tasks,
     tenants,
+    webhooks,
 )
 
 app = typer.Typer(
@@ -59,6 +60,7 @@ app.add_typer(environments.app, name="envs")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
 app.add_typer(aliases.app, name="alias")
+app.add_typer(webhooks.app, name="webhooks")
 app.add_typer(prices.app, name="prices")
 app.add_typer(budgets.app, name="budgets")
 app.add_typer(database.app, name="database")

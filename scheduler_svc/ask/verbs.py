@@ -22,6 +22,7 @@ from common.messages import (
     AskTasks,
     AskUsage,
     AskVersions,
+    AskWebhooks,
     Message,
 )
 from scheduler_svc.ask.access import answer_access
@@ -34,6 +35,7 @@ from scheduler_svc.ask.progress import answer_evaluations, answer_spec, answer_s
 from scheduler_svc.ask.question import Question
 from scheduler_svc.ask.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
 from scheduler_svc.ask.waiting import answer_why
+from scheduler_svc.ask.webhooks import answer_webhooks
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ VERBS = {
     "evaluations": Verb(AskEvaluations, answer_evaluations),
     "versions": Verb(AskVersions, answer_versions),
     "aliases": Verb(AskAliases, answer_aliases),
+    "webhooks": Verb(AskWebhooks, answer_webhooks),
     "adapter": Verb(AskAdapter, answer_adapter),
     "chunk": Verb(AskChunk, answer_chunk),
 }

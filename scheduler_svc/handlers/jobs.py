@@ -25,6 +25,7 @@ from scheduler_svc.handlers.packages import delete_package, upload_package
 from scheduler_svc.handlers.preview import preview_task
 from scheduler_svc.handlers.prices import set_price
 from scheduler_svc.handlers.tenant_settings import set_tenant
+from scheduler_svc.handlers.webhooks import delete_webhook, set_webhook
 from scheduler_svc.lifecycle.environment_resolution import check_environment, family_of
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.limits import objections_to
@@ -53,6 +54,8 @@ OWN_TRANSACTION = {
     "delete-package": delete_package,
     "set-alias": set_alias,
     "delete-alias": delete_alias,
+    "set-webhook": set_webhook,
+    "delete-webhook": delete_webhook,
 }
 """Verb → handler of a job that reads from NATS, takes long, or only reads: it runs after the others, in its own transaction."""
 

@@ -87,6 +87,8 @@ TABLES: dict[str, Access] = {
     "evaluation_members": Access(ALL, _OF_ITS_TASKS),
     "ledger": Access(ALL, _OF_THE_TENANT),
     "aliases": Access(ALL, _OF_THE_TENANT),
+    "webhooks": Access(ALL),
+    "webhook_deliveries": Access(ALL),
     "prices": Access(SELECT | {Right.INSERT}, "true"),
     "budgets": Access(ALL, _OF_THE_TENANT),
     "deleted_usage": Access(SELECT | {Right.INSERT}, _OF_THE_TENANT),

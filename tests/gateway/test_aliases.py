@@ -20,8 +20,8 @@ from tests.gateway.openai.conftest import openai
 from tests.gateway.openai.deltas import Part, Source, deltas
 from tests.gateway.serving import client, gateway
 from tests.scheduler.finished import StagesWithBlobs
-from tests.scheduler.maintenance.test_retention import at_day, kinds
 from tests.scheduler.handlers.test_tenant_settings import set_tenant
+from tests.scheduler.maintenance.test_retention import at_day, kinds
 from tests.scheduler.stages import World, running_world, spec
 
 ACME = {"tenant": "acme"}

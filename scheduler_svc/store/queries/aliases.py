@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -35,12 +35,11 @@ class Alias:
 
 
 _CHANGED_S = func.extract("epoch", aliases.c.changed_at)
-_ROW = (aliases.c.tenant, aliases.c.name, aliases.c.pool, aliases.c.adapter, aliases.c.request, _CHANGED_S)
+_ROW = (aliases.c.tenant, aliases.c.name, aliases.c.pool, aliases.c.adapter, aliases.c.request, _CHANGED_S.label("changed_s"))
 
 
-def _alias(row: Row[Any]) -> Alias:
-    tenant, name, pool, adapter, request, changed_s = row
-    return Alias(tenant, name, pool, from_json(AdapterRef, adapter), request, float(changed_s))
+def _alias(row: Any) -> Alias:
+    return Alias(row.tenant, row.name, row.pool, from_json(AdapterRef, row.adapter), row.request, float(row.changed_s))
 
 
 async def find(connection: AsyncConnection, tenant: str, name: str) -> Alias | None:

@@ -11,6 +11,7 @@ from scheduler_svc.store.tables.billing import budgets, deleted_usage, ledger, p
 from scheduler_svc.store.tables.messages import dead_letters, event_numbers, events, outbox, relay
 from scheduler_svc.store.tables.packages import package_parts, packages
 from scheduler_svc.store.tables.tenancy import audit, keys, limits, rates
+from scheduler_svc.store.tables.webhooks import webhook_deliveries, webhooks
 from scheduler_svc.store.tables.work import (
     MAY_ADMIT,
     allowance_of,
