@@ -204,7 +204,7 @@ PERMITTED = {
     ("PUT", "/v1/webhooks/slow-1"): {"owner", "admin"},
     ("DELETE", "/v1/webhooks/slow-1"): {"owner", "admin"},
 }
-BODIES = {
+BODIES: dict[tuple[str, str], dict[str, object]] = {
     ("POST", "/v1/tasks"): spec(steps=0),
     ("PUT", "/v1/aliases/slow-1"): {"task": "slow-1", "version": 1},
     ("PUT", "/v1/webhooks/slow-1"): {"url": "https://x.example"},
@@ -227,9 +227,9 @@ async def tried(address: str, keys: dict[str, str]) -> list[Tried]:
     for name, key in keys.items():
         async with client(address, key) as door:
             for method, path in PERMITTED:
-                body = {"json": BODIES[method, path]} if (method, path) in BODIES else {}
-                tenant = {"params": {"tenant": "acme"}} if name == "admin" and path.endswith("s/slow-1") and "tasks" not in path else {}
-                found.append(Tried(method, path, name, await door.request(method, path, **body, **tenant)))
+                params = {"tenant": "acme"} if name == "admin" and path.endswith("s/slow-1") and "tasks" not in path else None
+                answer = await door.request(method, path, params=params, json=BODIES.get((method, path)))
+                found.append(Tried(method, path, name, answer))
     return found
 
 
