@@ -21,6 +21,7 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
+from common.door.aliases import Aliases
 from common.door.answers import answer_to_request
 from common.door.asking import PATIENCE_S, Door
 from common.door.billing import Billing
@@ -34,6 +35,7 @@ from common.door.packages import Packages
 from common.door.protocol import AnyDoor, Jobs, Verb
 from common.door.submission import new_task_id
 from common.door.tenants import delete_tenant, set_tenant
+from common.door.webhooks import Webhooks
 from common.messages import (
     AdapterRef,
     Event,
@@ -69,6 +71,16 @@ class Client(Reader):
     def billing(self) -> Billing:
         """Invoices, prices and budgets."""
         return Billing(self._door)
+
+    @property
+    def aliases(self) -> Aliases:
+        """A tenant's names for versions of its tasks."""
+        return Aliases(self._door)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """Addresses of a tenant that are told of ends and budgets."""
+        return Webhooks(self._door)
 
     @property
     def packages(self) -> Packages:

@@ -18,8 +18,12 @@ from typing import IO, Any, TypeVar
 from pydantic import JsonValue
 
 from common.bus import NO_FILES, TlsFiles
+from common.door.aliases import Version
+from common.door.webhooks import WebhookSet
 from common.messages import (
+    WEBHOOK_EVENTS,
     AdapterRef,
+    AliasOf,
     BudgetOf,
     Event,
     InvoiceLine,
@@ -33,6 +37,8 @@ from common.messages import (
     TaskStatus,
     UsageAnswer,
     VersionsAnswer,
+    WebhookEvent,
+    WebhookOf,
     WhyAnswer,
 )
 from common.messages.asks import TaskState
@@ -107,12 +113,54 @@ class SyncFiles(_Blocking):
         return self._run(self._client.files.delete(file))
 
 
+class SyncAliases(_Blocking):
+    """Blocking form of `Client.aliases`."""
+
+    def all(self) -> list[AliasOf]:
+        return self._run(self._client.aliases.all())
+
+    def set(self, name: str, task: str, version: Version = "latest", *, tenant: str | None = None, expected: str | None = None) -> AliasOf:
+        return self._run(self._client.aliases.set(name, task, version, tenant=tenant, expected=expected))
+
+    def delete(self, name: str, *, tenant: str | None = None, expected: str | None = None) -> AliasOf:
+        return self._run(self._client.aliases.delete(name, tenant=tenant, expected=expected))
+
+
+class SyncWebhooks(_Blocking):
+    """Blocking form of `Client.webhooks`."""
+
+    def all(self, name: str | None = None) -> list[WebhookOf]:
+        return self._run(self._client.webhooks.all(name))
+
+    def set(
+        self,
+        name: str,
+        url: str,
+        events: Sequence[WebhookEvent] = WEBHOOK_EVENTS,
+        *,
+        tenant: str | None = None,
+        replace_secret: bool = False,
+    ) -> WebhookSet:
+        return self._run(self._client.webhooks.set(name, url, events, tenant=tenant, replace_secret=replace_secret))
+
+    def delete(self, name: str, *, tenant: str | None = None) -> None:
+        self._run(self._client.webhooks.delete(name, tenant=tenant))
+
+
 class SyncClient(_Blocking):
     """Blocking form of `Client`."""
 
     @property
     def billing(self) -> SyncBilling:
         return SyncBilling(self._client, self._loop)
+
+    @property
+    def aliases(self) -> SyncAliases:
+        return SyncAliases(self._client, self._loop)
+
+    @property
+    def webhooks(self) -> SyncWebhooks:
+        return SyncWebhooks(self._client, self._loop)
 
     @property
     def packages(self) -> SyncPackages:

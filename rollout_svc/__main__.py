@@ -20,6 +20,7 @@ async def main(running: Running[RolloutSettings]) -> None:
     from rollout_svc.engine import Engine
     from rollout_svc.engine_config import EngineSettings, Tolerance
     from rollout_svc.service import Rollout
+    from rollout_svc.serving.aliases import KeptAliases
     from rollout_svc.serving.wiring import serving_of
 
     settings, bus = running.settings, running.bus
@@ -65,6 +66,7 @@ async def main(running: Running[RolloutSettings]) -> None:
             runners.create_task(report_replica(bus, report))
             if serving is not None:
                 runners.create_task(serving.run(bus, settings.pool, settings.replica))
+                runners.create_task(KeptAliases(adapters, settings.pool).run(bus))
             running.health.set_ready(f"sampling for pool '{settings.pool}', {engine.kv_tokens} tokens of KV cache")
             await bus.consume(rollout_samples(settings.pool), rollout.handle, slots, max_pull=settings.pull)
     finally:

@@ -6,7 +6,8 @@ after each answer of their environment, and evaluations are of old versions), or
 recently used first. An evicted version is reloaded on demand. While all loaded versions are in use, the next one waits.
 
 Serving uses versions of ended tasks, and old ones: those that it has used are not evicted at their task's end, nor before they were idle
-for `keep_s`. Some places are its own: rollouts cannot fill them, and none of its loads waits for a rollout's.
+for `keep_s`. Some places are its own: rollouts cannot fill them, and none of its loads waits for a rollout's. Versions that aliases name
+(`keep_loaded`) are evicted only where all other idle ones are gone.
 
 Before a version serves a request, the engine must give a fixed token sequence the log-probabilities that the trainer gave
 it: a wrong file format, rank, scale or base model shows here, and not as a training run that slowly degrades.
@@ -15,7 +16,7 @@ it: a wrong file format, rank, scale or base model shows here, and not as a trai
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,7 @@ class Adapters:
         self._versions: dict[str, _Version] = {}
         self._newest: dict[str, int] = {}
         self._ended: set[str] = set()
+        self._to_keep: frozenset[str] = frozenset()
         self._refused: dict[AdapterRef, str] = {}
         self._changing = asyncio.Lock()
         self._room = asyncio.Event()
@@ -105,6 +107,19 @@ class Adapters:
             self._room.set()
             self._tidy.set()
 
+    @property
+    def serving_places(self) -> int:
+        """Versions that serving may have loaded without those of rollouts."""
+        return self._reserved
+
+    def keep_loaded(self, refs: Iterable[AdapterRef]) -> None:
+        """Evict these versions last, and no others last. Loading them is the caller's."""
+        self._to_keep = frozenset(ref.engine_name for ref in refs)
+        for version in self._versions.values():
+            if version.held and version.ref.engine_name in self._to_keep and self._held_for_serving < self._reserved:
+                version.is_reserved = True
+        self._tidy.set()
+
     def is_loaded(self, ref: AdapterRef) -> bool:
         version = self._versions.get(ref.engine_name)
         return version is not None and version.loaded
@@ -142,6 +157,8 @@ class Adapters:
 
     def _is_behind(self, version: _Version) -> bool:
         task = version.ref.task
+        if version.ref.engine_name in self._to_keep:
+            return False
         return task in self._ended or version.ref.version < self._newest.get(task, 0) - self._keep
 
     def _is_over(self, version: _Version) -> bool:
@@ -229,6 +246,7 @@ class Adapters:
         """The idle version that makes room: one that is behind before others, and for rollouts one of theirs, unless serving has more
         than its places."""
         idle = [one for one in self._by_use() if serving or not one.is_reserved or self._held_for_serving > self._reserved]
+        idle.sort(key=lambda one: one.ref.engine_name in self._to_keep)
         return next(filter(self._is_behind, idle), idle[0] if idle else None)
 
     async def _wait_for_room(self, *, serving: bool) -> None:

@@ -10,6 +10,7 @@ Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres deci
     dispatch/     admission of groups, and batches
     lifecycle/    how tasks, groups and evaluations begin and end
     decisions/    who goes next, what is kept, which warnings stand: pure functions
+    webhooks/     messages to addresses that tenants choose
     maintenance/  the outbox relay, garbage collection, lost steps, replicas
     store/        the schema, the database, and every SQL statement
     doctor/       rules that must always hold, and a program that checks them

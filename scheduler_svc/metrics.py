@@ -6,4 +6,5 @@ VOID_GROUPS = Counter("marlaas_scheduler_void_groups_total", "Groups that ended 
 OVERSUBSCRIPTION = Gauge(
     "marlaas_scheduler_oversubscription", "Work that may be in flight, as a multiple of what the samplers decode concurrently", ["pool"]
 )
+WEBHOOKS = Counter("marlaas_scheduler_webhooks_total", "Attempts to tell webhooks, by outcome", ["outcome"])
 ASKS = Counter("marlaas_scheduler_asks_total", "Requests on ask.<tenant>.<verb>, by outcome", ["outcome"])

@@ -19,16 +19,17 @@ from common.errors import MarlaasError, Reject
 from common.messages import DeadLetter, HistoryMark, TaskStatus
 from common.runtime.service import connect_bus
 from common.runtime.settings import read_or_exit
-from common.streams import HISTORY_BUCKET, HTTP_KEYS_BUCKET, TASKS_BUCKET
+from common.streams import ALIASES_BUCKET, HISTORY_BUCKET, HTTP_KEYS_BUCKET, TASKS_BUCKET
 from common.task_states import ENDED
 from scheduler_svc.handlers.dead_letters import concerns_dead_letter
 from scheduler_svc.lifecycle.access import post_http_keys
+from scheduler_svc.lifecycle.aliases import post_aliases
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import void_live_groups
 from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import RELAY_LOCK, Database
-from scheduler_svc.store.queries import announcements, dead_letters, groups, outbox, packages, steps, tasks
+from scheduler_svc.store.queries import aliases, announcements, dead_letters, groups, outbox, packages, steps, tasks
 from scheduler_svc.store.queries.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
 from scheduler_svc.store.tenancy import keys
@@ -77,12 +78,15 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
         await outbox.set_relayed(tx.connection, position)
         http_keys = await keys.http_keys(tx.connection)
         post_http_keys(tx, http_keys)
+        named = await aliases.all_aliases(tx.connection)
+        post_aliases(tx, named)
         for task in known:
             await publish_status(tx, task.id)
             if (announced := await announcements.announcement(tx.connection, task)) is not None:
                 subject = streams.weight_updated(task.spec.pool, task.id)
                 tx.post([OutboxMessage(subject, announced, f"{task.id}:v{task.version}:weights")])
-    await _delete_unknown_http_keys(bus, {each.value.digest for each in http_keys})
+    await _delete_others(bus, HTTP_KEYS_BUCKET, {each.value.digest for each in http_keys})
+    await _delete_others(bus, ALIASES_BUCKET, {each.known.key for each in named})
     done.unknown = await _delete_stale_statuses(bus, {task.id: task.is_live for task in known})
     await bus.kv.put(HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment=relayed.deployment, position=position))
     return done
@@ -128,9 +132,9 @@ async def _delete_stale_statuses(bus: Bus, known: dict[str, bool]) -> list[str]:
     return unknown
 
 
-async def _delete_unknown_http_keys(bus: Bus, known: set[str]) -> None:
-    for digest in sorted(await bus.kv.keys(HTTP_KEYS_BUCKET) - known):
-        await bus.kv.delete(HTTP_KEYS_BUCKET, digest)
+async def _delete_others(bus: Bus, bucket: str, known: set[str]) -> None:
+    for key in sorted(await bus.kv.keys(bucket) - known):
+        await bus.kv.delete(bucket, key)
 
 
 # --------------------------------------------------------------------------------------------------------- command line

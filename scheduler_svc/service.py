@@ -51,6 +51,8 @@ from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import evaluations, groups, ledger, replicas, served, tasks
 from scheduler_svc.store.queries.shares import work_in_flight
 from scheduler_svc.store.transaction import Transaction
+from scheduler_svc.webhooks.post import Post
+from scheduler_svc.webhooks.sender import WebhookSender
 
 LOST_STEPS_EVERY_S = 60.0
 STORE_EVERY_TICKS = 5
@@ -113,7 +115,9 @@ class Scheduler:
             self._relay.wake,
             self._admission_wanted.set,
             self._tenant_deletion.wake,
+            settings.webhooks,
         )
+        self._webhooks = WebhookSender(database, Post(context.webhooks.policy), context.webhooks.sealing_key)
         self._intake = JobIntake(bus, context)
 
     async def run(self) -> None:
@@ -126,6 +130,7 @@ class Scheduler:
             runners.create_task(self._admit_when_wanted())
             runners.create_task(self._collector.run())
             runners.create_task(self._tenant_deletion.run())
+            runners.create_task(self._webhooks.run())
             postpone = partial(log_postponed, "tick_postponed")
             runners.create_task(run_periodically(self.tick, self._settings.tick_s, self._tick_failed))
             runners.create_task(run_periodically(self._rescue_steps, LOST_STEPS_EVERY_S, postpone))

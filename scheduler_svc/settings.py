@@ -2,15 +2,16 @@
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from common.runtime.settings import Settings
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.webhooks.addresses import Policy, WebhookRules, parse_networks
 
 
 class SchedulerSettings(Settings):
     service: ClassVar[str] = "SCHEDULER"
-    secrets: ClassVar[tuple[str, ...]] = (*Settings.secrets, "database_url", "database_owner_url", "database_admin_url")
+    secrets: ClassVar[tuple[str, ...]] = (*Settings.secrets, "database_url", "database_owner_url", "database_admin_url", "webhook_key")
     declares_streams: ClassVar[bool] = True
 
     database_url: str = Field(default="postgresql+psycopg://marlaas_app@127.0.0.1:5432/marlaas", repr=False)
@@ -31,5 +32,23 @@ class SchedulerSettings(Settings):
     """Maximum to which that multiple grows while slow environments leave the rollout replicas idle; 1 disables growth."""
     sweep_s: float = Field(default=300.0, gt=0)
     """Seconds between full sweeps for superseded messages and blobs."""
+    webhook_networks: str = ""
+    """Networks, separated by commas, such as 10.0.0.0/8, that webhooks may reach though they are not public; localhost with them."""
+    webhook_http: bool = False
+    """Whether addresses of webhooks may be http://, without TLS."""
+    webhook_key: str = Field(default="", repr=False)
+    """Seals the secrets of webhooks in PostgreSQL; all replicas have the same. Empty: this process's key for NATS. After a change tenants
+    set their webhooks with new secrets."""
     store_alarm: float = Field(default=0.8, gt=0, le=1)
     """Share of MARLAAS_NATS_BLOBS_BYTES at which live tasks get an event `storage`, before no step can be stored any more."""
+
+    @field_validator("webhook_networks")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        parse_networks(value)
+        return value
+
+    @property
+    def webhooks(self) -> WebhookRules:
+        key = self.webhook_key or (self.nats_creds.read_text() if self.nats_creds is not None else "")
+        return WebhookRules(Policy(parse_networks(self.webhook_networks), self.webhook_http), key.encode())

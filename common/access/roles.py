@@ -11,8 +11,11 @@ ROLES: tuple[Role, ...] = get_args(Role)
 ADMIN = "admin"
 """Name of the account, and of the role, that acts for every tenant; no tenant may have it."""
 
-MEMBER_VERBS = ("submit", "preview", "cancel", "pause", "resume", "resend", "upload", "upload-file", "delete-package")
-OWNER_VERBS = ("delete", "prune", "delete-tenant")
+MEMBER_VERBS = (
+    *("submit", "preview", "cancel", "pause", "resume", "resend", "upload", "upload-file", "delete-package"),
+    *("set-alias", "delete-alias"),
+)
+OWNER_VERBS = ("delete", "prune", "delete-tenant", "set-webhook", "delete-webhook")
 JOBS_OF_ROLE: dict[Role, tuple[str, ...]] = {
     "owner": (*MEMBER_VERBS, *OWNER_VERBS),
     "member": MEMBER_VERBS,
@@ -36,6 +39,7 @@ QUESTIONS = (
     "versions",
     "samples",
     "timeline",
+    "aliases",
     "failures",
     "adapter",
     "chunk",
@@ -44,10 +48,11 @@ QUESTIONS = (
     "budgets",
     "access",
     "audit",
+    "webhooks",
 )
 """Verbs of `ask.<tenant>.<verb>`."""
-OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets", "access", "audit")
-"""Questions that only an owner may ask: what everything costs, who has keys, and who has done what."""
+OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets", "access", "audit", "webhooks")
+"""Questions that only an owner may ask: what everything costs, who has keys, who has done what, and which addresses are told."""
 
 
 def role_permissions(role: Role, tenant: str, key: str) -> Permissions:

@@ -73,6 +73,7 @@ def env(deployment: Deployment) -> list[Row]:
 
 def rollout(deployment: Deployment) -> list[Row]:
     found = [CLOCK, *rows.watches(streams.TASKS_BUCKET), *_reports("rollout"), rows.follows(streams.WEIGHTS.name)]
+    found += rows.watches(streams.ALIASES_BUCKET)
     for pool in deployment.pools:
         found += [*rows.consumes(streams.rollout_samples(pool)), *rows.consumes(streams.rollout_serves(pool))]
     found += rows.publishes(*(streams.turn(family, "*", "*") for family in deployment.families), streams.replies("*"))

@@ -38,12 +38,13 @@ async def control(door: Door, verb: Verb, status: TaskStatus, reason: str) -> No
 
 
 async def delete_task(door: Door, status: TaskStatus, *, timeout_s: float) -> int:
-    """Delete a task that has ended; bytes freed. Raises: WrongState when it has not ended; ClientError; NoAnswer."""
+    """Delete a task that has ended; bytes freed. Raises: WrongState when it has not ended, or has an alias; ClientError; NoAnswer."""
     if status.state not in ENDED:
         raise WrongState(f"task {status.task} is {status.state}; end it first with `marlaas cancel {status.task}`, then delete it")
     message = ControlTask(task=status.task, tenant=status.tenant)
     out = Outgoing(streams.control("delete", status.tenant), message, f"delete:{status.task}:{secrets.token_hex(6)}")
-    return whole_number(await _answered(door, out, status.tenant, status.task, _is_about_deletion, timeout_s), "bytes")
+    answer = await _answered(door, out, status.tenant, status.task, _is_about_deletion, timeout_s, refusal=WrongState)
+    return whole_number(answer, "bytes")
 
 
 async def resend(door: Door, failure: Failure, *, timeout_s: float) -> None:
@@ -57,9 +58,18 @@ def _is_about_deletion(event: Event) -> bool:
     return event.event == "deleted" or event.data.get("verb") == "delete"
 
 
-async def _answered(door: Door, out: Outgoing, tenant: str, task: str, is_answer: Callable[[Event], bool], timeout_s: float) -> Event:
-    """The answer. Raises: ClientError with the reasons of a refusal; NoAnswer."""
+async def _answered(
+    door: Door,
+    out: Outgoing,
+    tenant: str,
+    task: str,
+    is_answer: Callable[[Event], bool],
+    timeout_s: float,
+    *,
+    refusal: type[ClientError] = ClientError,
+) -> Event:
+    """The answer. Raises: `refusal`, with its reasons; ClientError; NoAnswer."""
     answer = await answer_to(door, out, tenant, task, is_answer, timeout_s)
     if answer.event == "rejected":
-        raise ClientError("; ".join(rejection_reasons(answer)))
+        raise refusal("; ".join(rejection_reasons(answer)))
     return answer

@@ -10,6 +10,16 @@ settled by itself. Services do not wait to fill one, except the sampler, which c
 
 # pyright: reportUnusedImport=false
 from common.messages.access import AccessAnswer, AskAccess, HttpKey, HttpPart, KeyRecord, NewKey, SetAccess, TenantAccess
+from common.messages.aliases import (
+    MAX_ALIASES,
+    AliasesAnswer,
+    AliasOf,
+    AskAliases,
+    DeleteAlias,
+    KnownAlias,
+    SetAlias,
+    alias_key,
+)
 from common.messages.artifacts import AdapterRef, BlobRef, Canary, CheckpointRef, TokenRecord, longest_run
 from common.messages.asks import (
     AdapterAnswer,
@@ -134,4 +144,17 @@ from common.messages.trajectories import (
     Settlement,
     TrajectoriesScored,
     TurnsSampled,
+)
+from common.messages.webhooks import (
+    MAX_WEBHOOKS,
+    SECRET_BYTES,
+    SECRET_PREFIX,
+    WEBHOOK_EVENTS,
+    AskWebhooks,
+    DeleteWebhook,
+    DeliveryOf,
+    SetWebhook,
+    WebhookEvent,
+    WebhookOf,
+    WebhooksAnswer,
 )

@@ -28,6 +28,11 @@ Those about what one task has come to, `progress.py`:
     samples      AskSamples      SamplesAnswer      whole attempts of one step, and steps that have some (`samples.py`)
     timeline     AskTimeline     TimelineAnswer     when the stages of the latest steps ended, of all tasks, a page at a time
 
+And about what a tenant has set, `aliases.py`:
+
+    aliases      AskAliases      AliasesAnswer      names for versions, a page at a time
+    webhooks     AskWebhooks     WebhooksAnswer     addresses that are told of ends and budgets (`webhooks.py`)
+
 A request in JSON is answered in JSON, one in MessagePack in MessagePack; an empty one counts as an empty JSON object.
 """
 

@@ -36,6 +36,8 @@ class Event(Message, kind="event.1"):
         "expiring",
         "package",
         "package-deleted",
+        "alias",
+        "webhook",
         "access",
     ]
     at_s: float

@@ -54,6 +54,8 @@ from common.streams.consumers import (
 )
 from common.streams.contents import about_packages, in_flight, package_of, stored_reports, task_of, token
 from common.streams.stores import (
+    ALIASES,
+    ALIASES_BUCKET,
     BATCHES,
     BETWEEN_SERVICES,
     BLOBS_BUCKET,
@@ -108,8 +110,10 @@ from common.streams.subjects import (
     check_package,
     checked,
     control,
+    delete_alias,
     delete_package,
     delete_tenant,
+    delete_webhook,
     events,
     failed,
     open_group,
@@ -125,9 +129,11 @@ from common.streams.subjects import (
     serve,
     served,
     set_access,
+    set_alias,
     set_budget,
     set_price,
     set_tenant,
+    set_webhook,
     submit,
     turn,
     upload,

@@ -15,6 +15,7 @@ HTTP_KEYS_BUCKET = "http-keys"
 HTTP_USE_BUCKET = "http-use"
 HTTP_USE_TTL_S = 120.0
 """More than the minute that limits look back over."""
+ALIASES_BUCKET = "aliases"
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,12 @@ SERVED = Stream("SERVED", ("served.>",), max_age_s=3 * DAY_S, share=0.02)
 STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, REQUESTS, SERVED, SAMPLES)
 STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, SERVED, SAMPLES)
 REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
-TASKS = Bucket(TASKS_BUCKET, share=0.04)
+TASKS = Bucket(TASKS_BUCKET, share=0.035)
 HISTORY = Bucket(HISTORY_BUCKET, share=0.005)
 HTTP_KEYS = Bucket(HTTP_KEYS_BUCKET, share=0.005)
 HTTP_USE = Bucket(HTTP_USE_BUCKET, share=0.005, ttl_s=HTTP_USE_TTL_S)
-BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS, HTTP_USE)
+ALIASES = Bucket(ALIASES_BUCKET, share=0.005)
+BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS, HTTP_USE, ALIASES)
 MIN_STREAM_BYTES = 32 * 1024 * 1024
 """Lowest bound of a stream: four of the largest messages."""
 MIN_BUCKET_BYTES = 8 * 1024 * 1024

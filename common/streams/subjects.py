@@ -4,6 +4,7 @@ from typing import Literal
 
 JOB_VERBS = (
     *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "upload-file", "delete-package"),
+    *("set-alias", "delete-alias", "set-webhook", "delete-webhook"),
     *("set-tenant", "delete-tenant", "set-price", "set-budget", "set-access"),
 )
 
@@ -61,6 +62,22 @@ def upload_file(tenant: str) -> str:
 
 def delete_package(tenant: str) -> str:
     return f"jobs.delete-package.{tenant}"
+
+
+def set_alias(tenant: str) -> str:
+    return f"jobs.set-alias.{tenant}"
+
+
+def delete_alias(tenant: str) -> str:
+    return f"jobs.delete-alias.{tenant}"
+
+
+def set_webhook(tenant: str) -> str:
+    return f"jobs.set-webhook.{tenant}"
+
+
+def delete_webhook(tenant: str) -> str:
+    return f"jobs.delete-webhook.{tenant}"
 
 
 def sent_by(job: str, key: str) -> str:

@@ -19,16 +19,28 @@ from gateway_svc.http.family import Family
 from gateway_svc.http.forwarded import Forwarded
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.guard import Guard
-from gateway_svc.http.routes import billing, deployment, files, fine_tuning, health, inference, records, tasks, versions
+from gateway_svc.http.routes import (
+    aliases,
+    billing,
+    deployment,
+    files,
+    fine_tuning,
+    health,
+    inference,
+    records,
+    tasks,
+    versions,
+    webhooks,
+)
 from gateway_svc.problems import Problem
 
 VERSION = "1"
 """Version of the interface."""
 DESCRIPTION = "Tasks that fine-tune language models by reinforcement learning: docs/http.md."
 CORS_METHODS = ("GET", "POST", "PUT", "DELETE")
-CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id")
 RATE_HEADERS = tuple(f"x-ratelimit-{what}-{rate}" for what in ("limit", "remaining", "reset") for rate in ("requests", "tokens"))
 EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-range", *RATE_HEADERS)
+CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id", "if-match", "if-none-match")
 
 
 def all_families() -> list[Family]:
@@ -39,6 +51,8 @@ def all_families() -> list[Family]:
         records.FAMILY,
         records.OF_ALL,
         versions.FAMILY,
+        aliases.FAMILY,
+        webhooks.FAMILY,
         deployment.FAMILY,
         billing.FAMILY,
         inference.FAMILY,

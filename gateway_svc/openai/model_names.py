@@ -1,21 +1,22 @@
-"""Names of models: `POOL`, `TASK@latest`, `TASK@best`, `TASK@7` (docs/adr/0038-names-of-models.md). Pure."""
+"""Names of models: `POOL`, `TASK@latest`, `TASK@best`, `TASK@7` (docs/adr/0038-names-of-models.md) and aliases (0043). Pure."""
 
 import re
 from dataclasses import dataclass
 from typing import Literal
 
+from common.messages.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
 from common.messages.asks import MAX_VERSION
-from common.spec import NAME_PATTERN, TASK_ID_PATTERN
+from common.spec import TASK_ID_PATTERN
 from gateway_svc.openai.errors import model_not_found
 
 _VERSION = re.compile(r"^(0|[1-9][0-9]{0,9})$")
 
 
 @dataclass(frozen=True)
-class BaseName:
-    """A pool's base model."""
+class PlainName:
+    """A pool, which names its base model, or an alias: the form does not say which."""
 
-    pool: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -29,17 +30,17 @@ class VersionName:
         return f"{self.task}@{self.version}"
 
 
-def parse_name(name: str) -> BaseName | VersionName:
+def parse_name(name: str) -> PlainName | VersionName:
     """What a name means. Raises: Problem for what cannot name a model."""
     before, at, after = name.partition("@")
-    if not at and re.fullmatch(NAME_PATTERN, name):
-        return BaseName(name)
+    if not at and len(name) <= MAX_ALIAS_CHARS and re.fullmatch(ALIAS_PATTERN, name):
+        return PlainName(name)
     if at and re.fullmatch(TASK_ID_PATTERN, before):
         if after == "latest" or after == "best":
             return VersionName(before, after)
         if _VERSION.match(after) and int(after) <= MAX_VERSION:
             return VersionName(before, int(after))
-    raise model_not_found(name[:120], "models are named POOL, TASK@latest, TASK@best or TASK@NUMBER")
+    raise model_not_found(name[:120], "models are named POOL, TASK@latest, TASK@best, TASK@NUMBER, or as an alias is")
 
 
 def name_of(task: str, version: int) -> str:

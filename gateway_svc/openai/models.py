@@ -1,4 +1,4 @@
-"""Models of a tenant: pools, and versions of its tasks. A name is resolved through the caller's door, once for each request."""
+"""Models of a tenant: pools, versions of its tasks, and aliases. A name is resolved through the caller's door, once for each request."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,10 +7,13 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from common.door.aliases import read_aliases
 from common.door.asking import Door, UnknownHere
+from common.door.errors import NotPermitted, WrongQuestion
 from common.messages import (
     AdapterAnswer,
     AdapterRef,
+    AliasOf,
     AskAdapter,
     AskDeployment,
     AskTask,
@@ -24,7 +27,7 @@ from common.messages import (
 from common.messages.asks import MAX_VERSION
 from gateway_svc.access import Caller
 from gateway_svc.openai.errors import model_not_found
-from gateway_svc.openai.model_names import BaseName, VersionName, name_of, parse_name
+from gateway_svc.openai.model_names import PlainName, VersionName, name_of, parse_name
 from gateway_svc.openai.sampling.order import Target
 from gateway_svc.problems import FieldError, Problem
 
@@ -72,14 +75,34 @@ class Resolved:
 async def resolve(door: Door, name: str) -> Resolved:
     """Raises: Problem 404 for what the tenant has not; as `Door.ask`."""
     found = parse_name(name)
-    return await (_base(door, found) if isinstance(found, BaseName) else _version(door, found))
+    return await (_plain(door, found.name) if isinstance(found, PlainName) else _version(door, found))
 
 
-async def _base(door: Door, name: BaseName) -> Resolved:
-    pools = (await door.ask("pools", AskDeployment(), PoolsAnswer)).pools
-    if name.pool not in {pool.name for pool in pools}:
-        raise model_not_found(name.pool, ABSENT)
-    return Resolved(name.pool, name.pool, None, None)
+async def _plain(door: Door, name: str) -> Resolved:
+    """An alias goes before a pool, which has its name only where it came later: what a tenant has named must not change."""
+    found, pools = await asyncio.gather(_alias(door, name), door.ask("pools", AskDeployment(), PoolsAnswer))
+    if found is not None:
+        return await _version(door, VersionName(found.task, found.version))
+    if name not in {pool.name for pool in pools.pools}:
+        raise model_not_found(name, ABSENT)
+    return Resolved(name, name, None, None)
+
+
+async def _alias(door: Door, name: str) -> AliasOf | None:
+    """Raises: Problem when an admin means one of several tenants' aliases."""
+    found = await _aliases(door, name)
+    if len(found) > 1:
+        reason = f"several tenants have an alias '{name}'; name the tenant, with ?tenant=NAME"
+        raise Problem(400, "Invalid request", reason, "tenant_required", [FieldError("tenant", reason)])
+    return found[0] if found else None
+
+
+async def _aliases(door: Door, name: str | None = None) -> list[AliasOf]:
+    """None for a key, or a scheduler, that is older than aliases."""
+    try:
+        return await read_aliases(door, name)
+    except (NotPermitted, WrongQuestion):
+        return []
 
 
 async def _version(door: Door, name: VersionName) -> Resolved:
@@ -103,9 +126,11 @@ async def _adapter(door: Door, name: VersionName) -> AdapterAnswer:
 
 
 async def listed(door: Door) -> ModelList:
-    """Pools, and the latest version of each task that has one, the newest tasks first."""
-    pools = (await door.ask("pools", AskDeployment(), PoolsAnswer)).pools
-    found = [Model(id=pool.name, created=0, owned_by="pool") for pool in pools]
+    """Aliases, pools, and the latest version of each task that has one, the newest tasks first."""
+    named, answer = await asyncio.gather(_aliases(door), door.ask("pools", AskDeployment(), PoolsAnswer))
+    found = [Model(id=alias.name, created=int(alias.changed_s), owned_by=alias.tenant) for alias in named]
+    names = {alias.name for alias in named}
+    found += [Model(id=pool.name, created=0, owned_by="pool") for pool in answer.pools if pool.name not in names]
     return ModelList(data=[*found, *[model async for model in _latest(door)]])
 
 

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from marlaas.cli import (
+    aliases,
     audit,
     budgets,
     chat,
@@ -29,6 +30,7 @@ from marlaas.cli import (
     streams,
     tasks,
     tenants,
+    webhooks,
 )
 
 app = typer.Typer(
@@ -60,6 +62,8 @@ app.add_typer(environments.app, name="envs")
 app.add_typer(files.app, name="files")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
+app.add_typer(aliases.app, name="alias")
+app.add_typer(webhooks.app, name="webhooks")
 app.add_typer(prices.app, name="prices")
 app.add_typer(budgets.app, name="budgets")
 app.add_typer(database.app, name="database")

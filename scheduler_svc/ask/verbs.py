@@ -7,6 +7,7 @@ from typing import Any
 from common.messages import (
     AskAccess,
     AskAdapter,
+    AskAliases,
     AskAudit,
     AskBudgets,
     AskChunk,
@@ -26,10 +27,12 @@ from common.messages import (
     AskTimeline,
     AskUsage,
     AskVersions,
+    AskWebhooks,
     Message,
 )
 from scheduler_svc.ask.access import answer_access
 from scheduler_svc.ask.adapters import answer_adapter, answer_chunk
+from scheduler_svc.ask.aliases import answer_aliases
 from scheduler_svc.ask.audit import answer_audit
 from scheduler_svc.ask.billing import answer_budgets, answer_invoice, answer_prices
 from scheduler_svc.ask.deployment import answer_envs, answer_pools, answer_replicas
@@ -40,6 +43,7 @@ from scheduler_svc.ask.samples import answer_samples
 from scheduler_svc.ask.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
 from scheduler_svc.ask.terms import answer_terms
 from scheduler_svc.ask.waiting import answer_why
+from scheduler_svc.ask.webhooks import answer_webhooks
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ VERBS = {
     "terms": Verb(AskTerms, answer_terms),
     "samples": Verb(AskSamples, answer_samples),
     "timeline": Verb(AskTimeline, answer_timeline),
+    "aliases": Verb(AskAliases, answer_aliases),
+    "webhooks": Verb(AskWebhooks, answer_webhooks),
     "adapter": Verb(AskAdapter, answer_adapter),
     "chunk": Verb(AskChunk, answer_chunk),
 }

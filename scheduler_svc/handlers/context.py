@@ -13,6 +13,7 @@ from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.tenancy.audit import Actor, actor_of
 from scheduler_svc.store.transaction import Transaction
+from scheduler_svc.webhooks.addresses import NO_WEBHOOK_RULES, WebhookRules
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class HandlerContext:
     wake_relay: Callable[[], None]
     wake_admission: Callable[[], None]
     wake_tenant_deletion: Callable[[], None]
+    webhooks: WebhookRules = NO_WEBHOOK_RULES
 
     @asynccontextmanager
     async def transaction(self, *, patience_s: float | None = None) -> AsyncGenerator[Transaction]:

@@ -15,10 +15,11 @@ from common.bus import Delivery
 from common.messages import ControlTask, DeleteTenant, PruneTasks
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended, lock_with_source
-from scheduler_svc.store.queries import deleted, storage, tasks
+from scheduler_svc.store.queries import aliases, deleted, storage, tasks
 from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import Transaction
 
+MAX_NAMED_ALIASES = 5
 MAX_NAMED_TASKS = 1000
 """Maximum tasks named in the answer to `prune`."""
 
@@ -86,6 +87,9 @@ async def delete(tx: Transaction, job: ControlTask, *, by: int, sender: Actor) -
         return False
     elif found.is_live:
         objection = f"task: '{job.task}' is {found.state}; end it first with `marlaas cancel {job.task}`, then delete it"
+    elif names := await aliases.of_task(tx.connection, job.task):
+        shown = ", ".join(f"'{name}'" for name in names[:MAX_NAMED_ALIASES])
+        objection = f"task: '{job.task}' has versions that {shown} names; delete the alias first, or let it name another"
     else:
         await delete_ended(tx, job.task, by)
         tx.record(accepted(sender, job.task))

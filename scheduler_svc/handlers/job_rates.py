@@ -7,7 +7,20 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Delivery
-from common.messages import ControlTask, DeletePackage, PreviewTask, PruneTasks, ResendLetter, SubmitTask, UploadFile, UploadPackage
+from common.messages import (
+    ControlTask,
+    DeleteAlias,
+    DeletePackage,
+    DeleteWebhook,
+    PreviewTask,
+    PruneTasks,
+    ResendLetter,
+    SetAlias,
+    SetWebhook,
+    SubmitTask,
+    UploadFile,
+    UploadPackage,
+)
 from scheduler_svc.handlers.context import sender_of, verb_of
 from scheduler_svc.store.tenancy import rates
 from scheduler_svc.store.tenancy.audit import refused
@@ -60,6 +73,20 @@ def _delete_package(tx: Transaction, delivery: Delivery, reason: str) -> None:
     _about_no_task(tx, delivery.read(DeletePackage), "package-deleted", reason)
 
 
+ABOUT_NAMES: dict[str, type[SetAlias | DeleteAlias | SetWebhook | DeleteWebhook]] = {
+    "set-alias": SetAlias,
+    "delete-alias": DeleteAlias,
+    "set-webhook": SetWebhook,
+    "delete-webhook": DeleteWebhook,
+}
+
+
+def _name(tx: Transaction, delivery: Delivery, reason: str) -> None:
+    """A job about an alias or a webhook."""
+    job = delivery.read(ABOUT_NAMES[verb_of(delivery)])
+    tx.emit_event(job.tenant, "none", verb_of(delivery).partition("-")[2], {"request": job.request, "code": "busy", "reasons": [reason]})
+
+
 def _about_no_task(
     tx: Transaction, job: PreviewTask | PruneTasks | UploadPackage | UploadFile | DeletePackage, event: str, reason: str
 ) -> None:
@@ -78,6 +105,7 @@ REFUSALS: dict[str, Refuse] = dict.fromkeys(("submit", "cancel", "pause", "resum
     "upload": _upload,
     "upload-file": _upload_file,
     "delete-package": _delete_package,
+    **dict.fromkeys(ABOUT_NAMES, _name),
 }
 """Verbs that are counted → the answer beyond the rate."""
 

@@ -14,6 +14,7 @@ from common.spec import complete
 from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.access import set_access
+from scheduler_svc.handlers.aliases import delete_alias, set_alias
 from scheduler_svc.handlers.budgets import set_budget
 from scheduler_svc.handlers.context import HandlerContext, sender_of, verb_of
 from scheduler_svc.handlers.dead_letters import resend_message
@@ -24,6 +25,7 @@ from scheduler_svc.handlers.packages import delete_package, upload_file, upload_
 from scheduler_svc.handlers.preview import preview_task
 from scheduler_svc.handlers.prices import set_price
 from scheduler_svc.handlers.tenant_settings import set_tenant
+from scheduler_svc.handlers.webhooks import delete_webhook, set_webhook
 from scheduler_svc.lifecycle.environment_resolution import check_environment, family_of
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.files import check_files
@@ -52,6 +54,10 @@ OWN_TRANSACTION = {
     "upload": upload_package,
     "upload-file": upload_file,
     "delete-package": delete_package,
+    "set-alias": set_alias,
+    "delete-alias": delete_alias,
+    "set-webhook": set_webhook,
+    "delete-webhook": delete_webhook,
 }
 """Verb → handler of a job that reads from NATS, takes long, or only reads: it runs after the others, in its own transaction."""
 

@@ -4,7 +4,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
-from scheduler_svc.store.queries import deleted, tasks
+from scheduler_svc.store.queries import aliases, deleted, tasks
 from scheduler_svc.store.transaction import Transaction
 
 PATIENCE_S = 900.0
@@ -14,10 +14,10 @@ log = structlog.get_logger()
 
 
 async def delete_ended(tx: Transaction, task: str, by: int) -> bool:
-    """Delete a task that has ended; False where it is live, or deleted already. `by`: sequence of the requesting job."""
+    """Delete a task that has ended; False where it is live, deleted already, or has aliases. `by`: sequence of the requesting job."""
     await lock_with_source(tx.connection, task)
     found = await tasks.find_task(tx.connection, task)
-    if found is None or found.is_live:
+    if found is None or found.is_live or await aliases.of_task(tx.connection, task):
         return False
     await deleted.delete_task(tx.connection, task, by)
     tx.outbox.post_encoded(streams.value_subject(streams.TASKS_BUCKET, task), b"", "", {"KV-Operation": "DEL"})

@@ -5,8 +5,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.errors import Reject
 from common.messages import AdapterRef
 from common.spec import Lora, TaskSpec
-from scheduler_svc.decisions.retention import RetentionWindow
-from scheduler_svc.store.queries import evaluations, steps, tasks
+from scheduler_svc.lifecycle.kept_adapters import kept_adapter
+from scheduler_svc.store.queries import tasks
 from scheduler_svc.store.queries.tasks import Task
 
 
@@ -27,12 +27,8 @@ async def starting_adapter(connection: AsyncConnection, task: str, spec: TaskSpe
         raise Reject(f"start.task: '{found.id}' has trained no version yet")
     if version > found.version:
         raise Reject(f"start.version: '{found.id}' has versions 1 to {found.version}, not {version}")
-    adapter = await steps.adapter_of(connection, found.id, version)
-    assert adapter is not None
-    started = await tasks.started_from(connection, found.id)
-    held = await evaluations.held_versions(connection, found.id, found.spec)
-    is_kept = RetentionWindow(found.spec, found.version, held).has_adapter(version) and "adapters" not in found.expired
-    if not (is_kept or adapter.blob.name in started):
+    adapter = await kept_adapter(connection, found, version)
+    if adapter is None:
         raise Reject(f"start.version: version {version} of '{found.id}' is no longer stored, as its keep.adapters or the tenant's days say")
     return adapter.model_copy(update={"task": task, "version": 0})
 

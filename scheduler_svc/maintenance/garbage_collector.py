@@ -6,9 +6,11 @@ twice, and deletions lost in a crash. PostgreSQL alone decides what is needed.
 A blob of version v of a task is needed when
 - a trained step names it, the task keeps it (`decisions/retention.py`), and its tenant's days have not passed (`decisions/expiry.py`);
 - it is an adapter that another existing task started from, also when the task itself was deleted;
+- it is an adapter that an alias names;
 - the task is live and v is its next version: the step's announcement may be in flight.
 
-A blob that was found superseded stays so: a new task can only start from what its source keeps, and locks the source. A task that
+A blob that was found superseded stays so: a new task can only start from what its source keeps, an alias can only
+name such a version, and both lock the source. A task that
 is deleted locks its source too (`handlers/deletion.py`), so that no other task can start from it at that moment.
 """
 
@@ -29,6 +31,7 @@ from common.errors import MarlaasError, Retry
 from common.messages import BlobRef
 from common.periodic import run_periodically
 from scheduler_svc.decisions.retention import RetentionWindow
+from scheduler_svc.lifecycle.kept_adapters import held_by_others
 from scheduler_svc.maintenance import serving_requests
 from scheduler_svc.samples import StoredSamples
 from scheduler_svc.store.database import Database
@@ -275,12 +278,12 @@ async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | 
     found = await tasks.find_task(connection, task)
     if found is None:
         gone = await deleted.find(connection, task)
-        return NeededBlobs(gone.tenant, live=False, version=0, kept=await tasks.started_from(connection, task)) if gone else None
+        return NeededBlobs(gone.tenant, live=False, version=0, kept=await held_by_others(connection, task)) if gone else None
     blobs = await steps.blobs_of_steps(connection, task)
     kept = (await _kept(connection, found)).with_lineages(_since(blobs))
     needed = {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept) and EXPIRED[blob.kind] not in found.expired}
     # Last: a task that started from this one before its deletion is found here, when the steps above are already gone.
-    return NeededBlobs(found.tenant, found.is_live, found.version, needed | await tasks.started_from(connection, task))
+    return NeededBlobs(found.tenant, found.is_live, found.version, needed | await held_by_others(connection, task))
 
 
 async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]) -> list[str]:
@@ -301,7 +304,7 @@ async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]
         superseded[task] += [blob for blob in blobs[task] if blob.version in passed and not _is_kept(blob, kept)]
     names: dict[str, None] = {}
     for task, old in superseded.items():
-        started = await tasks.started_from(connection, task) if any(blob.kind == "adapter" for blob in old) else {}
+        started = await held_by_others(connection, task) if any(blob.kind == "adapter" for blob in old) else {}
         names |= dict.fromkeys(blob.ref.name for blob in old if blob.ref.name not in started)
     return list(names)
 

@@ -32,18 +32,24 @@ async def apply_retention(database: Database, bus: Bus, collector: GarbageCollec
     for task in ended:
         now = expiry(task.days, task.ended_s, task.announced, task.expired, bus.clock.now_s())
         await _announce(database, task, now.announced)
-        if "tasks" in now.due:
-            async with database.transaction(patience_s=PATIENCE_S) as tx:
-                if await delete_ended(tx, task.id, BY_RETENTION):
-                    tx.record(accepted(_retention(task), task.id, {"what": ["tasks"]}))
+        if "tasks" in now.due and await _delete(database, task):
             collector.enqueue_deletion()
-        elif now.due:
-            await _expire(database, bus, collector, task, now.due)
+        elif due := now.due - {"tasks"}:
+            await _expire(database, bus, collector, task, due)
             cleaned.add(task.tenant)
     wake_relay()
     for tenant in sorted(cleaned):
         for blob in await collector.surplus(tenant):
             await collector.delete_blob(blob.name)
+
+
+async def _delete(database: Database, task: EndedTask) -> bool:
+    """False for a task with aliases, which stays until it has none."""
+    async with database.transaction(patience_s=PATIENCE_S) as tx:
+        is_deleted = await delete_ended(tx, task.id, BY_RETENTION)
+        if is_deleted:
+            tx.record(accepted(_retention(task), task.id, {"what": ["tasks"]}))
+    return is_deleted
 
 
 async def _announce(database: Database, task: EndedTask, announced: dict[str, float]) -> None:

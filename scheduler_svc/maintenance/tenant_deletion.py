@@ -1,9 +1,9 @@
 """Deletion of tenants: every step is repeated until it has no more to do, so that a crash at any point only delays the end.
 
-Revokes the tenant's keys, cancels its tasks, counts what there is for the receipt, deletes the tasks' rows, erases their data from NATS,
-then its packages and what is about no task: events, dead letters of jobs, and keys, also where gateways look them up. The tenant's row
-stays, with the receipt; `deleted_tasks` keeps what it consumed. PostgreSQL's role of the tenant, and its account in NATS, are the
-operator's to remove: this service may not.
+Revokes the tenant's keys, cancels its tasks, counts what there is for the receipt, deletes its aliases, webhooks and the tasks' rows,
+erases their data from NATS, then its packages and what is about no task: events, dead letters of jobs, and keys, also where gateways look
+them up. The tenant's row stays, with the receipt; `deleted_tasks` keeps what it consumed. PostgreSQL's role of the tenant, and its account
+in NATS, are the operator's to remove: this service may not.
 """
 
 import asyncio
@@ -15,12 +15,13 @@ from common import crashpoints, streams
 from common.bus import Bus
 from common.cancellation import notice_cancellation
 from scheduler_svc.lifecycle.access import revoke_all
+from scheduler_svc.lifecycle.aliases import remove_all
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.maintenance.garbage_collector import POSTPONED_S, GarbageCollector, log_postponed
 from scheduler_svc.maintenance.packages import delete_packages_of
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import deleted, tasks
+from scheduler_svc.store.queries import deleted, tasks, webhooks
 from scheduler_svc.store.queries.deleted import DeletedTenant
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.tenancy import keys
@@ -68,6 +69,7 @@ class TenantDeletion:
                 self._end_keys,
                 self._end_tasks,
                 self._count,
+                self._delete_names,
                 self._delete_tasks,
                 self._erase_tasks,
                 self._delete_packages,
@@ -97,6 +99,11 @@ class TenantDeletion:
         messages = sum([sum((await self._bus.streams.subjects(stream, subject)).values()) for stream, subject in reports])
         async with self._database.transaction() as tx:
             await deleted.count_tenant(tx.connection, tenant.id, messages)
+
+    async def _delete_names(self, tenant: DeletedTenant) -> None:
+        async with self._database.transaction() as tx:
+            await remove_all(tx, tenant.id)
+            await webhooks.remove_all(tx.connection, tenant.id)
 
     async def _delete_tasks(self, tenant: DeletedTenant) -> None:
         for task in await self._tasks(tenant):

@@ -15,6 +15,7 @@ from common import streams
 from common.bus import refuse_oversize
 from common.messages import Event, Message
 from common.streams import KIND_HEADER
+from scheduler_svc.store.queries import webhooks
 from scheduler_svc.store.queries.sql.parameters import Rows
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.tables import event_numbers, events, outbox
@@ -84,6 +85,8 @@ class Transaction:
         if self.outbox.events:
             events = await self._number_events()
             await _WRITE_WITH_EVENTS.run(self.connection, _message.of(self.outbox.messages) | _event.of(events))
+            if told := [event for _, event in self.outbox.events if webhooks.wanted(event)]:
+                await webhooks.add_deliveries(self.connection, told)
         elif self.outbox.messages:
             await _WRITE.run(self.connection, _message.of(self.outbox.messages))
 

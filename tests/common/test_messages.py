@@ -315,6 +315,37 @@ ASKS: list[Message] = [
         latest=None,
         has_more=False,
     ),
+    messages.SetAlias(tenant="t", request="r", name="prod", task="a", version="best", expected="a@1"),
+    messages.DeleteAlias(tenant="t", request="r", name="prod", expected=None),
+    messages.KnownAlias(tenant="t", name="prod", pool="p", adapter=ADAPTER, changed_s=2.0),
+    messages.AskAliases(name="prod", after="t/a"),
+    messages.AliasesAnswer(
+        aliases=[messages.AliasOf(tenant="t", name="prod", task="a", version=2, pool="p", changed_s=2.0)], cursor="t/prod"
+    ),
+    messages.SetWebhook(
+        tenant="t", request="r", name="pager", url="https://x.example/a", events=["failed"], secret=f"whsec_{'A' * 43}=", new_secret=True
+    ),
+    messages.DeleteWebhook(tenant="t", request="r", name="pager"),
+    messages.AskWebhooks(name="pager", after="t/a"),
+    messages.WebhooksAnswer(
+        webhooks=[
+            messages.WebhookOf(
+                tenant="t",
+                name="pager",
+                url="https://x.example/a",
+                events=["failed"],
+                changed_s=1.0,
+                waiting=1,
+                dropped=2,
+                deliveries=[
+                    messages.DeliveryOf(
+                        id="msg_1", event="failed", state="waiting", created_s=1.0, attempts=1, next_s=2.0, status=500, reason="r"
+                    )
+                ],
+            )
+        ],
+        cursor="t/pager",
+    ),
     messages.AskRefused(code="unknown", reason="r"),
 ]
 ATTEMPT = messages.KeptAttempt(

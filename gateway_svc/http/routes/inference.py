@@ -85,7 +85,7 @@ def _named(event: Event) -> Sse:
 
 @router.get("/models", responses=responses(ModelList, 401, 403, 429, 503))
 async def list_models(caller: Acting) -> ModelList:
-    """Base models, and the latest version of each task that has one."""
+    """Aliases, base models, and the latest version of each task that has one."""
     return await listed(caller.door)
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages.billing import TOKEN_KINDS
 from scheduler_svc.store.states import LIVE
 from scheduler_svc.store.tables import (
+    aliases,
     dead_letters,
     deleted_tasks,
     evaluation_groups,
@@ -100,9 +101,10 @@ async def deleted_among(connection: AsyncConnection, ids: Collection[str]) -> se
 
 
 async def ended_before(connection: AsyncConnection, tenant: str, age_s: float) -> list[str]:
-    """Tasks of the tenant that ended longer ago than `age_s`, by time of their end."""
+    """Tasks of the tenant that ended longer ago than `age_s` and have no alias, by time of their end."""
     before = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s)
-    statement = select(tasks.c.id).where(tasks.c.tenant == tenant, tasks.c.state.not_in(LIVE), tasks.c.ended_at < before)
+    has_alias = select(aliases.c.name).where(aliases.c.task == tasks.c.id).exists()
+    statement = select(tasks.c.id).where(tasks.c.tenant == tenant, tasks.c.state.not_in(LIVE), tasks.c.ended_at < before, ~has_alias)
     return list((await connection.execute(statement.order_by(tasks.c.ended_at, tasks.c.id))).scalars())
 
 

@@ -5,11 +5,13 @@ enums, versions within the task's steps, a reason for everything void.
 """
 
 # pyright: reportUnusedImport=false
+from scheduler_svc.store.tables.aliases import aliases
 from scheduler_svc.store.tables.base import metadata
 from scheduler_svc.store.tables.billing import budgets, deleted_usage, ledger, package_usage, prices, served_requests, served_usage
 from scheduler_svc.store.tables.messages import dead_letters, event_numbers, events, outbox, relay
 from scheduler_svc.store.tables.packages import package_parts, packages
 from scheduler_svc.store.tables.tenancy import audit, keys, limits, rates
+from scheduler_svc.store.tables.webhooks import webhook_deliveries, webhooks
 from scheduler_svc.store.tables.work import (
     MAY_ADMIT,
     allowance_of,

@@ -147,7 +147,7 @@ def test_roles_differ_by_what_they_may_change() -> None:
         == set(JOBS_OF_ROLE["admin"])
         == set(streams.JOB_VERBS)
     )
-    assert set(JOBS_OF_ROLE["owner"]) - set(JOBS_OF_ROLE["member"]) == {"delete", "prune", "delete-tenant"}
+    assert set(JOBS_OF_ROLE["owner"]) - set(JOBS_OF_ROLE["member"]) == {"delete", "prune", "delete-tenant", "set-webhook", "delete-webhook"}
     assert JOBS_OF_ROLE["reader"] == ()
 
 

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from gateway_svc.openai.chat.request import ChatRequest
 from gateway_svc.openai.fields import HARMLESS, REFUSED
 from gateway_svc.openai.jobs.request import JobRequest
-from gateway_svc.openai.model_names import BaseName, VersionName, parse_name
+from gateway_svc.openai.model_names import PlainName, VersionName, parse_name
 from gateway_svc.openai.parsing import WholeRequest, parse_request
 from gateway_svc.openai.responses.request import ResponseRequest
 from gateway_svc.openai.sampling.settings import SEEDS, seed_of_choice
@@ -189,11 +189,11 @@ def test_a_name_means_a_pool_a_version_or_nothing(name: str) -> None:
     except Problem as problem:
         assert (problem.status, problem.code) == (404, "model_not_found")
         return
-    assert found == BaseName(name) if "@" not in name else str(found) == name
+    assert found == PlainName(name) if "@" not in name else str(found) == name
 
 
-@pytest.mark.parametrize(("name", "found"), [("a-1@0", VersionName("a-1", 0)), ("a@best", VersionName("a", "best")), ("a", BaseName("a"))])
-def test_names_of_models(name: str, found: BaseName | VersionName) -> None:
+@pytest.mark.parametrize(("name", "found"), [("a-1@0", VersionName("a-1", 0)), ("a@best", VersionName("a", "best")), ("a", PlainName("a"))])
+def test_names_of_models(name: str, found: PlainName | VersionName) -> None:
     assert parse_name(name) == found
 
 

@@ -6,14 +6,17 @@ from typing import Any
 
 from common import streams
 from common.bus import Bus, Outgoing
+from common.door.webhooks import new_secret
 from common.messages import (
     AdapterAnswer,
     AuditAnswer,
     AuditLine,
     ChunkAnswer,
     ControlTask,
+    DeleteAlias,
     DeletePackage,
     DeleteTenant,
+    DeleteWebhook,
     GroupContext,
     Message,
     NewKey,
@@ -21,9 +24,11 @@ from common.messages import (
     PruneTasks,
     ResendLetter,
     SetAccess,
+    SetAlias,
     SetBudget,
     SetPrice,
     SetTenant,
+    SetWebhook,
     SubmitTask,
     UploadPackage,
 )
@@ -77,6 +82,10 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
             ("resume", ControlTask(task="slow", tenant="acme")),
             ("cancel", ControlTask(task="slow", tenant="acme", reason="a secret")),
             ("delete", ControlTask(task="slow", tenant="acme")),
+            ("set-alias", SetAlias(tenant="acme", request="s", name="secret", task="a")),
+            ("delete-alias", DeleteAlias(tenant="acme", request="t", name="secret")),
+            ("set-webhook", SetWebhook(tenant="acme", request="v", name="secret", url="https://secret.example", secret=new_secret())),
+            ("delete-webhook", DeleteWebhook(tenant="acme", request="w", name="secret")),
             ("prune", PruneTasks(tenant="acme", request="r", ended_before_s=0.001)),
             ("resend", ResendLetter(tenant="acme", letter=9)),
             ("upload", UploadPackage(tenant="acme", request="u", digest=DIGEST, size_bytes=len(WHEEL), offset=0, data=WHEEL)),
@@ -111,6 +120,8 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
         ("acme", key, "submit", "slow", "accepted", 1),
         ("acme", key, "preview", "", "accepted", 1),
         *(("acme", key, verb, "slow", "accepted", 1) for verb in ("pause", "resume", "cancel", "delete")),
+        *(("acme", key, verb, "a.v3", "accepted", 1) for verb in ("set-alias", "delete-alias")),
+        *(("acme", key, verb, "acme", "accepted", 1) for verb in ("set-webhook", "delete-webhook")),
         ("acme", key, "prune", "a", "accepted", 1),
         ("acme", key, "resend", "", "letter", 1),
         ("acme", key, "upload", DIGEST, "accepted", 1),

@@ -46,6 +46,8 @@ INSERT INTO keys (key, tenant, name, role) VALUES (rpad('U' || upper('TENANT'), 
 INSERT INTO audit (tenant, via, verb, outcome) VALUES ('TENANT', 'short form', 'submit', 'accepted');
 INSERT INTO limits (tenant, max_tasks) VALUES ('TENANT', 3);
 INSERT INTO rates (tenant, kind, used, granted, at) VALUES ('TENANT', 'jobs', 1, 1, now());
+INSERT INTO aliases (tenant, name, task, version, pool, adapter, request)
+    VALUES ('TENANT', 'prod', 'TENANT' || '-task', 1, 'tiny', '{}', 'r');
 INSERT INTO packages (tenant, digest, size_bytes, state, objection) VALUES ('TENANT', repeat('a', 64), 1, 'refused', 'TENANT');
 INSERT INTO package_parts (tenant, digest, begin, data) VALUES ('TENANT', repeat('a', 64), 0, convert_to('TENANT', 'UTF8'));
 INSERT INTO prices (kind, price, per) VALUES ('sampled', 1, 1);

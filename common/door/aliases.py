@@ -1,0 +1,105 @@
+"""Aliases: a tenant's names for versions of its tasks."""
+
+import secrets
+from typing import Literal
+
+from common import streams
+from common.bus import Outgoing
+from common.door.answers import answer_to_request
+from common.door.asking import Door, UnknownHere
+from common.door.errors import ClientError, TooManyJobs, rejection_reasons
+from common.messages import AliasesAnswer, AliasOf, AskAliases, DeleteAlias, SetAlias
+
+Version = int | Literal["latest", "best"]
+TIMEOUT_S = 30.0
+ANSWERED = ("name", "task", "version", "pool", "changed_s")
+"""Fields of the answer that an alias has."""
+
+
+class AliasChanged(ClientError):
+    """The alias does not name what was expected, or there is none."""
+
+
+class RefusedAlias(ClientError):
+    """The change is refused; the text begins with the field that is wrong."""
+
+
+async def read_aliases(door: Door, name: str | None = None) -> list[AliasOf]:
+    """All aliases, by tenant and name; of one name where it is given. Raises: as `Door.ask`."""
+    found, after = list[AliasOf](), ""
+    while True:
+        page = await door.ask("aliases", AskAliases(name=name, after=after), AliasesAnswer)
+        found += page.aliases
+        if page.cursor is None:
+            return found
+        after = page.cursor
+
+
+async def set_alias(
+    door: Door,
+    tenant: str,
+    name: str,
+    task: str,
+    version: Version = "latest",
+    *,
+    expected: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> AliasOf:
+    """Let an alias name a version. `expected`: as in `SetAlias`.
+
+    Raises: UnknownHere for no such task or version; AliasChanged; RefusedAlias; ClientError; NoAnswer.
+    """
+    job = SetAlias(tenant=tenant, request=secrets.token_hex(6), name=name, task=task, version=version, expected=expected)
+    return await _answered(door, Outgoing(streams.set_alias(tenant), job, f"set-alias:{job.request}"), job, timeout_s)
+
+
+async def delete_alias(door: Door, tenant: str, name: str, *, expected: str | None = None, timeout_s: float = TIMEOUT_S) -> AliasOf:
+    """Delete an alias; what it named. Raises: UnknownHere for no such alias; AliasChanged; ClientError; NoAnswer."""
+    job = DeleteAlias(tenant=tenant, request=secrets.token_hex(6), name=name, expected=expected)
+    return await _answered(door, Outgoing(streams.delete_alias(tenant), job, f"delete-alias:{job.request}"), job, timeout_s)
+
+
+async def _answered(door: Door, out: Outgoing, job: SetAlias | DeleteAlias, timeout_s: float) -> AliasOf:
+    answer = await answer_to_request(door, out, job.tenant, job.request, timeout_s)
+    if "reasons" in answer.data:
+        reason = "; ".join(rejection_reasons(answer))
+        match answer.data.get("code"):
+            case "unknown":
+                raise UnknownHere(reason)
+            case "busy":
+                raise TooManyJobs(reason)
+            case "changed":
+                raise AliasChanged(reason)
+            case _:
+                raise RefusedAlias(reason)
+    return AliasOf.model_validate({"tenant": job.tenant, **{name: answer.data.get(name) for name in ANSWERED}})
+
+
+class Aliases:
+    """Aliases of a tenant.
+
+    All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer.
+    """
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    async def all(self) -> list[AliasOf]:
+        """Every alias of the tenant, or of all."""
+        return await read_aliases(self._door)
+
+    async def set(
+        self, name: str, task: str, version: Version = "latest", *, tenant: str | None = None, expected: str | None = None
+    ) -> AliasOf:
+        """Let an alias name a version. `tenant`: whose it is; default: the key's. `expected`: as in `SetAlias`."""
+        return await set_alias(self._door, self._owner(tenant), name, task, version, expected=expected)
+
+    async def delete(self, name: str, *, tenant: str | None = None, expected: str | None = None) -> AliasOf:
+        """Delete an alias; what it named."""
+        return await delete_alias(self._door, self._owner(tenant), name, expected=expected)
+
+    def _owner(self, tenant: str | None) -> str:
+        owner = tenant or self._door.tenant
+        if owner is None:
+            raise ClientError("say whose alias it is: --tenant NAME")
+        return owner

@@ -1,0 +1,101 @@
+"""Webhooks: addresses of a tenant that are told of ends and budgets."""
+
+import base64
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common import streams
+from common.bus import Outgoing
+from common.door.answers import answer_to_request
+from common.door.asking import Door, UnknownHere
+from common.door.errors import ClientError, TooManyJobs, rejection_reasons
+from common.messages import (
+    SECRET_BYTES,
+    SECRET_PREFIX,
+    WEBHOOK_EVENTS,
+    AskWebhooks,
+    DeleteWebhook,
+    Event,
+    SetWebhook,
+    WebhookEvent,
+    WebhookOf,
+    WebhooksAnswer,
+)
+
+TIMEOUT_S = 30.0
+
+
+class RefusedWebhook(ClientError):
+    """The change is refused; the text begins with the field that is wrong."""
+
+
+@dataclass(frozen=True)
+class WebhookSet:
+    """A webhook that was made or changed."""
+
+    name: str
+    secret: str | None
+    """What signs its messages; None where that is the one that it had. It is shown nowhere again."""
+
+
+def new_secret() -> str:
+    return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+
+
+class Webhooks:
+    """Webhooks of a tenant.
+
+    All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer.
+    """
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    async def all(self, name: str | None = None) -> list[WebhookOf]:
+        """Every webhook of the tenant, or of all; of one name where it is given."""
+        found, after = list[WebhookOf](), ""
+        while True:
+            page = await self._door.ask("webhooks", AskWebhooks(name=name, after=after), WebhooksAnswer)
+            found += page.webhooks
+            if page.cursor is None:
+                return found
+            after = page.cursor
+
+    async def set(
+        self,
+        name: str,
+        url: str,
+        events: Sequence[WebhookEvent] = WEBHOOK_EVENTS,
+        *,
+        tenant: str | None = None,
+        replace_secret: bool = False,
+        timeout_s: float = TIMEOUT_S,
+    ) -> WebhookSet:
+        """Make a webhook, or change one. `tenant`: whose it is; default: the key's. `replace_secret`: of one that is there."""
+        owner, request, secret = self._owner(tenant), secrets.token_hex(6), new_secret()
+        job = SetWebhook(
+            tenant=owner, request=request, name=name, url=url, events=list(dict.fromkeys(events)), secret=secret, new_secret=replace_secret
+        )
+        answer = await self._answered(Outgoing(streams.set_webhook(owner), job, f"set-webhook:{request}"), owner, request, timeout_s)
+        return WebhookSet(name, secret if answer.data.get("new_secret") else None)
+
+    async def delete(self, name: str, *, tenant: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
+        """Delete a webhook, and what waits to be sent to it."""
+        owner, request = self._owner(tenant), secrets.token_hex(6)
+        job = DeleteWebhook(tenant=owner, request=request, name=name)
+        await self._answered(Outgoing(streams.delete_webhook(owner), job, f"delete-webhook:{request}"), owner, request, timeout_s)
+
+    async def _answered(self, out: Outgoing, tenant: str, request: str, timeout_s: float) -> Event:
+        answer = await answer_to_request(self._door, out, tenant, request, timeout_s)
+        if "reasons" in answer.data:
+            reason = "; ".join(rejection_reasons(answer))
+            kinds: dict[object, type[ClientError]] = {"unknown": UnknownHere, "busy": TooManyJobs}
+            raise kinds.get(answer.data.get("code"), RefusedWebhook)(reason)
+        return answer
+
+    def _owner(self, tenant: str | None) -> str:
+        owner = tenant or self._door.tenant
+        if owner is None:
+            raise ClientError("say whose webhook it is: --tenant NAME")
+        return owner

@@ -1,0 +1,141 @@
+"""Aliases: names of a tenant for versions of its tasks."""
+
+import re
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Path, Response
+from pydantic import BaseModel, Field
+
+from common.door.aliases import AliasChanged, RefusedAlias, delete_alias, read_aliases, set_alias
+from common.door.asking import UnknownHere
+from common.messages import AliasOf
+from common.messages.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
+from common.messages.asks import MAX_VERSION
+from common.spec import TASK_ID_PATTERN
+from gateway_svc.http.errors import responses
+from gateway_svc.http.family import Family
+from gateway_svc.http.gateway import Acting, check_job, tenant_of
+from gateway_svc.http.strict import StrictRoute
+from gateway_svc.problems import FieldError, Problem, invalid, not_found, rejected
+
+router = APIRouter(prefix="/v1/aliases", tags=["aliases"], route_class=StrictRoute)
+FAMILY = Family(router)
+
+COMMON = responses(400, 401, 403, 503)
+CHANGED = responses(404, 412, 429)
+MAX_ETAG_CHARS = 100
+AliasPath = Annotated[str, Path(max_length=200, examples=["prod"])]
+IfMatch = Annotated[str | None, Header(max_length=MAX_ETAG_CHARS, description="The `ETag` that the alias must have.")]
+IfNoneMatch = Annotated[str | None, Header(max_length=MAX_ETAG_CHARS, description="`*`: only where there is no such alias.")]
+
+
+class AliasTarget(BaseModel):
+    """What an alias shall name."""
+
+    model_config = {"extra": "forbid"}
+
+    task: str = Field(pattern=TASK_ID_PATTERN, examples=["gcd-3f9a1c22d4e0"])
+    version: Annotated[int, Field(strict=True, ge=1, le=MAX_VERSION)] | Literal["latest", "best"] = Field(
+        default="latest", description="`latest` and `best` are resolved once, when the alias is set."
+    )
+
+
+class Alias(BaseModel):
+    name: str
+    tenant: str
+    task: str
+    version: int
+    model: str = Field(description="Exact name of the version.", examples=["gcd-3f9a1c22d4e0@7"])
+    pool: str
+    changed_at: float = Field(description="Unix time.")
+
+    @classmethod
+    def of(cls, alias: AliasOf) -> "Alias":
+        same = alias.model_dump(exclude={"changed_s"})
+        return cls(**same, model=alias.model, changed_at=alias.changed_s)
+
+
+class AliasList(BaseModel):
+    data: list[Alias]
+
+
+class DeletedAlias(BaseModel):
+    name: str
+    deleted: Literal[True] = True
+
+
+@router.get("", responses=COMMON)
+async def list_aliases(caller: Acting) -> AliasList:
+    """Aliases of the tenant, by name."""
+    return AliasList(data=[Alias.of(one) for one in await read_aliases(caller.door)])
+
+
+@router.get("/{name}", responses=COMMON | responses(404))
+async def read_alias(caller: Acting, name: AliasPath, response: Response) -> Alias:
+    """What an alias names; `ETag` is for `If-Match`."""
+    _check_name(name)
+    found = await read_aliases(caller.door, name)
+    if not found:
+        raise not_found()
+    if len(found) > 1:
+        tenant_of(caller)
+    return _shown(response, found[0])
+
+
+@router.put("/{name}", responses=COMMON | CHANGED | responses(413, 415))
+async def put_alias(
+    caller: Acting, name: AliasPath, body: AliasTarget, response: Response, if_match: IfMatch = None, if_none_match: IfNoneMatch = None
+) -> Alias:
+    """Let an alias name a version, which is then kept. Requests that are under way keep the version that they have."""
+    check_job(caller, "set-alias")
+    _check_name(name, is_new=True)
+    setting = set_alias(caller.door, tenant_of(caller), name, body.task, body.version, expected=_expected(if_match, if_none_match))
+    try:
+        return _shown(response, await setting)
+    except UnknownHere as error:
+        raise Problem(404, "Not found", str(error), "not_found") from None
+    except AliasChanged as error:
+        raise _changed(error) from None
+    except RefusedAlias as error:
+        raise rejected([str(error)]) from None
+
+
+@router.delete("/{name}", responses=COMMON | CHANGED)
+async def remove_alias(caller: Acting, name: AliasPath, if_match: IfMatch = None) -> DeletedAlias:
+    """Delete an alias. Its version stays only as long as other rules keep it."""
+    check_job(caller, "delete-alias")
+    _check_name(name)
+    try:
+        await delete_alias(caller.door, tenant_of(caller), name, expected=_expected(if_match, None))
+    except AliasChanged as error:
+        raise _changed(error) from None
+    return DeletedAlias(name=name)
+
+
+def _check_name(name: str, *, is_new: bool = False) -> None:
+    """Raises: Problem for what cannot be the name of an alias."""
+    if len(name) > MAX_ALIAS_CHARS or re.fullmatch(ALIAS_PATTERN, name) is None:
+        rule = f"letters, digits, and single '.', '_' and '-' between them, {MAX_ALIAS_CHARS} characters at most"
+        raise invalid(FieldError("name", rule)) if is_new else not_found()
+
+
+def _shown(response: Response, alias: AliasOf) -> Alias:
+    response.headers["ETag"] = f'"{alias.model}"'
+    return Alias.of(alias)
+
+
+def _expected(if_match: str | None, if_none_match: str | None) -> str | None:
+    """What the alias must name, as in `SetAlias`. Raises: Problem for headers that say nothing of the kind."""
+    if if_none_match is not None:
+        if if_none_match.strip() != "*" or if_match is not None:
+            raise invalid(FieldError("If-None-Match", "it is `*`, without If-Match"))
+        return ""
+    if if_match is None:
+        return None
+    if (found := re.fullmatch(r'\s*"([a-z0-9-]{1,63}@[0-9]{1,10})"\s*', if_match)) is None:
+        raise invalid(FieldError("If-Match", 'it is the ETag of an alias, such as "gcd-3f9a1c22d4e0@7"'))
+    return found[1]
+
+
+def _changed(error: AliasChanged) -> Problem:
+    return Problem(412, "Precondition failed", str(error), "precondition_failed")

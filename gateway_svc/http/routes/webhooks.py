@@ -1,0 +1,130 @@
+"""Webhooks: addresses of a tenant that are told of ends and budgets."""
+
+import re
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+
+from common.door.webhooks import RefusedWebhook, Webhooks
+from common.messages import WEBHOOK_EVENTS, WebhookEvent, WebhookOf
+from common.messages.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
+from common.messages.webhooks import WebhookUrl
+from gateway_svc.http.errors import responses
+from gateway_svc.http.family import Family
+from gateway_svc.http.gateway import Acting, check_job, check_question, tenant_of
+from gateway_svc.http.strict import StrictRoute
+from gateway_svc.problems import FieldError, invalid, not_found, rejected
+
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictRoute)
+FAMILY = Family(router)
+
+COMMON = responses(400, 401, 403, 503)
+WebhookPath = Annotated[str, Path(max_length=200, examples=["pager"])]
+
+
+class WebhookTarget(BaseModel):
+    """Where messages go, and about what."""
+
+    model_config = {"extra": "forbid"}
+
+    url: WebhookUrl = Field(examples=["https://hooks.example.com/marlaas"])
+    events: list[WebhookEvent] = Field(default=list(WEBHOOK_EVENTS), min_length=1, max_length=len(WEBHOOK_EVENTS))
+    new_secret: bool = Field(default=False, strict=True, description="Whether a webhook that is there gets a new secret.")
+
+
+class SetWebhookAnswer(BaseModel):
+    name: str
+    url: str
+    events: list[WebhookEvent]
+    secret: str | None = Field(description="Signs the messages; of a new webhook, or with `new_secret`. It is shown this once.")
+
+
+class Delivery(BaseModel):
+    """A message, with its last outcome."""
+
+    id: str = Field(description="`webhook-id` of all attempts.")
+    event: WebhookEvent
+    state: Literal["waiting", "delivered", "given_up"]
+    created_at: float = Field(description="Unix time.")
+    attempts: int
+    next_at: float | None = Field(description="Unix time of the next attempt.")
+    status: int | None = Field(description="Status of the last answer; null where none came.")
+    reason: str = Field(description="Why the last attempt failed; empty where it did not.")
+
+
+class Webhook(BaseModel):
+    name: str
+    tenant: str
+    url: str
+    events: list[WebhookEvent]
+    changed_at: float = Field(description="Unix time.")
+    waiting: int = Field(description="Messages that are not sent yet.")
+    dropped: int = Field(description="Messages that were not kept, because too many waited.")
+    deliveries: list[Delivery] = Field(description="The latest, the newest first.")
+
+    @classmethod
+    def of(cls, found: WebhookOf) -> "Webhook":
+        deliveries = [
+            Delivery(**one.model_dump(exclude={"created_s", "next_s"}), created_at=one.created_s, next_at=one.next_s)
+            for one in found.deliveries
+        ]
+        same = found.model_dump(exclude={"changed_s", "deliveries"})
+        return cls(**same, changed_at=found.changed_s, deliveries=deliveries)
+
+
+class WebhookList(BaseModel):
+    data: list[Webhook]
+
+
+class DeletedWebhook(BaseModel):
+    name: str
+    deleted: Literal[True] = True
+
+
+@router.get("", responses=COMMON)
+async def list_webhooks(caller: Acting) -> WebhookList:
+    """Webhooks of the tenant, with the outcomes of their latest messages."""
+    check_question(caller, "webhooks")
+    return WebhookList(data=[Webhook.of(one) for one in await Webhooks(caller.door).all()])
+
+
+@router.get("/{name}", responses=COMMON | responses(404))
+async def read_webhook(caller: Acting, name: WebhookPath) -> Webhook:
+    """A webhook, with the outcomes of its latest messages."""
+    check_question(caller, "webhooks")
+    _check_name(name)
+    found = await Webhooks(caller.door).all(name)
+    if not found:
+        raise not_found()
+    if len(found) > 1:
+        tenant_of(caller)
+    return Webhook.of(found[0])
+
+
+@router.put("/{name}", responses=COMMON | responses(413, 415, 429))
+async def put_webhook(caller: Acting, name: WebhookPath, body: WebhookTarget) -> SetWebhookAnswer:
+    """Make a webhook, or change one."""
+    check_job(caller, "set-webhook")
+    _check_name(name, is_new=True)
+    try:
+        made = await Webhooks(caller.door).set(name, body.url, body.events, tenant=tenant_of(caller), replace_secret=body.new_secret)
+    except RefusedWebhook as error:
+        raise rejected([str(error)]) from None
+    return SetWebhookAnswer(name=name, url=body.url, events=body.events, secret=made.secret)
+
+
+@router.delete("/{name}", responses=COMMON | responses(404, 429))
+async def remove_webhook(caller: Acting, name: WebhookPath) -> DeletedWebhook:
+    """Delete a webhook, and what waits to be sent to it."""
+    check_job(caller, "delete-webhook")
+    _check_name(name)
+    await Webhooks(caller.door).delete(name, tenant=tenant_of(caller))
+    return DeletedWebhook(name=name)
+
+
+def _check_name(name: str, *, is_new: bool = False) -> None:
+    """Raises: Problem for what cannot be the name of a webhook."""
+    if len(name) > MAX_ALIAS_CHARS or re.fullmatch(ALIAS_PATTERN, name) is None:
+        rule = f"letters, digits, and single '.', '_' and '-' between them, {MAX_ALIAS_CHARS} characters at most"
+        raise invalid(FieldError("name", rule)) if is_new else not_found()

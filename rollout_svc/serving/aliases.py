@@ -1,0 +1,81 @@
+"""Versions that aliases name stay loaded, within the places of serving: a request to one should not wait for its adapter.
+
+Of more aliases than there are places, those changed last have one. One place is left to other versions, where there are several.
+"""
+
+import asyncio
+from contextlib import suppress
+
+import structlog
+
+from common.bus import Bus, NatsError
+from common.cancellation import notice_cancellation
+from common.errors import MarlaasError, Reject, Retry
+from common.messages import AdapterRef, KnownAlias
+from common.streams import ALIASES_BUCKET
+from rollout_svc.adapters import Adapters
+
+AGAIN_S = 30.0
+"""Seconds between attempts to load versions that are not: their blobs, or a place, may be there later."""
+
+log = structlog.get_logger()
+
+
+class KeptAliases:
+    """Aliases of one pool, as this replica knows them."""
+
+    def __init__(self, adapters: Adapters, pool: str) -> None:
+        self._adapters = adapters
+        self._pool = pool
+        self._known: dict[str, KnownAlias] = {}
+        self._changed = asyncio.Event()
+
+    async def run(self, bus: Bus) -> None:
+        """Follow aliases and keep their versions loaded, until cancelled. Raises: Fatal when the engine is dead."""
+        async with asyncio.TaskGroup() as runners:
+            runners.create_task(self._follow(bus))
+            runners.create_task(self._load())
+
+    async def _follow(self, bus: Bus) -> None:
+        while True:
+            notice_cancellation()
+            try:
+                async for key, alias in bus.kv.watch(ALIASES_BUCKET, KnownAlias):
+                    self.note(key, alias)
+            except (MarlaasError, NatsError, OSError) as error:  # serving does not depend on it; a key may lack the permission
+                log.warning("aliases_unknown", reason=str(error))
+                await asyncio.sleep(AGAIN_S)
+
+    def note(self, key: str, alias: KnownAlias | None) -> None:
+        """An alias as it is now; None: there is none."""
+        self._known.pop(key, None)
+        if alias is not None and alias.pool == self._pool:
+            self._known[key] = alias
+        self._adapters.keep_loaded(self.wanted)
+        self._changed.set()
+
+    @property
+    def wanted(self) -> list[AdapterRef]:
+        """Versions to keep loaded, those changed last first."""
+        by_change = sorted(self._known.values(), key=lambda alias: -alias.changed_s)
+        refs = {alias.adapter.engine_name: alias.adapter for alias in by_change}
+        return list(refs.values())[: max(1, self._adapters.serving_places - 1)]
+
+    async def _load(self) -> None:
+        while True:
+            notice_cancellation()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await self._changed.wait()
+            self._changed.clear()
+            await self.load()
+
+    async def load(self) -> None:
+        """Load the wanted versions that are not. Raises: Fatal when the engine is dead."""
+        for ref in self.wanted:
+            try:
+                if not self._adapters.is_loaded(ref):
+                    async with self._adapters.using(ref, serving=True):
+                        pass
+            except (Reject, Retry) as error:  # a request to it reports it
+                log.warning("version_not_loaded", adapter=ref.engine_name, reason=str(error))

@@ -1,0 +1,26 @@
+"""Adapters that outlive the rules of their task: other tasks started from them, or aliases name them."""
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import AdapterRef, BlobRef
+from scheduler_svc.decisions.retention import RetentionWindow
+from scheduler_svc.store.queries import aliases, evaluations, steps, tasks
+from scheduler_svc.store.queries.tasks import Task
+
+
+async def held_by_others(connection: AsyncConnection, task: str) -> dict[str, BlobRef]:
+    """Adapters of a task that are kept whatever its own rules and its tenant's days say, by name."""
+    return await tasks.started_from(connection, task) | dict(await aliases.adapters_of(connection, task))
+
+
+async def kept_adapter(connection: AsyncConnection, task: Task, version: int) -> AdapterRef | None:
+    """Adapter of a version of the locked task, which stays until the lock is released; None where it may be gone already.
+
+    What no rule keeps is deleted at any moment, so that nothing may begin to rely on it, also where it is still stored.
+    """
+    adapter = await steps.adapter_of(connection, task.id, version)
+    if adapter is None:
+        return None
+    held = await evaluations.held_versions(connection, task.id, task.spec)
+    is_kept = RetentionWindow(task.spec, task.version, held).has_adapter(version) and "adapters" not in task.expired
+    return adapter if is_kept or adapter.blob.name in await held_by_others(connection, task.id) else None

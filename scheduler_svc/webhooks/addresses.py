@@ -1,0 +1,80 @@
+"""Which addresses webhooks may reach: those of the public internet, and networks that the operator names. Pure."""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, urlsplit
+
+from common.errors import Reject
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+CARRIERS = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")))
+"""Networks of IPv6 whose addresses carry one of IPv4 to a translator or tunnel."""
+PORTS = {"https": 443, "http": 80}
+LOCAL = ("localhost", ".localhost", ".local", ".internal", ".lan", ".home.arpa")
+"""Names, and ends of names, that mean a machine of the same network."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the operator permits."""
+
+    networks: Sequence[Network] = ()
+    """Networks whose addresses are permitted though they are not public."""
+    http: bool = False
+    """Whether addresses without TLS are."""
+
+    def permits(self, address: Address) -> bool:
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        if any(address in network for network in self.networks):
+            return True
+        is_carrier = any(address in network for network in CARRIERS)
+        return address.is_global and not (address.is_multicast or address.is_reserved or is_carrier)
+
+
+@dataclass(frozen=True)
+class WebhookRules:
+    """What the operator has set for webhooks."""
+
+    policy: Policy = Policy()
+    sealing_key: bytes = field(default=b"", repr=False)
+
+
+NO_WEBHOOK_RULES = WebhookRules()
+
+
+def parse_networks(names: str) -> tuple[Network, ...]:
+    """Networks separated by commas. Raises: ValueError."""
+    return tuple(ipaddress.ip_network(name.strip()) for name in names.split(",") if name.strip())
+
+
+def parse_url(url: str, policy: Policy) -> SplitResult:
+    """The parts of a webhook's URL. Raises: Reject, with what is wrong about it."""
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port, parts.hostname
+    except ValueError as error:
+        raise Reject(f"url: it is no URL: {error}") from None
+    if parts.scheme not in PORTS or (parts.scheme == "http" and not policy.http):
+        raise Reject("url: it begins with https://" + (" or http://" if policy.http else ""))
+    if not host or port == 0:
+        raise Reject("url: it names no host, or the port 0")
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        raise Reject("url: it has a user, a password or a fragment, which are not sent; leave them out")
+    literal = literal_of(host)
+    if literal is not None and not policy.permits(literal):
+        raise Reject(f"url: {literal} is no public address")
+    if literal is None and not policy.networks and (host == LOCAL[0] or host.rstrip(".").endswith(LOCAL[1:])):
+        raise Reject(f"url: '{host}' is no public host")
+    return parts
+
+
+def literal_of(host: str) -> Address | None:
+    """The address that a URL has in place of a name."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None

@@ -1,0 +1,42 @@
+"""Secrets of webhooks as the database has them: useless without the deployment's sealing key.
+
+A secret is as long as one output of HMAC-SHA256, and is combined with that of the sealing key, the webhook and a nonce that is used once:
+what a pseudo-random function gives hides it completely. A second output authenticates it.
+"""
+
+import hashlib
+import hmac
+import secrets
+
+from common.messages.webhooks import SECRET_BYTES
+
+NONCE_BYTES = 16
+
+
+class Sealed(Exception):
+    """The secret was sealed by another key, or is damaged."""
+
+
+def seal(sealing_key: bytes, webhook: tuple[str, str], secret: bytes) -> bytes:
+    """`webhook`: tenant and name, to which the result is bound. `secret`: SECRET_BYTES bytes."""
+    assert len(secret) == SECRET_BYTES
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    hidden = _combined(secret, _pad(sealing_key, b"hide", webhook, nonce))
+    return nonce + hidden + _pad(sealing_key, b"check", webhook, nonce + hidden)
+
+
+def unseal(sealing_key: bytes, webhook: tuple[str, str], sealed: bytes) -> bytes:
+    """Raises: Sealed."""
+    nonce, hidden, check = sealed[:NONCE_BYTES], sealed[NONCE_BYTES : NONCE_BYTES + SECRET_BYTES], sealed[NONCE_BYTES + SECRET_BYTES :]
+    if not hmac.compare_digest(check, _pad(sealing_key, b"check", webhook, nonce + hidden)):
+        raise Sealed
+    return _combined(hidden, _pad(sealing_key, b"hide", webhook, nonce))
+
+
+def _pad(sealing_key: bytes, purpose: bytes, webhook: tuple[str, str], of: bytes) -> bytes:
+    text = b"\x00".join([b"marlaas-webhook", purpose, *(part.encode() for part in webhook), of.hex().encode()])
+    return hmac.new(sealing_key, text, hashlib.sha256).digest()
+
+
+def _combined(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,86 @@
+"""Which addresses webhooks reach, by what names resolve to, and how secrets are kept; real connections."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_svc.webhooks.addresses import Policy, literal_of, parse_networks
+from scheduler_svc.webhooks.post import Failed, Post
+from scheduler_svc.webhooks.sealing import Sealed, seal, unseal
+from tests.common.bus.test_tls import Authority
+from tests.scheduler.webhooks.receiver import receiver
+
+LOCAL = Policy(parse_networks("127.0.0.0/8"), http=True)
+REFUSED = (
+    "127.0.0.1", "127.255.0.1", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "224.0.0.1",
+    "255.255.255.255", "240.0.0.1", "192.0.2.1", "::", "::1", "fe80::1", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1",
+    "::ffff:169.254.169.254", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2001::1", "2001:db8::1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("address", REFUSED)
+def test_addresses_that_are_not_public(address: str) -> None:
+    found = literal_of(address)
+    assert found is not None
+    assert not Policy().permits(found)
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "::ffff:8.8.8.8"])
+def test_public_addresses(address: str) -> None:
+    found = literal_of(address)
+    assert found is not None
+    assert Policy().permits(found)
+
+
+@pytest.mark.parametrize("found", [["127.0.0.1"], ["8.8.8.8", "10.0.0.1"], ["::ffff:127.0.0.1"], ["fe80::1%eth0"]])
+async def test_name_that_leads_inside_is_not_connected(found: list[str]) -> None:
+    """A name is resolved once, and each of its addresses must be public: it cannot show one and lead to another."""
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return found
+
+    async with receiver() as there:
+        with pytest.raises(Failed, match="no public address"):
+            await Post(Policy(http=True), resolve=resolve).send(f"http://inside.example.com:{there.port}/", {}, b"{}")
+    assert (asked, there.received) == (["inside.example.com"], [])
+
+
+async def test_name_is_resolved_once_and_sent_as_host() -> None:
+    answers = [["127.0.0.1"], ["10.0.0.1"]]
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return answers.pop(0)
+
+    async with receiver() as there:
+        assert await Post(LOCAL, resolve=resolve).send(f"http://hooks.example.com:{there.port}/a?b=c", {"x": "y"}, b"{}") == 204
+    [got] = there.received
+    assert (got.path, got.headers["host"], got.headers["x"]) == ("/a?b=c", f"hooks.example.com:{there.port}", "y")
+
+
+async def test_certificate_is_checked(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "authority")
+    cert, key = authority.issue("receiver", address="127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    async with receiver(tls=context) as there:
+        with pytest.raises(Failed, match="TLS"):
+            await Post(LOCAL).send(there.url, {}, b"{}")
+        trusting = ssl.create_default_context(cafile=str(authority.ca))
+        assert await Post(LOCAL, tls=trusting).send(there.url, {}, b"{}") == 204
+    assert len(there.received) == 1
+
+
+@given(st.binary(min_size=32, max_size=32), st.binary(max_size=40), st.text(max_size=5))
+def test_secret_is_unsealed_by_its_own_key_and_webhook_only(secret: bytes, key: bytes, name: str) -> None:
+    sealed = seal(key, ("acme", name), secret)
+    assert unseal(key, ("acme", name), sealed) == secret
+    assert secret not in sealed
+    assert seal(key, ("acme", name), secret) != sealed
+    for wrong in ((key + b"x", ("acme", name), sealed), (key, ("globex", name), sealed), (key, ("acme", name), sealed[:-1] + b"!!")):
+        with pytest.raises(Sealed):
+            unseal(*wrong)
