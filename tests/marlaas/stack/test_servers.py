@@ -35,7 +35,7 @@ def test_store_takes_a_share_of_what_the_disk_has(tmp_path: Path) -> None:
         assert 0.85 * 512 * 2**20 < limit < 0.95 * 512 * 2**20
 
 
-@pytest.mark.parametrize("gib", [0.38, 0.5, 1, 2, 3, 4, 8, 64, 500])
+@pytest.mark.parametrize("gib", [0.39, 0.5, 1, 2, 3, 4, 8, 64, 500])
 def test_all_bounds_fit_into_the_store_whatever_its_size(gib: float) -> None:
     store = int(gib * 2**30)
     bounds = servers.bounds_in(store)
