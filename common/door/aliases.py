@@ -6,8 +6,9 @@ from typing import Literal
 from common import streams
 from common.bus import Outgoing
 from common.door.answers import answer_to_request
-from common.door.asking import Door, UnknownHere
+from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
+from common.door.protocol import AnyDoor
 from common.messages import AliasesAnswer, AliasOf, AskAliases, DeleteAlias, SetAlias
 
 Version = int | Literal["latest", "best"]
@@ -24,7 +25,7 @@ class RefusedAlias(ClientError):
     """The change is refused; the text begins with the field that is wrong."""
 
 
-async def read_aliases(door: Door, name: str | None = None) -> list[AliasOf]:
+async def read_aliases(door: AnyDoor, name: str | None = None) -> list[AliasOf]:
     """All aliases, by tenant and name; of one name where it is given. Raises: as `Door.ask`."""
     found, after = list[AliasOf](), ""
     while True:
@@ -36,7 +37,7 @@ async def read_aliases(door: Door, name: str | None = None) -> list[AliasOf]:
 
 
 async def set_alias(
-    door: Door,
+    door: AnyDoor,
     tenant: str,
     name: str,
     task: str,
@@ -53,13 +54,13 @@ async def set_alias(
     return await _answered(door, Outgoing(streams.set_alias(tenant), job, f"set-alias:{job.request}"), job, timeout_s)
 
 
-async def delete_alias(door: Door, tenant: str, name: str, *, expected: str | None = None, timeout_s: float = TIMEOUT_S) -> AliasOf:
+async def delete_alias(door: AnyDoor, tenant: str, name: str, *, expected: str | None = None, timeout_s: float = TIMEOUT_S) -> AliasOf:
     """Delete an alias; what it named. Raises: UnknownHere for no such alias; AliasChanged; ClientError; NoAnswer."""
     job = DeleteAlias(tenant=tenant, request=secrets.token_hex(6), name=name, expected=expected)
     return await _answered(door, Outgoing(streams.delete_alias(tenant), job, f"delete-alias:{job.request}"), job, timeout_s)
 
 
-async def _answered(door: Door, out: Outgoing, job: SetAlias | DeleteAlias, timeout_s: float) -> AliasOf:
+async def _answered(door: AnyDoor, out: Outgoing, job: SetAlias | DeleteAlias, timeout_s: float) -> AliasOf:
     answer = await answer_to_request(door, out, job.tenant, job.request, timeout_s)
     if "reasons" in answer.data:
         reason = "; ".join(rejection_reasons(answer))
@@ -81,7 +82,7 @@ class Aliases:
     All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer.
     """
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
     async def all(self) -> list[AliasOf]:

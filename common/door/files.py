@@ -10,8 +10,9 @@ from typing import IO
 from common import streams
 from common.bus import Outgoing
 from common.door.answers import answer_to, result_of
-from common.door.asking import Door, UnknownHere
+from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
+from common.door.protocol import AnyDoor
 from common.jsonl import RowChecker, WrongRow
 from common.messages import (
     DIGEST_CHARS,
@@ -44,7 +45,7 @@ class Files:
     All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer.
     """
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
     async def upload(self, file: IO[bytes], name: str, tenant: str | None = None, *, timeout_s: float = UPLOAD_TIMEOUT_S) -> StoredFile:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from common import streams
 from common.bus import Outgoing
 from common.door.answers import answer_to_request
-from common.door.asking import Door, UnknownHere
+from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
+from common.door.protocol import AnyDoor
 from common.messages import (
     SECRET_BYTES,
     SECRET_PREFIX,
@@ -49,7 +50,7 @@ class Webhooks:
     All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer.
     """
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
     async def all(self, name: str | None = None) -> list[WebhookOf]:
