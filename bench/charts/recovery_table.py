@@ -11,6 +11,7 @@ FAULTS = {
     "kill env": "environment service killed, crash points included",
     "kill trainer": "trainer killed, crash points included",
     "kill rollout": "sampler killed, crash points included, with the start of its engine",
+    "kill gateway": "gateway killed",
     "stop": "any process stopped (from its continuing)",
     "cut": "connection cut",
     "half-close": "connection half closed",

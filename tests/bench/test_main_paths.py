@@ -44,7 +44,20 @@ SMALL: dict[str, str] = {
 }
 LIMITS_S = {"serving": 900}
 """Of programs that start many stacks."""
-TESTED_ELSEWHERE = {"canary", "grading", "intervals", "learning", "pages", "programs", "quotes"}
+TESTED_ELSEWHERE = {
+    "canary",
+    "constrained",
+    "dashboard",
+    "door",
+    "fuzz",
+    "kept_samples",
+    "grading",
+    "intervals",
+    "learning",
+    "pages",
+    "programs",
+    "quotes",
+}
 """Tested by `rollout/test_precision.py`, `test_grading.py`, `test_intervals.py`, `test_learning.py`, `test_programs.py` and
 `test_quotes.py`; the last also by `make check`."""
 

@@ -413,9 +413,13 @@ FREE = {
 def test_newer_senders_may_add_fields(kind: str) -> None:
     """New fields at the top, in every value, and in every section of a task, which is strict only where a user writes it."""
     sample = BY_KIND[kind]
-    free = FREE | {"submit-task.1": {"spec"}, "preview-task.1": {"spec"}, "audit-answer.1": {"detail"}, "spec-answer.1": {"spec"}}.get(
-        kind, set()
-    )
+    free = FREE | {
+        "submit-task.1": {"spec"},
+        "preview-task.1": {"spec"},
+        "audit-answer.1": {"detail"},
+        "spec-answer.1": {"spec"},
+        "terms-answer.1": {"limits"},
+    }.get(kind, set())
     newer = with_fields_of_the_future(msgpack.unpackb(sample.encode()), free)
     assert type(sample).decode(msgpack.packb(newer) or b"") == sample
     newer = with_fields_of_the_future(sample.model_dump(mode="json"), free)

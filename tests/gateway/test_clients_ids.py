@@ -39,9 +39,9 @@ async def test_rejection_under_an_id_has_every_reason(world: World, door: httpx.
 async def test_events_of_every_task_are_those_of_the_tenant(keyed: Keyed, keyed_world: World) -> None:
     async with (
         behind_keys(keyed, keyed_world) as (address, keys),
-        client(address, keys["reader"]) as reader,
-        client(address, keys["foreign"]) as foreign,
-        client(address, keys["member"]) as member,
+        client(address, keys.valid["reader"]) as reader,
+        client(address, keys.valid["foreign"]) as foreign,
+        client(address, keys.valid["member"]) as member,
         reader.stream("GET", "/v1/events", headers=STREAM) as ours,
         foreign.stream("GET", "/v1/events", headers=STREAM) as theirs,
     ):

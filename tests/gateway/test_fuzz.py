@@ -18,6 +18,7 @@ KNOWN = {"tenant": "acme", "task": "sums-1", "job": "sums-1", "version": "1", "m
 """Another tenant is refused all of them."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["owner", "foreign"])
 async def test_answers_are_what_the_document_says(keyed: Keyed, keyed_world: World, who: str) -> None:
     async with with_keys(keyed) as (made, keys):

@@ -2,6 +2,7 @@
 and the adapter is the test's."""
 
 import asyncio
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ import httpx
 
 from common import streams
 from common.bus import Outgoing
-from common.messages import DeadLetter
+from common.messages import DeadLetter, file_id
 from tests.conftest import eventually
 from tests.scheduler.stages import World, scored, spec
 
@@ -47,13 +48,17 @@ async def test_lines_do_what_they_say(world: World, door: httpx.AsyncClient, tmp
     example = (ROOT / EXAMPLE).read_text()
     (tmp_path / "examples").mkdir()
     (tmp_path / EXAMPLE).write_text(re.sub(r'"reasoning_gym:lcm"\noptions = .*', '"toy"', example))
+    rows = b'{"messages": [{"role": "user", "content": "1 + 1"}]}\n'
+    (tmp_path / "train.jsonl").write_bytes(rows)
     (tmp_path / ".curlrc").write_text("silent\nshow-error\nfail-with-body\n")
 
     for line in LINES:
         task = "slow-1" if "/pause" in line or "/resend" in line else "sums-1"
         url, auth = str(door.base_url).rstrip("/"), "Authorization: Bearer mk-none"
         line = line.replace("adapter_config.json", "content")  # the only file that the test's trainer stores
-        status, printed = await run(line, tmp_path, URL=url, AUTH=auth, TASK=task, LETTER=str(number))
+        line = re.sub(r"(\$URL/v1/(?:aliases|webhooks|files)\S*)", r'"\1?tenant=acme"', line)  # without keys everybody is an admin
+        named = {"TASK": task, "LETTER": str(number), "FILE": file_id(hashlib.sha256(rows).hexdigest())}
+        status, printed = await run(line, tmp_path, URL=url, AUTH=auth, **named)
         assert status == 0, (line, printed)
     assert (tmp_path / "adapter.tar").stat().st_size > 0
 

@@ -96,7 +96,7 @@ async def test_every_answer_has_an_id_and_errors_are_problems(wrong: httpx.Async
 
 
 async def test_method_that_a_path_has_not_is_answered_with_all_that_it_has(wrong: httpx.AsyncClient) -> None:
-    for path, methods in (("/v1/tasks", "GET, POST"), ("/v1/tasks/a-1", "DELETE, GET"), ("/v1/fine_tuning/jobs", "GET, POST")):
+    for path, methods in (("/v1/tasks", "GET, POST"), ("/v1/tasks/a-1", "DELETE, GET, PUT"), ("/v1/fine_tuning/jobs", "GET, POST")):
         answer = await wrong.request("OPTIONS", path)
         assert (answer.status_code, answer.headers["allow"]) == (405, methods)
 
@@ -193,6 +193,7 @@ PERMITTED = {
     ("GET", "/v1/tasks/slow-1/evaluations"): ALL,
     ("GET", "/v1/tasks/slow-1/usage"): {"owner", "admin"},
     ("GET", "/v1/tasks/slow-1/failures"): ALL,
+    ("GET", "/v1/tasks/slow-1/samples"): ALL,
     ("GET", "/v1/tasks/slow-1/versions"): ALL,
     ("GET", "/v1/tasks/slow-1/versions/1/adapter.tar"): ALL,
     ("GET", "/v1/tasks/slow-1/versions/1/files/x"): ALL,

@@ -21,7 +21,7 @@ from gateway_svc.problems import FieldError, Problem, invalid, not_found, reject
 router = APIRouter(prefix="/v1/aliases", tags=["aliases"], route_class=StrictRoute)
 FAMILY = Family(router)
 
-COMMON = responses(400, 401, 403, 503)
+COMMON = responses(400, 401, 403, 429, 503)
 CHANGED = responses(404, 412, 429)
 MAX_ETAG_CHARS = 100
 AliasPath = Annotated[str, Path(max_length=200, examples=["prod"])]

@@ -70,7 +70,7 @@ async def create_file(request: Request, caller: Acting) -> FileObject:
         raise
 
 
-@router.get("", responses=responses(Page[FileObject], 400, 401, 403, 503))
+@router.get("", responses=responses(Page[FileObject], 400, 401, 403, 429, 503))
 async def list_files(
     caller: Acting,
     after: Annotated[str | None, Query(max_length=100)] = None,
@@ -83,7 +83,7 @@ async def list_files(
     return page_of_files(found, after, limit, newest_first=order == "desc")
 
 
-@router.get("/{file}", responses=responses(FileObject, 401, 403, 404, 503))
+@router.get("/{file}", responses=responses(FileObject, 400, 401, 403, 404, 429, 503))
 async def retrieve_file(caller: Acting, file: FileId) -> FileObject:
     """What a file is, and whether its rows can be used."""
     if (task := task_of_result(file)) is not None:
@@ -95,7 +95,7 @@ async def retrieve_file(caller: Acting, file: FileId) -> FileObject:
 @router.get(
     "/{file}/content",
     response_class=Response,
-    responses={**responses(FileObject, 401, 403, 404, 409, 503), 200: {"description": "The file."} | JSONL},
+    responses={**responses(FileObject, 400, 401, 403, 404, 409, 429, 503), 200: {"description": "The file."} | JSONL},
 )
 async def read_file_content(caller: Acting, file: FileId) -> Response:
     """The rows as they were uploaded; of a result, the job's steps."""
@@ -111,7 +111,7 @@ async def read_file_content(caller: Acting, file: FileId) -> Response:
     return Closing(first, parts, 200, headers, "application/jsonl")
 
 
-@router.delete("/{file}", responses=responses(FileDeleted, 400, 401, 403, 404, 409, 503))
+@router.delete("/{file}", responses=responses(FileDeleted, 400, 401, 403, 404, 409, 429, 503))
 async def delete_file(caller: Acting, file: FileId) -> FileDeleted:
     """Delete a file that no task uses which has not ended."""
     check_job(caller, "delete-package")

@@ -167,7 +167,7 @@ async def resend_message(caller: Acting, task: TaskId, letter: Annotated[int, Pa
     await resend(caller.door, await read_failure(caller.door, letter), timeout_s=RESEND_S)
 
 
-@of_all.get("/events", response_class=Response, responses={200: {"content": {STREAM: {"schema": {"type": "string"}}}}, **ALL})
+@of_all.get("/events", response_class=Response, responses={200: {"content": {STREAM: {}}}, **ALL})
 async def read_all_events(request: Request, caller: Acting) -> Response:
     """A stream of the future events of every task. The event `listening` says that none is missed from now on.
 

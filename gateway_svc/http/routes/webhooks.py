@@ -19,7 +19,7 @@ from gateway_svc.problems import FieldError, invalid, not_found, rejected
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictRoute)
 FAMILY = Family(router)
 
-COMMON = responses(400, 401, 403, 503)
+COMMON = responses(400, 401, 403, 429, 503)
 WebhookPath = Annotated[str, Path(max_length=200, examples=["pager"])]
 
 

@@ -89,14 +89,14 @@ async def test_who_may_sample_and_for_whom(world: World, nats_url: str) -> None:
         async with session(site, "mk-admin") as browser:
             token = await _token(browser)
             unnamed = await browser.post("/playground/columns/0", data=_form("tiny") | token)
-            named = await browser.post("/playground/columns/0", params={"tenant": "globex"}, data=_form("tiny") | token)
+            named = await browser.post("/playground/columns/0", params={"tenant": "acme"}, data=_form("tiny") | token)
     assert "needs a key of the role owner, member or admin. Yours has the role reader." in texts_of(page)
     assert "<textarea" not in page
     assert refused == [403, 403]
     assert (foreign.status_code, foreign.json()["error"]["code"]) == (404, "model_not_found")
     assert other.status_code == 403
     assert (unnamed.status_code, unnamed.json()["error"]["code"], named.status_code) == (400, "tenant_required", 200)
-    assert [target.tenant for _, _, target in source.choices] == ["globex"]
+    assert [target.tenant for _, _, target in source.choices] == ["acme"]
 
 
 async def test_a_column_is_of_this_session_and_of_a_form_that_is_right(world: World, nats_url: str) -> None:

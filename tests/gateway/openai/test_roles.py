@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 
 from tests.common.access.keyed import Keyed
+from tests.common.graders.test_graders import CHECK
 from tests.gateway.entering import entering, with_keys
 from tests.gateway.openai.deltas import Part, Source, deltas
 from tests.gateway.serving import client, gateway
@@ -26,12 +27,17 @@ ROWS: dict[tuple[str, str], tuple[set[str], dict[str, Any] | None]] = {
     ("GET", "/v1/fine_tuning/jobs/slow-1"): (ALL, None),
     ("GET", "/v1/fine_tuning/jobs/slow-1/events"): (ALL, None),
     ("GET", "/v1/fine_tuning/jobs/slow-1/checkpoints"): (ALL, None),
+    ("POST", "/v1/fine_tuning/alpha/graders/validate"): (SPENDING, {"grader": CHECK}),
+    ("GET", "/v1/files"): (ALL, None),
+    ("GET", "/v1/files/slow-1"): (ALL, None),
+    ("GET", "/v1/files/slow-1/content"): (ALL, None),
+    ("DELETE", "/v1/files/slow-1"): (SPENDING, None),
     ("POST", "/v1/fine_tuning/jobs/slow-1/pause"): (SPENDING, None),
     ("POST", "/v1/fine_tuning/jobs/slow-1/resume"): (SPENDING, None),
     ("POST", "/v1/fine_tuning/jobs/slow-1/cancel"): (SPENDING, None),
 }
 """Route → roles of the tenant that may, and a body. The last row ends the task of the others. `test_every_route_has_a_row` reads it too."""
-VALUES = {"{job}": "slow-1", "{model}": "slow-1@1"}
+VALUES = {"{job}": "slow-1", "{file}": "slow-1", "{model}": "slow-1@1"}
 OWN = {"/v1/models", "/v1/fine_tuning/jobs"}
 """Lists, in which another tenant finds its own."""
 

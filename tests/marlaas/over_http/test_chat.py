@@ -26,6 +26,7 @@ async def test_each_line_is_a_turn_of_one_conversation(
     scheduler: World, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = Source(lambda _: deltas(WORDS))
+    await scheduler.run("a")  # so that there is such a tenant
     async with gateway(scheduler.bus, nats_url, sampler=source) as url:
         flags = ("--system", "Be brief.", "--temperature", "0.5", "--max-tokens", "9", "--seed", "3", "--stop", "END")
         done = await run(monkeypatch, tmp_path, url, "tiny", *flags, lines="first\n\nsecond\n")

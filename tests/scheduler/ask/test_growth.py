@@ -18,6 +18,7 @@ from common.bus import Bus
 from common.messages import (
     AskAccess,
     AskAdapter,
+    AskAliases,
     AskAudit,
     AskBudgets,
     AskDeployment,
@@ -34,6 +35,7 @@ from common.messages import (
     AskTimeline,
     AskUsage,
     AskVersions,
+    AskWebhooks,
     Message,
 )
 from common.spec import parse_spec
@@ -118,7 +120,7 @@ REQUESTS: dict[str, Message] = {
     "invoice": AskInvoice(), "budgets": AskBudgets(), "access": AskAccess(), "audit": AskAudit(), "failures": AskFailures(),
     "envs": AskDeployment(), "adapter": AskAdapter(task=TASK), "spec": AskTask(task=TASK), "steps": AskSteps(task=TASK),
     "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK), "samples": AskSamples(task=TASK),
-    "terms": AskTerms(),
+    "terms": AskTerms(), "aliases": AskAliases(), "webhooks": AskWebhooks(),
     "timeline": AskTimeline(),
     "files": AskFiles(),
     "tasks, by reward": AskTasks(sort="reward", descending=True, cursor=f"0.0~{TASK}"), "tasks, by state": AskTasks(sort="state"),

@@ -30,6 +30,7 @@ from common.messages import (
     SetTenant,
     SetWebhook,
     SubmitTask,
+    UploadFile,
     UploadPackage,
 )
 from scheduler_svc.store.tenancy.audit import DOWNLOADS
@@ -41,6 +42,8 @@ OWNER, KEY, NEXT = ("U" + letter * 55 for letter in "ABC")
 ACCOUNT = "A" + "B" * 55
 WHEEL = b"the bytes of a package"
 DIGEST = hashlib.sha256(WHEEL).hexdigest()
+ROWS = b'{"messages": []}'
+FILE = hashlib.sha256(ROWS).hexdigest()
 
 
 def is_slow(group: GroupContext, member: int) -> bool:
@@ -90,6 +93,7 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
             ("resend", ResendLetter(tenant="acme", letter=9)),
             ("upload", UploadPackage(tenant="acme", request="u", digest=DIGEST, size_bytes=len(WHEEL), offset=0, data=WHEEL)),
             ("delete-package", DeletePackage(tenant="acme", request="d", digest=DIGEST[:12])),
+            ("upload-file", UploadFile(tenant="acme", request="f", digest=FILE, size_bytes=len(ROWS), offset=0, data=ROWS, name="secret")),
             (
                 "set-tenant",
                 SetTenant.model_validate({"tenant": "acme", "request": "r", "weight": 2.0, "limits": [{"of": "max_tasks", "value": None}]}),
@@ -126,6 +130,7 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
         ("acme", key, "resend", "", "letter", 1),
         ("acme", key, "upload", DIGEST, "accepted", 1),
         ("acme", key, "delete-package", DIGEST, "accepted", 1),
+        ("acme", key, "upload-file", FILE, "accepted", 1),
         ("acme", key, "set-tenant", "acme", "accepted", 1),
         ("acme", key, "set-budget", "acme", "accepted", 1),
         ("acme", key, "create-tenant", "acme", "accepted", 1),

@@ -27,7 +27,7 @@ async def test_every_bucket_has_its_share_and_the_largest_value(bus: Bus) -> Non
         assert found.max_bytes == max(int(10**9 * bucket.share), streams.MIN_BUCKET_BYTES)
         assert (found.max_msg_size, found.max_msgs_per_subject) == (2 * 2**20, 1)
     await bus.declare(streams_bytes=2 * 10**9)
-    assert (await config_of(bus, streams.TASKS)).max_bytes == 8 * 10**7, "settable"
+    assert (await config_of(bus, streams.TASKS)).max_bytes == int(2 * 10**9 * streams.TASKS.share), "settable"
     assert await bus.declarations.differences([], streams.BUCKETS) == {f"KV_{bucket.name}": [] for bucket in streams.BUCKETS}
 
 
