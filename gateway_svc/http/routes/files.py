@@ -64,9 +64,7 @@ async def create_file(request: Request, caller: Acting) -> FileObject:
             file, name = _file_of(dict(form.multi_items()))
             return file_object(await Files(caller.door).upload(file.file, name, tenant))
     except TimeoutError:  # an OSError too
-        raise Problem(
-            408, "Request timeout", "the file was not taken in time; send it again, and what is there is kept", "too_slow"
-        ) from None
+        raise Problem(408, "Request timeout", "the file was not taken in time; send it again", "too_slow") from None
     except OSError as error:  # the form's file is on the disk, whatever its size
         raise unavailable(f"this replica has no room for the file: {error.strerror}") from None
     except HTTPException as error:

@@ -1,6 +1,7 @@
 """The environment of a file: rows in an order of their own, parts, and graders, `python` in the sandbox."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from env_svc.calls import Failed, OpenCall, Opened, Scored, StepCall
 from env_svc.contract import Finish, Reply, WrongOptions
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
+from env_svc.files import grading
 from env_svc.files.environment import file_rows
 from env_svc.files.grading import graded, program
 from env_svc.files.order import permuted
@@ -86,6 +88,24 @@ async def test_similarity_and_formulas(rows: RowFile) -> None:
     json_check = CHECK | {"input": "{{sample.output_json.value}}"}
     assert (await grade(rows, json_check, '{"value": 4}')).reward == 1.0
     assert (await grade(rows, json_check, "4")).reward == 0.0
+
+
+async def test_a_text_that_is_too_long_fails_its_grader(rows: RowFile) -> None:
+    much = CHECK | {"input": "{{sample.output_text}}" * 32, "operation": "ne"}
+    assert await grade(rows, much, "x" * 2_048) == Finish(1.0, {"grader_errors": 0.0}), "it is as long as it may be"
+    assert await grade(rows, much, "x" * 2_049) == Finish(0.0, {"grader_errors": 1.0})
+    both = MULTI | {"graders": {"exact": much, "near": NEAR | {"reference": "x"}}, "calculate_output": "exact + near"}
+    assert (await grade(rows, both, "x" * 2_049)).components["grader_errors"] == 1.0
+
+
+async def test_texts_that_would_hold_up_others_are_not_compared(rows: RowFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    monkeypatch.setattr(grading, "similarity", lambda given, reference: compared.append(len(given) * len(reference)) or 1.0)
+    twice = NEAR | {"reference": "{{sample.output_text}}"}
+    side = math.isqrt(grading.MAX_CELLS)
+    assert await grade(rows, twice, "x" * side) == Finish(1.0, {"grader_errors": 0.0})
+    assert await grade(rows, twice, "x" * (side + 1)) == Finish(0.0, {"grader_errors": 1.0})
+    assert compared == [side * side]
 
 
 @pytest.mark.parametrize(
