@@ -1,6 +1,7 @@
 """OpenAI's routes of files."""
 
 import re
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -20,7 +21,7 @@ from gateway_svc.http.openai_family import OpenAIRoute, render, responses
 from gateway_svc.http.routes.tasks import status_of
 from gateway_svc.openai.errors import missing, unsupported, wrong_value
 from gateway_svc.openai.files.file import PURPOSE, FileDeleted, FileObject, file_object, page_of_files
-from gateway_svc.openai.files.results import result_content, result_object
+from gateway_svc.openai.files.results import result_object, result_parts
 from gateway_svc.openai.jobs.paging import Page
 from gateway_svc.openai.result_ids import task_of_result
 from gateway_svc.problems import Problem, not_found, unavailable
@@ -91,7 +92,7 @@ async def retrieve_file(caller: Acting, file: FileId) -> FileObject:
     """What a file is, and whether its rows can be used."""
     if (task := task_of_result(file)) is not None:
         status = await status_of(caller, _checked_task(task))
-        return result_object(status, await result_content(caller.door, status.task))
+        return await result_object(caller.door, status)
     return file_object(await _found(caller, file))
 
 
@@ -104,13 +105,16 @@ async def read_file_content(caller: Acting, file: FileId) -> Response:
     """The rows as they were uploaded; of a result, the job's steps."""
     if (task := task_of_result(file)) is not None:
         status = await status_of(caller, _checked_task(task))
-        return Response(await result_content(caller.door, status.task), media_type="application/jsonl")
+        return await _streamed(result_parts(caller.door, status.task), {})
     found = await _found(caller, file)
     if found.state != "usable":
         raise Problem(409, "Wrong state", f"the file is {found.state}: {found.reason}".removesuffix(": "), "wrong_state")
-    parts = Files(caller.door).content(found)
-    first = await anext(parts, b"")  # so that what is wrong at once is an answer of its own
     headers = {"Content-Length": str(found.size_bytes), "ETag": f'"{found.digest}"', "Cache-Control": "private"}
+    return await _streamed(Files(caller.door).content(found), headers)
+
+
+async def _streamed(parts: AsyncGenerator[bytes], headers: dict[str, str]) -> Response:
+    first = await anext(parts, b"")  # so that what is wrong at once is an answer of its own
     return Closing(first, parts, 200, headers, "application/jsonl")
 
 
