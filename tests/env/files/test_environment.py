@@ -101,7 +101,12 @@ async def test_a_text_that_is_too_long_fails_its_grader(rows: RowFile) -> None:
 
 async def test_texts_that_would_hold_up_others_are_not_compared(rows: RowFile, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
-    monkeypatch.setattr(grading, "similarity", lambda given, reference: compared.append(len(given) * len(reference)) or 1.0)
+
+    def similarity(given: str, reference: str) -> float:
+        compared.append(len(given) * len(reference))
+        return 1.0
+
+    monkeypatch.setattr(grading, "similarity", similarity)
     twice = NEAR | {"reference": "{{sample.output_text}}"}
     side = math.isqrt(grading.MAX_CELLS)
     assert await grade(rows, twice, "x" * side) == Finish(1.0, {"grader_errors": 0.0})
