@@ -6,5 +6,5 @@ Owns      environments, and the worker processes of those that compute. Nothing 
           its messages, so any replica plays the next turn.
 Layout    replica.py puts a replica together; service.py handles messages, with execution/ (where calls run), hosted/ (processes of
           their own), packages/ (those of tenants), tools/ and sandboxes/; contract.py is what authors import; builtin/ and adapters/ are
-          environments; check/ examines one.
+          environments; check/ examines one; files/ plays rows of tenants; process_folder.py has what a process keeps on the disk.
 """

@@ -51,6 +51,7 @@ async def _serve(running: Running[EnvSettings], hosts: HostPool, own: OwnService
     _measure(workers, own)
     tasks, toolbox = TaskStates(), Toolbox()
     sandbox, files = await start_sandbox(settings), FileStore(Blobs(bus), settings.data_dir / "files")
+    await asyncio.to_thread(files.open)
     use(sandbox)
     played = EnvironmentExecutor(workers, settings.call_timeout_s, hosts, own.hosts if own else None, files)
     executor = ToolCallExecutor(played, toolbox, allowed)
@@ -74,6 +75,7 @@ async def _serve(running: Running[EnvSettings], hosts: HostPool, own: OwnService
             running.health.set_ready(f"serving {', '.join(families)}")
     finally:
         await asyncio.shield(asyncio.gather(workers.stop(), hosts.stop(), toolbox.close()))
+        await asyncio.shield(asyncio.to_thread(files.close))
         if sandbox is not None:
             await asyncio.shield(sandbox.close())
 

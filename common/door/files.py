@@ -96,6 +96,10 @@ class Files:
             raise UnknownHere(f"no file '{file}'; `marlaas files list` shows those there are")
         return found
 
+    async def copies(self, file: str, tenant: str | None = None) -> list[StoredFile]:
+        """The files with that id, up to a page of them: without a tenant, those of all."""
+        return (await self._door.ask("files", AskFiles(file=file), FilesAnswer, tenant=tenant)).files
+
     async def named(self, named: str) -> StoredFile:
         """The one file whose id, or digest, begins so; 12 digits at least."""
         digits = named.removeprefix("file-")
@@ -146,7 +150,7 @@ class Files:
         return True
 
     async def _present(self, tenant: str | None, file: str) -> StoredFile | None:
-        found = (await self._door.ask("files", AskFiles(file=file), FilesAnswer, tenant=tenant)).files
+        found = await self.copies(file, tenant)
         return found[0] if found else None
 
 

@@ -1,5 +1,7 @@
 """Reads what one task has come to, page by page."""
 
+from collections.abc import AsyncGenerator
+
 from common.door.protocol import AnyDoor
 from common.messages import (
     AskEvaluations,
@@ -16,14 +18,19 @@ from common.messages import (
 )
 
 
+async def step_pages(door: AnyDoor, task: str, after: int = 0) -> AsyncGenerator[list[StepOf]]:
+    """Steps that made versions above `after`, a page at a time. Raises: as `Door.ask`."""
+    while True:
+        answer = await door.ask("steps", AskSteps(task=task, after=after), StepsAnswer)
+        yield answer.steps
+        if not answer.has_more or not answer.steps:
+            return
+        after = answer.steps[-1].version
+
+
 async def read_steps(door: AnyDoor, task: str, after: int = 0) -> list[StepOf]:
     """Steps that made versions above `after`. Raises: as `Door.ask`."""
-    found: list[StepOf] = []
-    while True:
-        answer = await door.ask("steps", AskSteps(task=task, after=found[-1].version if found else after), StepsAnswer)
-        found += answer.steps
-        if not answer.has_more:
-            return found
+    return [step async for page in step_pages(door, task, after) for step in page]
 
 
 async def read_versions(door: AnyDoor, task: str) -> VersionsAnswer:

@@ -16,9 +16,9 @@ from common.graders.specs import (
     WrongGrader,
     read_grader,
 )
-from common.graders.templates import MissingField, MissingOutput, Sample, rendered
+from common.graders.templates import MAX_RENDERED, MissingField, MissingOutput, Sample, TooLong, rendered
 
 __all__ = [
-    "METRICS", "Formula", "Grader", "MissingField", "MissingOutput", "MultiGrader", "PythonGrader", "Sample", "SimpleGrader",
-    "StringCheckGrader", "TextSimilarityGrader", "WrongGrader", "read_grader", "rendered",
+    "MAX_RENDERED", "METRICS", "Formula", "Grader", "MissingField", "MissingOutput", "MultiGrader", "PythonGrader", "Sample",
+    "SimpleGrader", "StringCheckGrader", "TextSimilarityGrader", "TooLong", "WrongGrader", "read_grader", "rendered",
 ]  # fmt: skip

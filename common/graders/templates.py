@@ -11,6 +11,9 @@ PLACE = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 PATH = re.compile(r"(?P<root>item|sample)(?P<rest>(\.[A-Za-z0-9_-]+|\[[0-9]{1,6}\])+)")
 STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\[([0-9]+)\]")
 MAX_CHARS = 20_000
+MAX_PLACES = 32
+MAX_RENDERED = 64 * 1024
+"""Characters of a template once it is filled."""
 _NOTHING = object()
 
 
@@ -20,6 +23,10 @@ class MissingField(Exception):
 
 class MissingOutput(Exception):
     """The reply is no JSON, or has no such part."""
+
+
+class TooLong(Exception):
+    """The text has more than MAX_RENDERED characters once it is filled."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,10 @@ def check_template(text: str) -> str:
     """`text`, whose places can be filled. Raises: ValueError."""
     if len(text) > MAX_CHARS:
         raise ValueError(f"a template has at most {MAX_CHARS} characters")
-    for place in PLACE.findall(text):
+    places = PLACE.findall(text)
+    if len(places) > MAX_PLACES:
+        raise ValueError(f"a template has at most {MAX_PLACES} places, and this one {len(places)}")
+    for place in places:
         found = PATH.fullmatch(place)
         if found is None:
             raise ValueError(f"'{{{{{place[:100]}}}}}' is no place: expected item.FIELD, sample.output_text or sample.output_json")
@@ -58,8 +68,20 @@ def check_template(text: str) -> str:
 
 
 def rendered(template: str, item: Mapping[str, Any], sample: Sample) -> str:
-    """The text with its places filled: texts as they are, other values as JSON. Raises: MissingField, MissingOutput."""
-    return PLACE.sub(lambda place: _text(place[1], item, sample), template)
+    """The text with its places filled: texts as they are, other values as JSON. Raises: MissingField, MissingOutput, TooLong.
+
+    A field that is missing is raised before a length that is too much.
+    """
+    values: dict[str, str] = {}
+    parts, size = list[str](), 0
+    for number, part in enumerate(PLACE.split(template)):
+        if number % 2 and part not in values:  # every second is a place
+            values[part] = _text(part, item, sample)
+        parts.append(values[part] if number % 2 else part)
+        size += len(parts[-1])
+    if size > MAX_RENDERED:
+        raise TooLong
+    return "".join(parts)
 
 
 def _text(place: str, item: Mapping[str, Any], sample: Sample) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
@@ -20,7 +20,6 @@ from env_svc.concurrency.single_flight import SingleFlightCache
 from env_svc.errors import WrongOptions
 from env_svc.execution.rewards import apply_weights, check_weights
 from env_svc.execution.workers import Workers
-from env_svc.files.environment import digest_of, file_rows
 from env_svc.files.store import FileStore
 from env_svc.hosted.pool import NO_HOSTS, HostPool
 from env_svc.metrics import CALL_S, RUNNING
@@ -55,7 +54,7 @@ class EnvironmentExecutor:
         self._hosts = hosts
         self._own = own
         self._call_timeout_s = call_timeout_s
-        self._built: SingleFlightCache[tuple[str, ...], AnyEnvironment] = SingleFlightCache(MAX_BUILT)
+        self._built: SingleFlightCache[tuple[str, str], AnyEnvironment] = SingleFlightCache(MAX_BUILT)
         self._builders = ThreadPoolExecutor(MAX_CONCURRENT_BUILDS, "build-environment")
         self._found: LRUCache[str, type[AnyEnvironment]] = LRUCache(MAX_CLASSES)
 
@@ -140,27 +139,19 @@ class EnvironmentExecutor:
             making = partial(build_safely, name, partial(build, name, options))
             return await asyncio.get_running_loop().run_in_executor(self._builders, making)
 
-        return await self._within(timeout_s, name, (name, json.dumps(options, sort_keys=True)), make)
+        return await self._within(timeout_s, name, self._built.get((name, json.dumps(options, sort_keys=True)), make))
 
     async def _of_file(self, tenant: str, name: str, options: dict[str, JsonValue], timeout_s: float) -> AnyEnvironment:
         """The environment of a tenant's file. Raises: WrongOptions, BuildFailed; Unavailable when the file cannot be fetched now."""
         if self._files is None:
             raise WrongOptions(f"environment '{name}': this replica plays no files of tenants")
-        files, digest = self._files, digest_of(name, options)
+        return await self._within(timeout_s, name, self._files.environment(name, tenant, options))
 
-        async def make() -> AnyEnvironment:
-            rows = await files.rows(tenant, digest)
-            return await asyncio.to_thread(file_rows, name, rows, options)
-
-        return await self._within(timeout_s, name, (name, tenant, digest, json.dumps(options, sort_keys=True)), make)
-
-    async def _within(
-        self, timeout_s: float, name: str, key: tuple[str, ...], make: Callable[[], Awaitable[AnyEnvironment]]
-    ) -> AnyEnvironment:
-        """Raises: BuildFailed when it takes too long; what `make` raises."""
+    async def _within(self, timeout_s: float, name: str, building: Awaitable[AnyEnvironment]) -> AnyEnvironment:
+        """Raises: BuildFailed when it takes too long; what `building` raises."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._built.get(key, make)
+                return await building
         except TimeoutError:
             reason = f"environment '{name}' was not built within {timeout_s:g} s; its construction continues"
             raise BuildFailed(failed(reason, is_infrastructure=True)) from None

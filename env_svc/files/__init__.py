@@ -2,5 +2,6 @@
 
 Consumes  files from the blob store
 Owns      the files that were used last, on this replica's disk
-Layout    environment.py is the environment; grading.py runs graders; row_file.py finds rows; store.py fetches files; order.py mixes rows
+Layout    environment.py is the environment; grading.py runs graders; row_file.py finds rows; order.py mixes rows;
+          store.py fetches files, and keeps them with their environments
 """

@@ -20,6 +20,7 @@ from common.graders import (
     SimpleGrader,
     StringCheckGrader,
     TextSimilarityGrader,
+    TooLong,
     rendered,
 )
 from common.jsonl import Row
@@ -30,6 +31,8 @@ from env_svc.sandboxes.sandbox import Bounds, Sandbox
 BOUNDS = Bounds(time_s=10.0)
 IN_THREAD_CHARS = 2_000
 """Length of a text from which on a comparison would hold up others on the event loop."""
+MAX_CELLS = 2**27
+"""Product of the lengths of two texts that are compared: the work, tens of ms during which nothing else runs here."""
 ERRORS = "grader_errors"
 """Component: graders that failed."""
 
@@ -58,7 +61,7 @@ class Grading:
         grader = self._grader
         for one in grader.graders.values() if isinstance(grader, MultiGrader) else [grader]:
             if not isinstance(one, PythonGrader):
-                with suppress(MissingOutput):
+                with suppress(MissingOutput, TooLong):
                     _texts(one, item, Sample("null"))
 
     async def grade(self, item: Row, text: str) -> Grade:
@@ -83,7 +86,11 @@ class Grading:
             given, reference = _texts(grader, item, sample)
         except MissingOutput:
             return 0.0
+        except TooLong:
+            return None
         if isinstance(grader, TextSimilarityGrader):
+            if len(given) * len(reference) > MAX_CELLS:
+                return None
             is_long = max(len(given), len(reference)) > IN_THREAD_CHARS
             return await asyncio.to_thread(similarity, given, reference) if is_long else similarity(given, reference)
         return checked(grader, given, reference)
@@ -98,7 +105,7 @@ class Grading:
 
 
 def _texts(grader: StringCheckGrader | TextSimilarityGrader, item: Row, sample: Sample) -> tuple[str, str]:
-    """Input and reference. Raises: MissingOutput; WrongOptions for a row that lacks a field."""
+    """Input and reference. Raises: MissingOutput; TooLong; WrongOptions for a row that lacks a field."""
     try:
         return rendered(grader.input, item, sample), rendered(grader.reference, item, sample)
     except MissingField as error:

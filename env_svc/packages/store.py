@@ -1,11 +1,10 @@
 """Unpacked packages of this replica: each folder is there while a process uses it.
 
 Folders of one tenant and digest are made once, under a temporary name that is renamed when all files are written. They lie in a folder
-that this process has locked; folders of processes that were killed have no lock, and are removed at the next start.
+of this process.
 """
 
 import asyncio
-import fcntl
 import os
 import shutil
 import uuid
@@ -18,8 +17,7 @@ from common.blobs import Blobs
 from common.errors import Unavailable
 from common.messages import MAX_PACKAGE_BYTES, BlobRef
 from env_svc.packages.wheel import Wheel, WheelRefused, read_wheel
-
-LOCK = "lock"
+from env_svc.process_folder import ProcessFolder
 
 log = structlog.get_logger()
 
@@ -43,34 +41,22 @@ class _Held:
 class PackageStore:
     """Fetches and unpacks wheels, and removes what is no longer used."""
 
-    def __init__(self, blobs: Blobs, folder: Path) -> None:
-        """`folder`: of all replicas of this machine that share a data folder."""
+    def __init__(self, blobs: Blobs, shared: Path) -> None:
+        """`shared`: folder of all replicas of this machine that share a data folder."""
         self._blobs = blobs
-        self._all = folder
-        self.folder = folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        """Of this process, closed to other users."""
+        self._folder = ProcessFolder(shared)
         self._held: dict[tuple[str, str], _Held] = {}
-        self._lock: int | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self._folder.path
 
     def open(self) -> None:
-        """Make this process's folder, and remove those of processes that have ended. Raises: OSError."""
-        self._all.mkdir(parents=True, exist_ok=True)
-        opening = _opened_lock(self._all)
-        try:
-            fcntl.flock(opening, fcntl.LOCK_EX)  # one at a time: a folder without its lock yet looks left behind
-            for other in self._all.iterdir():
-                if other.is_dir() and not _is_locked(other):
-                    shutil.rmtree(other, ignore_errors=True)
-            self.folder.mkdir(mode=0o700)
-            self._lock = _opened_lock(self.folder)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        finally:
-            os.close(opening)
+        """Raises: OSError."""
+        self._folder.open()
 
     def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
+        self._folder.close()
 
     async def acquire(self, tenant: str, ref: BlobRef) -> Unpacked:
         """The package, until as many calls of `release`.
@@ -127,19 +113,3 @@ def _unpack(packed: bytes, into: Path) -> Unpacked:
 def _set_aside(folder: Path) -> Path:
     """Rename a folder, so that its name is free at once."""
     return folder.rename(folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.part"))
-
-
-def _opened_lock(folder: Path) -> int:
-    return os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-
-
-def _is_locked(folder: Path) -> bool:
-    """Whether the process that made the folder still runs."""
-    lock = _opened_lock(folder)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
-    return False

@@ -1,9 +1,11 @@
 """OpenAI's routes of files."""
 
 import re
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
@@ -19,7 +21,7 @@ from gateway_svc.http.openai_family import OpenAIRoute, render, responses
 from gateway_svc.http.routes.tasks import status_of
 from gateway_svc.openai.errors import missing, unsupported, wrong_value
 from gateway_svc.openai.files.file import PURPOSE, FileDeleted, FileObject, file_object, page_of_files
-from gateway_svc.openai.files.results import result_content, result_object
+from gateway_svc.openai.files.results import result_object, result_parts
 from gateway_svc.openai.jobs.paging import Page
 from gateway_svc.openai.result_ids import task_of_result
 from gateway_svc.problems import Problem, not_found, unavailable
@@ -29,6 +31,7 @@ MAX_PAGE = 10_000
 FORM_BYTES = 64 * 1024
 """Bytes of a form beside its file."""
 MAX_FIELDS = 8
+CHARSETS = (b"utf-8", b"utf8")
 JSONL = {"content": {"application/jsonl": {"schema": {"type": "string"}}}}
 FORM: dict[str, Any] = {
     "requestBody": {
@@ -56,12 +59,13 @@ async def create_file(request: Request, caller: Acting) -> FileObject:
     """Upload rows: JSON objects with `messages`, one a line. Answered once they are checked; the same bytes are the same file."""
     check_job(caller, "upload-file")
     tenant = tenant_of(caller)
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
-        raise Problem(415, "Unsupported media type", "send multipart/form-data", "unsupported_media_type")
+    _check_form(request.headers.get("content-type", ""))
     try:
         async with request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=FORM_BYTES) as form:
             file, name = _file_of(dict(form.multi_items()))
             return file_object(await Files(caller.door).upload(file.file, name, tenant))
+    except TimeoutError:  # an OSError too
+        raise Problem(408, "Request timeout", "the file was not taken in time; send it again", "too_slow") from None
     except OSError as error:  # the form's file is on the disk, whatever its size
         raise unavailable(f"this replica has no room for the file: {error.strerror}") from None
     except HTTPException as error:
@@ -88,7 +92,7 @@ async def retrieve_file(caller: Acting, file: FileId) -> FileObject:
     """What a file is, and whether its rows can be used."""
     if (task := task_of_result(file)) is not None:
         status = await status_of(caller, _checked_task(task))
-        return result_object(status, await result_content(caller.door, status.task))
+        return await result_object(caller.door, status)
     return file_object(await _found(caller, file))
 
 
@@ -101,13 +105,16 @@ async def read_file_content(caller: Acting, file: FileId) -> Response:
     """The rows as they were uploaded; of a result, the job's steps."""
     if (task := task_of_result(file)) is not None:
         status = await status_of(caller, _checked_task(task))
-        return Response(await result_content(caller.door, status.task), media_type="application/jsonl")
+        return await _streamed(result_parts(caller.door, status.task), {})
     found = await _found(caller, file)
     if found.state != "usable":
         raise Problem(409, "Wrong state", f"the file is {found.state}: {found.reason}".removesuffix(": "), "wrong_state")
-    parts = Files(caller.door).content(found)
-    first = await anext(parts, b"")  # so that what is wrong at once is an answer of its own
     headers = {"Content-Length": str(found.size_bytes), "ETag": f'"{found.digest}"', "Cache-Control": "private"}
+    return await _streamed(Files(caller.door).content(found), headers)
+
+
+async def _streamed(parts: AsyncGenerator[bytes], headers: dict[str, str]) -> Response:
+    first = await anext(parts, b"")  # so that what is wrong at once is an answer of its own
     return Closing(first, parts, 200, headers, "application/jsonl")
 
 
@@ -117,7 +124,7 @@ async def delete_file(caller: Acting, file: FileId) -> FileDeleted:
     check_job(caller, "delete-package")
     if task_of_result(file) is not None:
         raise unsupported("file", "a result goes with its task: DELETE /v1/tasks/{task}")
-    found = await _found(caller, file)
+    found = await _copy_to_delete(caller, file)
     if found.live_tasks:
         raise Problem(409, "Wrong state", f"{found.live_tasks} tasks that have not ended use it; cancel them first", "file_in_use")
     await Files(caller.door).delete(found)
@@ -126,15 +133,38 @@ async def delete_file(caller: Acting, file: FileId) -> FileDeleted:
 
 async def _found(caller: Caller, file: str) -> StoredFile:
     """Raises: Problem, the same for another tenant's file and for one that there is not."""
+    return await Files(caller.door).find(_checked_id(file), caller.tenant)
+
+
+async def _copy_to_delete(caller: Caller, file: str) -> StoredFile:
+    """Raises: Problem, also for an admin who names no tenant where several have the file."""
+    copies = await Files(caller.door).copies(_checked_id(file), caller.tenant)
+    if not copies:
+        raise not_found()
+    if len(copies) > 1:
+        raise Problem(400, "Invalid request", "several tenants have this file: name one, with ?tenant=NAME", "tenant_required")
+    return copies[0]
+
+
+def _checked_id(file: str) -> str:
     if re.fullmatch(FILE_ID_PATTERN, file) is None:
         raise not_found()
-    return await Files(caller.door).find(file, caller.tenant)
+    return file
 
 
 def _checked_task(task: str) -> str:
     if re.fullmatch(TASK_ID_PATTERN, task) is None:
         raise not_found()
     return task
+
+
+def _check_form(content_type: str) -> None:
+    """Raises: Problem for what is no form, and for one in another character set, whose names may be no text that can be answered."""
+    kind, options = parse_options_header(content_type)
+    if kind != b"multipart/form-data":
+        raise Problem(415, "Unsupported media type", "send multipart/form-data", "unsupported_media_type")
+    if options.get(b"charset", b"utf-8").lower() not in CHARSETS:
+        raise Problem(415, "Unsupported media type", "send the form in UTF-8", "unsupported_media_type")
 
 
 def _file_of(form: dict[str, UploadFile | str]) -> tuple[UploadFile, str]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from pydantic import JsonValue
 
 from common.door.asking import Door, UnknownHere
-from common.door.progress import read_steps, read_versions
+from common.door.progress import read_steps, read_versions, step_pages
 from common.messages import AskEvents, AskTask, AskTasks, EventsAnswer, SpecAnswer, StatusAnswer, StepOf, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER, cursor_after
 from common.spec import TASK_ID_PATTERN
@@ -117,7 +117,7 @@ async def _trained_tokens(door: Door, status: TaskStatus) -> int | None:
     """Of a task that has ended: the sum over its steps, which every role may read and the ledger has too."""
     if status_of(status) not in ENDED:
         return None
-    return sum(step.trained_tokens or 0 for step in await read_steps(door, status.task))
+    return sum([step.trained_tokens or 0 async for page in step_pages(door, status.task) for step in page])
 
 
 def _has(metadata: Metadata, wanted: Metadata) -> bool:

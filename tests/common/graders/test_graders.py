@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from common.graders import Formula, MissingField, MissingOutput, Sample, WrongGrader, read_grader, rendered
-from common.graders.templates import check_template
+from common.graders import MAX_RENDERED, Formula, MissingField, MissingOutput, Sample, TooLong, WrongGrader, read_grader, rendered
+from common.graders.templates import MAX_PLACES, check_template
 
 CHECK = {"type": "string_check", "name": "exact", "input": "{{sample.output_text}}", "reference": "{{item.answer}}", "operation": "eq"}
 NEAR = {
@@ -65,6 +65,19 @@ def test_places_are_filled() -> None:
             rendered("{{sample.output_json.k[1]}}", item, Sample(reply))
     with pytest.raises(ValueError, match="at most"):
         check_template("x" * 20_001)
+
+
+def test_a_text_of_a_template_is_bounded() -> None:
+    check_template("{{item.t}}" * MAX_PLACES)
+    with pytest.raises(WrongGrader, match=f"at most {MAX_PLACES} places") as caught:
+        read_grader(CHECK | {"reference": "{{item.t}}" * (MAX_PLACES + 1)})
+    assert caught.value.field == "reference"
+    half = "x" * (MAX_RENDERED // 2)
+    assert len(rendered("{{item.t}}{{ item.t }}", {"t": half}, Sample(""))) == MAX_RENDERED
+    with pytest.raises(TooLong):
+        rendered("{{item.t}}{{item.t}}.", {"t": half}, Sample(""))
+    with pytest.raises(MissingField):
+        rendered("{{item.t}}{{item.t}}{{item.t}}{{item.u}}", {"t": half}, Sample(""))
 
 
 @pytest.mark.parametrize(

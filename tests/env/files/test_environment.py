@@ -1,8 +1,9 @@
 """The environment of a file: rows in an order of their own, parts, and graders, `python` in the sandbox."""
 
 import json
+import math
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from common.blobs import Blobs
 from common.bus import Bus
+from common.errors import Unavailable
 from common.fairness.fair_queue import Claimant
 from common.messages import BlobRef, file_blob, file_id
 from common.spec import EnvironmentSection
@@ -17,6 +19,7 @@ from env_svc.calls import Failed, OpenCall, Opened, Scored, StepCall
 from env_svc.contract import Finish, Reply, WrongOptions
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
+from env_svc.files import grading, store
 from env_svc.files.environment import file_rows
 from env_svc.files.grading import graded, program
 from env_svc.files.order import permuted
@@ -88,6 +91,29 @@ async def test_similarity_and_formulas(rows: RowFile) -> None:
     assert (await grade(rows, json_check, "4")).reward == 0.0
 
 
+async def test_a_text_that_is_too_long_fails_its_grader(rows: RowFile) -> None:
+    much = CHECK | {"input": "{{sample.output_text}}" * 32, "operation": "ne"}
+    assert await grade(rows, much, "x" * 2_048) == Finish(1.0, {"grader_errors": 0.0}), "it is as long as it may be"
+    assert await grade(rows, much, "x" * 2_049) == Finish(0.0, {"grader_errors": 1.0})
+    both = MULTI | {"graders": {"exact": much, "near": NEAR | {"reference": "x"}}, "calculate_output": "exact + near"}
+    assert (await grade(rows, both, "x" * 2_049)).components["grader_errors"] == 1.0
+
+
+async def test_texts_that_would_hold_up_others_are_not_compared(rows: RowFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def similarity(given: str, reference: str) -> float:
+        compared.append(len(given) * len(reference))
+        return 1.0
+
+    monkeypatch.setattr(grading, "similarity", similarity)
+    twice = NEAR | {"reference": "{{sample.output_text}}"}
+    side = math.isqrt(grading.MAX_CELLS)
+    assert await grade(rows, twice, "x" * side) == Finish(1.0, {"grader_errors": 0.0})
+    assert await grade(rows, twice, "x" * (side + 1)) == Finish(0.0, {"grader_errors": 1.0})
+    assert compared == [side * side]
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -144,23 +170,81 @@ async def outcome(executor: EnvironmentExecutor, tenant: str, name: str, call: A
     return found
 
 
-async def test_a_replica_fetches_a_tenants_file_once_and_no_other_tenants(bus: Bus, workers: Workers, tmp_path: Path) -> None:
+@pytest.fixture
+def files(bus: Bus, tmp_path: Path) -> Iterator[FileStore]:
+    found = FileStore(Blobs(bus), tmp_path / "files")
+    found.open()
+    yield found
+    found.close()
+
+
+def held(folder: Path) -> int:
+    """Files of the folder that this process has open, without a name."""
+    found = Path("/proc/self/fd").iterdir()
+    return sum(name.startswith(str(folder)) and name.endswith("(deleted)") for name in map(_target, found))
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""
+
+
+async def test_a_replica_fetches_a_tenants_file_once_and_no_other_tenants(
+    bus: Bus, workers: Workers, files: FileStore, tmp_path: Path
+) -> None:
     file = await stored(bus, "acme")
-    executor = EnvironmentExecutor(workers, 20.0, files=FileStore(Blobs(bus), tmp_path / "files"))
+    executor = EnvironmentExecutor(workers, 20.0, files=files)
     opened = await outcome(executor, "acme", f"file:{file}", OpenCall(0, 0))
     assert isinstance(opened, Opened)
     scored = await outcome(executor, "acme", f"file:{file}", StepCall(0, opened.state, Reply(opened.messages[0].content[4:-1])))
     assert scored == Scored(1.0, {"grader_errors": 0.0}, scored.worked_s)
     await Blobs(bus).delete(file_blob("acme", digest_of(DATA)))
     assert isinstance(await outcome(executor, "acme", f"file:{file}", OpenCall(1, 0)), Opened), "it is on the disk"
-    assert list((tmp_path / "files").iterdir()) == []
+    assert {path.name for path in (tmp_path / "files").rglob("*") if path.is_file()} == {"lock"}
     for tenant, name in (("globex", f"file:{file}"), ("acme", f"file:{file_id('0' * 64)}")):
         refused = await outcome(executor, tenant, name, OpenCall(0, 0))
         assert isinstance(refused, Failed) and "is not in the store" in refused.reason and not refused.is_infrastructure
 
 
-async def test_an_option_names_another_file_for_an_evaluation(bus: Bus, workers: Workers, tmp_path: Path) -> None:
+async def test_files_used_long_ago_are_gone_from_the_disk_with_their_environments(
+    bus: Bus, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MAX_HELD", 2)
+    files = FileStore(Blobs(bus), tmp_path / "files")
+    files.open()
+    executor = EnvironmentExecutor(workers, 20.0, files=files)
+    names = [await stored(bus, "acme", DATA + b"\n" * number) for number in range(5)]
+    for name in names:
+        for number, again in ((0, name), (1, name), (0, names[0])):
+            opened = await outcome(executor, "acme", f"file:{again}", OpenCall(number, 0), held_out=number / 10)
+            assert isinstance(opened, Opened)
+    assert held(tmp_path / "files") == 2
+    files.close()
+
+
+async def test_what_a_killed_process_was_fetching_is_removed_at_the_next_start(bus: Bus, files: FileStore, tmp_path: Path) -> None:
+    left = tmp_path / "files" / "4711-0"
+    left.mkdir()
+    (left / "0.part").write_bytes(DATA)
+    [own] = [path for path in (tmp_path / "files").iterdir() if path.is_dir() and path != left]
+    other = FileStore(Blobs(bus), tmp_path / "files")
+    other.open()
+    assert not left.exists() and own.exists(), "one that runs keeps its own"
+    other.close()
+
+
+async def test_without_a_folder_a_file_is_unavailable(bus: Bus, workers: Workers, tmp_path: Path) -> None:
+    (tmp_path / "files").touch()
+    files = FileStore(Blobs(bus), tmp_path / "files")
+    files.open()
+    with pytest.raises(Unavailable, match="no file can be kept"):
+        await outcome(EnvironmentExecutor(workers, 20.0, files=files), "acme", f"file:{await stored(bus, 'acme')}", OpenCall(0, 0))
+
+
+async def test_an_option_names_another_file_for_an_evaluation(bus: Bus, workers: Workers, files: FileStore) -> None:
     file, other = await stored(bus, "acme"), await stored(bus, "acme", DATA.split(b"\n")[7] + b"\n")
-    executor = EnvironmentExecutor(workers, 20.0, files=FileStore(Blobs(bus), tmp_path / "files"))
+    executor = EnvironmentExecutor(workers, 20.0, files=files)
     opened = await outcome(executor, "acme", f"file:{file}", OpenCall(5, 0), file=other)
     assert isinstance(opened, Opened) and opened.messages[0].content == "Say 7."

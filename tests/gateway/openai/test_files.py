@@ -14,12 +14,14 @@ from openai.types import FileDeleted, FileObject
 
 from common import streams
 from common.bus import Bus, Slots
+from common.door.files import Files
 from common.messages import FILE_FAMILY, MAX_FILE_BYTES, ReplicaReport
 from common.runtime.service import report_replica
 from tests.common.access.keyed import Keyed
 from tests.common.graders.test_graders import CHECK, MULTI
 from tests.conftest import at_work
 from tests.gateway.entering import with_keys
+from tests.gateway.entering import VALID, entering
 from tests.gateway.openai.conftest import Opened
 from tests.gateway.openai.conftest import openai as client_of
 from tests.gateway.openai.deltas import Source
@@ -129,6 +131,49 @@ async def test_wrong_uploads_are_refused_with_the_place(world: World, opened: Op
                 assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error"), answer.text
 
 
+async def test_a_form_in_another_character_set_is_refused(world: World, opened: Opened) -> None:
+    async with opened(NOTHING) as client, httpx.AsyncClient(base_url=str(client.base_url), params={"tenant": "acme"}) as plain:
+        for charset in ("undefined", "utf-7", "idna", "utf-16", "latin-1", "none", "x\0y"):
+            body = b'--x\r\nContent-Disposition: form-data; name="+2AA-"\r\n\r\n1\r\n--x--\r\n'
+            headers = {"Content-Type": f'multipart/form-data; boundary=x; charset="{charset}"'.replace("\0", "%")}
+            answer = await plain.post("files", content=body, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["message"]) == (415, "send the form in UTF-8"), charset
+        for name in (b"+2AA-", b"\xed\xa0\x80", b"\xff"):
+            body = b'--x\r\nContent-Disposition: form-data; name="' + name + b'"\r\n\r\n1\r\n--x--\r\n'
+            headers = {"Content-Type": "multipart/form-data; boundary=x; charset=UTF-8"}
+            answer = await plain.post("files", content=body, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_parameter"), name
+
+
+async def test_an_upload_that_takes_too_long_says_so(world: World, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def late(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(Files, "upload", late)
+    async with opened(NOTHING) as client:
+        with pytest.raises(openai.APIStatusError, match="not taken in time") as caught:
+            await put(client)
+        assert caught.value.status_code == 408
+
+
+async def test_an_admin_names_whose_copy_is_deleted(world: World, nats_url: str) -> None:
+    async with (
+        gateway(world.bus, nats_url, sampler=NOTHING) as address,
+        client_of(address) as acme,
+        client_of(address, tenant="globex") as globex,
+        client_of(address, tenant=None) as admin,
+    ):
+        file = (await put(acme)).id
+        assert (await put(globex)).id == file
+        with pytest.raises(openai.BadRequestError, match="several tenants have this file") as caught:
+            await admin.files.delete(file)
+        assert caught.value.code == "tenant_required"
+        assert (await acme.files.retrieve(file)).id == file, "nothing is deleted"
+        assert (await admin.files.delete(file, extra_query={"tenant": "globex"})).deleted
+        assert (await acme.files.retrieve(file)).id == file
+        assert (await admin.files.delete(file)).deleted, "there is one copy"
+
+
 async def test_a_job_on_a_file_is_accepted_and_its_result_is_a_file(world: World, opened: Opened) -> None:
     async with opened(NOTHING) as client, serving_files(world, world.stages):
         train, held_out = await put(client), await put(client, HELD_OUT)
@@ -197,6 +242,7 @@ async def test_graders_are_validated(world: World, opened: Opened) -> None:
 async def test_each_role_may_what_it_may_with_files(keyed: Keyed, keyed_world: World) -> None:
     async with with_keys(keyed) as (made, ring):
         keys = ring.valid
+        keys = {name: await made.key(tenant, name, role) for name, (tenant, role) in VALID.items()}
         async with gateway(made.bus, keyed.url, access=made.access, sampler=NOTHING) as address:
             form: dict[str, Any] = {"files": {"file": ("rows.jsonl", TRAIN)}, "data": {"purpose": "fine-tune"}}
             file = f"/v1/files/file-{digest_of(TRAIN)}"
