@@ -136,7 +136,12 @@ async def test_long_reply_is_charged_where_replies_have_no_limit(bus: Bus, nats_
     monkeypatch.setattr("gateway_svc.limits.account.IDLE_S", 0.0)
     monkeypatch.setattr("gateway_svc.limits.limiter.UPKEEP_S", 0.01)
     rounds, upkeep = list[Account](), Account.upkeep
-    monkeypatch.setattr(Account, "upkeep", lambda account: rounds.append(account) or upkeep(account))
+
+    def counted(account: Account) -> None:
+        rounds.append(account)
+        upkeep(account)
+
+    monkeypatch.setattr(Account, "upkeep", counted)
     limiter = Limiter(bus, GatewaySettings(nats_url=nats_url, max_streams=None, key_max_streams=None))
     caller = Caller(Door(bus, nats_url, "acme"), "acme", "member", "")
 

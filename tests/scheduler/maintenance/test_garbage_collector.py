@@ -103,7 +103,7 @@ async def test_nothing_is_collected_once_a_newer_version_has_migrated(
     await collector.sweep()
     monkeypatch.setattr("scheduler_svc.store.database.expected_revision", lambda: "0001")
     for collect in (collector.sweep, collector.erase_deleted, partial(collector.after_steps, [])):
-        with pytest.raises(Unavailable, match="schema is of another version: .*, not 0001"):
+        with pytest.raises(Unavailable, match="schema is of another version"):
             await collect()
 
 
