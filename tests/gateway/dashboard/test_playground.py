@@ -74,6 +74,7 @@ async def test_without_scripts_a_form_brings_the_answers_of_all_models(world: Wo
 
 async def test_who_may_sample_and_for_whom(world: World, nats_url: str) -> None:
     await world.run("letters-1", spec(name="letters", steps=1))
+    await world.run("theirs", spec(tenant="globex", steps=1))
     source = Source(_reply)
     async with _site(world, nats_url, source) as site:
         async with session(site, "mk-reader") as browser:
