@@ -21,7 +21,7 @@ def _none(value: object) -> object:
     return None if value == "none" else value
 
 
-LimitSetting = Annotated[int | None, BeforeValidator(_none), Field(ge=0)]
+LimitSetting = Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_none)]
 
 
 class GatewaySettings(Settings):

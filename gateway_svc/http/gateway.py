@@ -93,10 +93,15 @@ async def acting(
         if sender.role != "admin":
             raise forbidden(["admin"])
         caller = replace(sender, door=sender.door.of(tenant), tenant=tenant)
+    await count_request(request, caller)
+    return caller
+
+
+async def count_request(request: Request, caller: Caller) -> None:
+    """Count the request for the tenant that it is about, if any. Raises: Problem where a limit is met."""
     if caller.tenant is not None:
         limiter = gateway_of(request).limiter
         await limiter.count_request(caller, caller.tenant, lambda found: note_standings(request, found), reads=request.method in READING)
-    return caller
 
 
 Acting = Annotated[Caller, Depends(acting)]

@@ -109,6 +109,8 @@ class Account:
         self._exchanged_s = self._renewed_s = -1e9
         self._granted: dict[Rate, int] = dict.fromkeys(RATES, 0)
         """Since the last exchange, for the pace."""
+        self.running = 0
+        """Requests that may still charge it: also where replies at once have no limit."""
         self._used_s = self._monotonic_s()
         self._away_until_s = 0.0
         self.exchanges = 0
@@ -117,11 +119,15 @@ class Account:
     def is_idle(self) -> bool:
         """Whether nothing is lost when it is forgotten."""
         is_over = self._monotonic_s() - self._used_s > IDLE_S
-        return is_over and not (self._streams or self._held or self._given_back or self._waiting or self._exchanging)
+        return is_over and not (self.running or self._streams or self._held or self._given_back or self._waiting or self._exchanging)
+
+    def touch(self) -> None:
+        """It is about to be used: until IDLE_S later it is not forgotten."""
+        self._used_s = self._monotonic_s()
 
     async def take(self, amounts: Amounts, allowed: Allowed) -> int:
         """Use amounts, which are 0 of what has no limit; returns the slot that is charged, for `correct`. Raises: LimitMet; StoreAway."""
-        now_s = self._used_s = self._monotonic_s()
+        now_s = self._monotonic_s()
         if self._exchanging is None and self._lease.covers(amounts, now_s) and self._has_streams(amounts, allowed):
             return self._from_lease(amounts)
         if not self._bus.is_connected or now_s < self._away_until_s:

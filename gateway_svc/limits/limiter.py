@@ -143,10 +143,13 @@ class Limiter:
                     if one.amounts.tokens:
                         one.part.account.correct("tokens", None, ASSUMED_REPLY)
 
+        for one in taken:
+            one.part.account.running += 1
         try:
             yield extend
         finally:
             for one in taken:
+                one.part.account.running -= 1
                 if one.amounts.tokens:
                     one.part.account.correct("tokens", one.slot, _total(given) - charged)
                 one.part.account.end(one.amounts.streams)
@@ -162,7 +165,9 @@ class Limiter:
         return [part for part in parts if not part.allowed.is_unlimited]
 
     def _account(self, name: str) -> Account:
-        return self._accounts.setdefault(name, Account(self._bus, name, self._gateway))
+        found = self._accounts.setdefault(name, Account(self._bus, name, self._gateway))
+        found.touch()
+        return found
 
     async def _take(self, parts: list[_Part], amounts: Amounts) -> list[_Taken]:
         """Of all parts, or of none. Raises: Problem; StoreAway."""

@@ -7,7 +7,7 @@ from common.bus import Delivery
 from common.errors import Reject
 from common.messages import MAX_WEBHOOKS, DeleteWebhook, SetWebhook
 from scheduler_svc.handlers.context import HandlerContext, sender_of
-from scheduler_svc.store.queries import deleted, tenants, webhooks
+from scheduler_svc.store.queries import webhooks
 from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import Transaction
 from scheduler_svc.webhooks.addresses import parse_url
@@ -40,9 +40,10 @@ async def _objection(tx: Transaction, context: HandlerContext, job: SetWebhook) 
         parse_url(job.url, context.webhooks.policy)
     except Reject as error:
         return str(error)
-    if await tenants.find_tenant(tx.connection, job.tenant) is None:
+    is_kept = await webhooks.lock_tenant(tx.connection, job.tenant)
+    if is_kept is None:
         return f"tenant: no tenant '{job.tenant}'; there is one from its first task on"
-    if await deleted.find_tenant(tx.connection, job.tenant) is not None:
+    if not is_kept:
         return f"tenant: '{job.tenant}' is deleted"
     is_new = await webhooks.request_of(tx.connection, job.tenant, job.name) is None
     if is_new and await webhooks.count(tx.connection, job.tenant) >= MAX_WEBHOOKS:

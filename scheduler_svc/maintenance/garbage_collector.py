@@ -1,7 +1,7 @@
 """Garbage collection in NATS: superseded data after each step, plus a periodic full sweep.
 
 The sweep covers what steps cannot see: messages that arrived after their task had ended, blobs of steps that were computed
-twice, and deletions lost in a crash. PostgreSQL alone decides what is needed.
+twice, and deletions lost in a crash. PostgreSQL alone decides what is needed; once a newer version has migrated it, nothing is collected.
 
 A blob of version v of a task is needed when
 - a trained step names it, the task keeps it (`decisions/retention.py`), and its tenant's days have not passed (`decisions/expiry.py`);
@@ -9,9 +9,8 @@ A blob of version v of a task is needed when
 - it is an adapter that an alias names;
 - the task is live and v is its next version: the step's announcement may be in flight.
 
-A blob that was found superseded stays so: a new task can only start from what its source keeps, an alias can only
-name such a version, and both lock the source. A task that
-is deleted locks its source too (`handlers/deletion.py`), so that no other task can start from it at that moment.
+A blob that was found superseded stays so: a new task can only start from what its source keeps, an alias can only name such a version,
+and both lock the source. A task that is deleted locks it too (`handlers/deletion.py`), so that no other can start from it at that moment.
 """
 
 import asyncio
@@ -126,10 +125,8 @@ class GarbageCollector:
             await asyncio.sleep(SPACING_S)
 
     async def after_steps(self, advanced: Sequence[Task]) -> None:
-        """Delete scored messages and blobs that steps have superseded; `advanced` has one entry for each step.
-
-        Raises: Retry when PostgreSQL is unavailable.
-        """
+        """Delete scored messages and blobs that steps have superseded; `advanced` has one entry for each step. Raises: Retry."""
+        await self._database.check_schema()
         # Read before PostgreSQL: a message settled in between could be needed, and older than the oldest one that PostgreSQL names.
         settled = await self._settled()
         async with self._database.transaction() as tx:
@@ -171,9 +168,9 @@ class GarbageCollector:
     async def erase_deleted(self) -> None:
         """Erase the data of deleted tasks from NATS and its files, with an event for each. Raises: Retry when a store is unavailable.
 
-        Bytes of messages are overwritten with them. Those of messages that were taken from a queue, and of replaced statuses, are freed
-        with their files, once for all tasks together.
+        Messages are overwritten; those that were taken from a queue, and replaced statuses, are freed with their files, once for all.
         """
+        await self._database.check_schema()
         async with self._database.transaction() as tx:
             pending = await deleted.pending(tx.connection)
         if not pending:
@@ -212,6 +209,7 @@ class GarbageCollector:
 
     async def sweep(self) -> None:
         """Raises: Retry when NATS or PostgreSQL is unavailable."""
+        await self._database.check_schema()
         await self._sweep_messages()
         await serving_requests.sweep(self._bus, self._database)
         await self._samples.sweep()

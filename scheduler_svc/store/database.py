@@ -75,6 +75,12 @@ class Database:
     async def close(self) -> None:
         await self._engine.dispose()
 
+    async def check_schema(self) -> None:
+        """Raises: Unavailable when a newer version has migrated the schema since: what its rows need, this version does not know."""
+        async with self.statements() as connection:
+            if (present := await _revision(connection)) != expected_revision():
+                raise Unavailable(f"the schema is of another version: {present}, not {expected_revision()}")
+
     @asynccontextmanager
     async def transaction(self, *, patience_s: float | None = None) -> AsyncGenerator[Transaction]:
         """A transaction with its outbox. Raises: Unavailable when the connection is lost or a deadlock aborts it.

@@ -10,8 +10,10 @@ from common.errors import Reject
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-CARRIERS = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")))
-"""Networks of IPv6 whose addresses carry one of IPv4 to a translator or tunnel."""
+UNICAST = ipaddress.IPv6Network("2000::/3")
+"""What IANA gives to the public internet: site-local addresses and those that a NAT64 translates are outside."""
+NOT_HOSTS = tuple(map(ipaddress.IPv6Network, ("2002::/16", "2001::/32", "3fff::/20")))
+"""Networks in it that carry an address of IPv4 to a tunnel (6to4, Teredo), or are for documentation."""
 PORTS = {"https": 443, "http": 80}
 LOCAL = ("localhost", ".localhost", ".local", ".internal", ".lan", ".home.arpa")
 """Names, and ends of names, that mean a machine of the same network."""
@@ -31,8 +33,9 @@ class Policy:
             address = address.ipv4_mapped
         if any(address in network for network in self.networks):
             return True
-        is_carrier = any(address in network for network in CARRIERS)
-        return address.is_global and not (address.is_multicast or address.is_reserved or is_carrier)
+        if isinstance(address, ipaddress.IPv6Address) and (address not in UNICAST or any(address in network for network in NOT_HOSTS)):
+            return False
+        return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
 @dataclass(frozen=True)

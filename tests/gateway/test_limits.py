@@ -3,18 +3,26 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from common.bus import Bus
-from common.messages import HttpUse
+from common.door.asking import Door
+from common.messages import HttpUse, ServedDelta
+from common.messages.serving import ServedSampling
 from common.streams import HTTP_USE_BUCKET
+from gateway_svc.access import Caller
 from gateway_svc.limits.account import AHEAD_SHARE, AWAY_S, Account, LimitMet, StoreAway
+from gateway_svc.limits.limiter import Limiter
 from gateway_svc.limits.window import STREAMS_S, Allowed, Amounts, Use
+from gateway_svc.openai.sampling.order import Choice, Prompt
+from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
-from tests.conftest import HASTY, eventually, running
+from tests.conftest import HASTY, at_work, eventually, running
+from tests.gateway.openai.deltas import Part, deltas
 
 REQUEST = Amounts(requests=1)
 
@@ -121,6 +129,40 @@ async def test_client_that_goes_while_it_waits_uses_nothing(bus: Bus) -> None:
     await account.close()
     use = await stored(bus)
     assert (use.used("requests"), use.used("streams")) == (0, 0)
+
+
+async def test_long_reply_is_charged_where_replies_have_no_limit(bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its account is not forgotten before it ends: here at once, where nothing holds it."""
+    monkeypatch.setattr("gateway_svc.limits.account.IDLE_S", 0.0)
+    monkeypatch.setattr("gateway_svc.limits.limiter.UPKEEP_S", 0.01)
+    rounds, upkeep = list[Account](), Account.upkeep
+
+    def counted(account: Account) -> None:
+        rounds.append(account)
+        upkeep(account)
+
+    monkeypatch.setattr(Account, "upkeep", counted)
+    limiter = Limiter(bus, GatewaySettings(nats_url=nats_url, max_streams=None, key_max_streams=None))
+    caller = Caller(Door(bus, nats_url, "acme"), "acme", "member", "")
+
+    async def reply() -> AsyncGenerator[tuple[int, ServedDelta]]:
+        for delta in deltas([Part("a", ids=100), Part("b", ids=2900)]):
+            yield 0, delta
+
+    async with at_work(limiter.run()):
+        bounded = limiter.bounded(reply(), [Choice(Prompt(text="x"), ServedSampling(seed=1))], caller, "acme", lambda _: None)
+        await anext(bounded)
+        await eventually(lambda: len(rounds) > 3 or not limiter._accounts, 30)
+        assert len([one async for one in bounded]) == 2
+        await eventually(lambda: not limiter._accounts, 30)
+        assert 3_007 <= (await stored(bus)).used("tokens") <= 3_007 + 512
+    assert len(set(rounds)) == 1
+
+
+@pytest.mark.parametrize(("given", "limit"), [("none", None), ("0", 0), ("7", 7), ("-1", "refused"), ("x", "refused")])
+def test_limit_as_it_is_set(given: str, limit: object) -> None:
+    with pytest.raises(ValidationError) if limit == "refused" else nullcontext():
+        assert GatewaySettings.model_validate({"max_streams": given}).max_streams == limit
 
 
 async def test_store_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:

@@ -53,43 +53,46 @@ async def resend_letter(visitor: Looking, form: Form, task: TaskId, letter: Lett
 async def submit_form(visitor: Looking, form: Form) -> Response:
     """Of the form with a field for each value: checks the task, or submits it."""
     visitor.check_job("submit")
-    found, errors = None, list[FieldError]()
+    found, errors, status = None, list[FieldError](), 200
     try:
         found = await _submit(visitor, read_form(form), form)
     except Problem as problem:
-        errors = _errors_of(problem)
+        errors, status = _errors_of(problem), problem.status
     if isinstance(found, Response):
         return found
     pools = [one.name for one in await reading.read_pools(visitor.caller.door)]
     shown = task_form(Filled(form, errors or _previewed_errors(found)), pools)
-    return visitor.page("new", form=shown, tenant=form.get("tenant", ""), source="", preview=found, status=400 if errors else 200)
+    return visitor.page("new", form=shown, tenant=form.get("tenant", ""), source="", preview=found, status=status)
 
 
 @router.post("/new/toml")
 async def submit_toml(visitor: Looking, form: Form) -> Response:
     """Of a task file as text."""
     visitor.check_job("submit")
-    found, errors, text = None, list[FieldError](), form.get("text", "")
+    found, errors, status, text = None, list[FieldError](), 200, form.get("text", "")
     try:
         found = await _submit(visitor, read_task(text.encode(), TOML), form)
     except Problem as problem:
-        errors = _errors_of(problem)
+        errors, status = _errors_of(problem), problem.status
     if isinstance(found, Response):
         return found
     shown = {"text": text, "errors": errors or _previewed_errors(found), "preview": found}
-    return visitor.page("new_toml", status=400 if errors else 200, **shown)
+    return visitor.page("new_toml", status=status, **shown)
 
 
 async def _submit(visitor: Visitor, given: dict[str, JsonValue], form: dict[str, str]) -> Response | Preview:
-    """What it would be accepted as, where only that is asked; else a redirection to the task. Raises: Problem with the reasons."""
+    """What it would be accepted as, where only that is asked; else a redirection to the task. Raises: Problem with the reasons, and where
+    nothing is left of a budget."""
     tenant = visitor.caller.tenant
     if tenant is None and form.get("tenant"):
         given = {**given, "tenant": form["tenant"]}
     spec, door = for_tenant(given, tenant), visitor.caller.door
-    timeout_s = gateway_of(visitor.request).settings.submit_timeout_s
+    gateway = gateway_of(visitor.request)
+    timeout_s = gateway.settings.submit_timeout_s
     try:
         if form.get("action") != "submit":
             return _preview_of(await preview(door, spec, timeout_s=timeout_s))
+        await gateway.limiter.check_spending(str(spec["tenant"]))
         accepted = await submit(door, spec, None, timeout_s=timeout_s)
     except TaskRejected as error:
         raise rejected(error.reasons) from None
@@ -107,7 +110,7 @@ def _previewed_errors(found: Preview | None) -> list[FieldError]:
 
 
 def _errors_of(problem: Problem) -> list[FieldError]:
-    """Raises: the problem, where it is not the user's input that is wrong."""
-    if problem.status != 400:
+    """Raises: the problem, where neither the user's input is wrong nor a budget used up."""
+    if problem.status not in (400, 402):
         raise problem
     return list(problem.errors) or [FieldError("", problem.detail)]

@@ -11,6 +11,7 @@ from gateway_svc.http.dashboard.route import PREFIX, PageRoute, root_of
 from gateway_svc.http.dashboard.visitor import Filtered, Form, Visitor
 from gateway_svc.http.errors import as_problem
 from gateway_svc.http.family import Family
+from gateway_svc.http.gateway import count_request
 from gateway_svc.http.openai_family import render
 from gateway_svc.http.routes.inference import MAX_BODY_BYTES, chat_completions
 from gateway_svc.openai.chat.request import ChatRequest
@@ -68,7 +69,9 @@ async def _sample(visitor: Visitor, shown: Playground, number: int, *, is_stream
     """Raises: Problem."""
     usage: dict[str, JsonValue] = {"stream_options": {"include_usage": True}} if is_streamed else {}
     body = parse_request(ChatRequest, {**shown.request(number), "stream": is_streamed, **usage})
-    return await chat_completions(_numbered(visitor.request, number), visitor.caller, body)
+    request = _numbered(visitor.request, number)
+    await count_request(request, visitor.caller)
+    return await chat_completions(request, visitor.caller, body)
 
 
 async def _whole(visitor: Visitor, shown: Playground, number: int) -> Answer:

@@ -29,6 +29,7 @@ from scheduler_svc.store.tables import (
     tasks,
     tenants,
     trajectories,
+    webhooks,
 )
 
 COUNTED = (tasks, groups, trajectories, steps, evaluations)
@@ -184,6 +185,7 @@ async def finish_tenant(connection: AsyncConnection, tenant: str) -> DeletedTena
     await connection.execute(delete(events).where(events.c.tenant == tenant))
     await connection.execute(delete(dead_letters).where(_of_jobs(tenant)))
     await connection.execute(delete(keys).where(keys.c.tenant == tenant))
+    await connection.execute(delete(webhooks).where(webhooks.c.tenant == tenant))
     await connection.execute(delete(served_requests).where(served_requests.c.tenant == tenant))
     statement = update(tenants).where(tenants.c.id == tenant, tenants.c.deleted_at.is_(None)).values(deleted_at=func.now())
     return await find_tenant(connection, tenant) if (await connection.execute(statement.returning(tenants.c.id))).first() else None

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_or
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import DeliveryOf, Event, WebhookOf
-from scheduler_svc.store.tables import webhook_deliveries, webhooks
+from scheduler_svc.store.tables import tenants, webhook_deliveries, webhooks
 
 MAX_WAITING = 1000
 """Maximum messages of one webhook that wait."""
@@ -32,7 +32,8 @@ WITH told AS (
     SELECT w.tenant, w.name, e.event, e.body,
            (SELECT count(*) FROM webhook_deliveries d WHERE d.tenant = w.tenant AND d.webhook = w.name AND d.state = 'waiting') AS waiting
     FROM unnest(CAST(:tenants AS text[]), CAST(:events AS text[]), CAST(:bodies AS text[])) AS e (tenant, event, body)
-    JOIN webhooks w ON w.tenant = e.tenant AND w.events ? e.event),
+    JOIN webhooks w ON w.tenant = e.tenant AND w.events ? e.event
+    FOR KEY SHARE OF w),  -- a webhook that is deleted meanwhile is left out: its foreign key would fail the transaction
 added AS (
     INSERT INTO webhook_deliveries (tenant, webhook, event, body)
     SELECT tenant, name, event, body FROM told WHERE waiting < {MAX_WAITING})
@@ -57,6 +58,13 @@ def _body(event: Event) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- changes
+
+
+async def lock_tenant(connection: AsyncConnection, tenant: str) -> bool | None:
+    """Lock the tenant, so that its webhooks are counted once and its deletion finds them all; False where it is deleted, None where there
+    is none."""
+    statement = select(tenants.c.deleted_by.is_(None)).where(tenants.c.id == tenant).with_for_update(key_share=True)
+    return (await connection.execute(statement)).scalar_one_or_none()
 
 
 async def request_of(connection: AsyncConnection, tenant: str, name: str) -> str | None:

@@ -192,6 +192,24 @@ async def test_task_file_as_text(site: Site) -> None:
     assert submitted.status_code == 303
 
 
+async def test_used_up_budget_is_said_at_the_form(site: Site) -> None:
+    await site.world.run("first", spec(steps=1))
+    async with site.world.database.transaction() as tx:
+        await tx.connection.exec_driver_sql("INSERT INTO limits (tenant, max_tokens) VALUES ('acme', 5)")
+    fields = {"name": "sums", "pool": "tiny", "steps": "1", "environment.name": "toy"}
+    text = {"text": 'name = "sums"\npool = "tiny"\nsteps = 1\n[environment]\nname = "toy"\n'}
+    async with session(site, "mk-member") as browser:
+        token = {"csrf": csrf_of((await browser.get("/new")).text)}
+        checked = await browser.post("/new", data=fields | token | {"action": "check"})
+        refused = [
+            await browser.post(path, data=of_it | token | {"action": "submit"}) for path, of_it in (("/new", fields), ("/new/toml", text))
+        ]
+    assert checked.status_code == 200
+    for page in refused:
+        assert page.status_code == 402
+        assert "the budget of 5 tokens in all is used up" in texts_of(page.text) and "sums" in page.text
+
+
 async def test_admin_names_the_tenant_of_a_new_task(site: Site) -> None:
     fields = {"name": "sums", "pool": "tiny", "steps": "1", "environment.name": "toy", "action": "submit"}
     async with session(site, "mk-admin") as browser:

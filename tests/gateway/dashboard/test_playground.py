@@ -74,6 +74,7 @@ async def test_without_scripts_a_form_brings_the_answers_of_all_models(world: Wo
 
 async def test_who_may_sample_and_for_whom(world: World, nats_url: str) -> None:
     await world.run("letters-1", spec(name="letters", steps=1))
+    await world.run("theirs", spec(tenant="globex", steps=1))
     source = Source(_reply)
     async with _site(world, nats_url, source) as site:
         async with session(site, "mk-reader") as browser:
@@ -115,6 +116,23 @@ async def test_a_column_is_of_this_session_and_of_a_form_that_is_right(world: Wo
     assert [one.status_code for one in (forged, elsewhere, as_json, large, after)] == [403, 403, 415, 413, 401]
     assert after.json()["error"]["message"] == "the session has ended; log in again"
     assert source.choices == []
+
+
+async def test_columns_count_as_requests_of_the_tenant(world: World, nats_url: str) -> None:
+    async with world.database.transaction() as tx:
+        await tx.connection.exec_driver_sql("INSERT INTO tenants (id) VALUES ('acme')")
+        await tx.connection.exec_driver_sql("INSERT INTO limits (tenant, requests_per_minute) VALUES ('acme', 3)")
+    source = Source(_reply)
+    async with _site(world, nats_url, source) as site, session(site, "mk-member") as browser:
+        token = await _token(browser)
+        whole = await browser.post("/playground", data=_form("tiny", "tiny") | token)
+        streamed = [await browser.post("/playground/columns/0", data=_form("tiny") | token) for _ in range(2)]
+        late = await browser.post("/playground", data=_form("tiny") | token)
+    assert "429" not in whole.text
+    assert [one.status_code for one in streamed] == [200, 429]
+    assert streamed[1].json()["error"]["code"] == "rate_limit_exceeded"
+    assert (late.status_code, "429: requests_per_minute: " in texts_of(late.text)) == (200, True)
+    assert len(source.choices) == 3
 
 
 def test_form_as_code_is_the_same_request() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import pytest
 from sqlalchemy import select
@@ -9,8 +10,10 @@ from sqlalchemy import select
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
+from common.errors import Unavailable
 from common.messages import TrainBatch
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs, superseded_blobs
+from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import announcements, steps, tasks
 from scheduler_svc.store.queries.tasks import find_task
 from scheduler_svc.store.tables import stored_blobs
@@ -90,6 +93,18 @@ async def test_adapter_that_a_task_started_from_is_kept(bus: Bus, database_url: 
         assert needed is not None
         assert needed.include("a.v1.adapter-0", 1)
         assert not needed.include("a.v2.adapter-0", 2)
+
+
+async def test_nothing_is_collected_once_a_newer_version_has_migrated(
+    bus: Bus, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it needs, for example by a table of its own, this version does not know."""
+    collector = GarbageCollector(database, bus, sweep_s=60)
+    await collector.sweep()
+    monkeypatch.setattr("scheduler_svc.store.database.expected_revision", lambda: "0001")
+    for collect in (collector.sweep, collector.erase_deleted, partial(collector.after_steps, [])):
+        with pytest.raises(Unavailable, match="schema is of another version"):
+            await collect()
 
 
 # ------------------------------------------------------------------------------------------- checkpoints without a state

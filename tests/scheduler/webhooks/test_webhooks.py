@@ -1,5 +1,6 @@
 """Webhooks from the event to the receiver: real NATS, PostgreSQL and HTTP."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from common.door.webhooks import new_secret
 from common.messages import Event, WebhookOf
 from marlaas.client import Client, ClientError
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import webhooks
+from scheduler_svc.store.queries import deleted, webhooks
 from scheduler_svc.webhooks.addresses import Policy, WebhookRules, parse_networks
 from scheduler_svc.webhooks.post import Post
 from scheduler_svc.webhooks.sealing import seal
@@ -257,6 +258,51 @@ async def test_slow_receiver_of_one_tenant_does_not_hold_up_another(database: Da
         async with sending(database, timeout_s=60.0):
             await eventually(lambda: quick.received, 20)
             assert len(slow.received) == 1, "one message of a webhook at a time"
+
+
+async def _somebody_waits(database: Database) -> bool:
+    async with database.statements() as connection:
+        waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')"
+        return bool((await connection.exec_driver_sql(waiting)).scalar_one())
+
+
+async def test_deletion_of_a_webhook_fails_no_event(database: Database, made: str) -> None:
+    """The event is emitted while the webhook's deletion is not committed."""
+    await hooked(database, "https://hooks.example.com", made)
+    async with database.transaction() as tx:
+        assert await webhooks.remove(tx.connection, "acme", "pager")
+        emitting = asyncio.create_task(happen(database))
+        await eventually(lambda: emitting.done() or _somebody_waits(database), 60)
+        assert not emitting.done(), emitting
+    await emitting
+    async with database.statements() as connection:
+        assert (await connection.exec_driver_sql("SELECT event FROM events")).all() == [("finished",)]
+        assert (await connection.exec_driver_sql("SELECT id FROM webhook_deliveries")).all() == []
+
+
+async def test_webhook_is_not_made_beside_its_tenants_deletion(world: World, database: Database, made: str, nats_url: str) -> None:
+    """The job is handled while the mark of the tenant is not committed."""
+    async with gateway(world.bus, nats_url) as address, client(address) as door:
+        async with database.transaction() as tx:
+            assert await deleted.begin_tenant(tx.connection, "acme", 1, "r")
+            setting = asyncio.create_task(door.put("/v1/webhooks/pager", params=ACME, json={"url": "https://hooks.example.com"}))
+            await eventually(lambda: setting.done() or _somebody_waits(database), 60)
+            assert not setting.done(), setting
+        refused = await setting
+    assert (refused.status_code, "'acme' is deleted" in refused.text) == (400, True)
+    async with database.statements() as connection:
+        assert (await connection.exec_driver_sql("SELECT name FROM webhooks")).all() == []
+
+
+async def test_end_of_a_tenant_leaves_no_webhook(database: Database, made: str) -> None:
+    async with database.transaction() as tx:
+        assert await deleted.begin_tenant(tx.connection, "acme", 1, "r")
+    await hooked(database, "https://hooks.example.com", made)
+    await hooked(database, "https://hooks.example.com", made, tenant="globex")
+    async with database.transaction() as tx:
+        assert await deleted.finish_tenant(tx.connection, "acme") is not None
+    async with database.statements() as connection:
+        assert (await connection.exec_driver_sql("SELECT tenant FROM webhooks")).all() == [("globex",)]
 
 
 async def test_secret_sealed_by_another_key_is_a_reason(database: Database, made: str) -> None:
