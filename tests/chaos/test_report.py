@@ -56,7 +56,7 @@ async def test_every_kind_of_fault_has_its_row_in_the_page(tmp_path: Path) -> No
     assert len(kinds) > 55
     rows = {kind: fault(kind) for kind in kinds}
     assert (rows["crash env before_ack"], rows["throttle nats"]) == (rows["kill env"], rows["slow postgres"])
-    assert len(set(rows.values())) == 14
+    assert len(set(rows.values())) == 15
 
 
 def test_page_has_the_percentiles_of_all_runs(tmp_path: Path) -> None:

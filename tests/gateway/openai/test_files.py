@@ -20,7 +20,6 @@ from common.runtime.service import report_replica
 from tests.common.access.keyed import Keyed
 from tests.common.graders.test_graders import CHECK, MULTI
 from tests.conftest import at_work
-from tests.gateway.entering import with_keys
 from tests.gateway.entering import VALID, entering
 from tests.gateway.openai.conftest import Opened
 from tests.gateway.openai.conftest import openai as client_of
@@ -240,8 +239,9 @@ async def test_graders_are_validated(world: World, opened: Opened) -> None:
 
 
 async def test_each_role_may_what_it_may_with_files(keyed: Keyed, keyed_world: World) -> None:
-    async with with_keys(keyed) as (made, ring):
-        keys = ring.valid
+    async with entering(keyed) as made:
+        for tenant in ("acme", "globex"):
+            await made.tenant(tenant)
         keys = {name: await made.key(tenant, name, role) for name, (tenant, role) in VALID.items()}
         async with gateway(made.bus, keyed.url, access=made.access, sampler=NOTHING) as address:
             form: dict[str, Any] = {"files": {"file": ("rows.jsonl", TRAIN)}, "data": {"purpose": "fine-tune"}}

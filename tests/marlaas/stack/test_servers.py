@@ -9,7 +9,7 @@ import pytest
 from common import streams
 from marlaas.stack import servers
 from marlaas.stack.servers import FULL_BELOW_BYTES, Command, NatsDisk
-from tests.chaos.disk import BLOCK, empty, fill, small_disk
+from tests.chaos.disk import BLOCK, SIZE_MIB, empty, fill, small_disk
 from tests.conftest import running
 from tests.marlaas.waiting import until
 
@@ -32,7 +32,7 @@ def test_store_takes_a_share_of_what_the_disk_has(tmp_path: Path) -> None:
         (tmp_path / "nats" / servers.STORE / "block").write_bytes(BLOCK)
         config = Path(servers.nats_command(tmp_path / "nats", servers.free_port()).argv[-1]).read_text()
         limit = int(config.partition("max_file_store: ")[2].split()[0])
-        assert 0.85 * 512 * 2**20 < limit < 0.95 * 512 * 2**20
+        assert 0.85 * SIZE_MIB * 2**20 < limit < 0.95 * SIZE_MIB * 2**20
 
 
 @pytest.mark.parametrize("gib", [0.46, 0.5, 1, 2, 3, 4, 8, 64, 500])
@@ -64,7 +64,7 @@ def test_disk_that_was_full_and_has_room_is_reported_once(tmp_path: Path) -> Non
         assert not disk.has_recovered()
         empty(tmp_path / servers.STORE)
         assert [disk.has_recovered() for _ in range(2)] == [True, False]
-        assert FULL_BELOW_BYTES < 512 * 2**20
+        assert FULL_BELOW_BYTES < SIZE_MIB * 2**20
 
 
 def test_log_of_refusals_is_bounded(tmp_path: Path) -> None:
