@@ -286,8 +286,14 @@ async def test_only_admins_name_another_tenant(keyed: Keyed, keyed_world: World)
     assert (submitted.status_code, submitted.json()["tenant"]) == (201, "acme")
 
 
-WITH_TESTS_OF_THEIR_OWN = {("GET", "/healthz"), ("GET", "/readyz"), ("POST", "/v1/tasks/slow-1/cancel"), ("GET", "/v1/events")}
-"""Routes without keys, the one that ends the task of these tests, and a stream without end."""
+WITH_TESTS_OF_THEIR_OWN = {
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("POST", "/v1/tasks/slow-1/cancel"),
+    ("GET", "/v1/events"),
+    ("POST", "/v1/files"),
+}
+"""Routes without keys, the one that ends the task of these tests, a stream without end, and a form (`openai/test_files.py`)."""
 VALUES = {"{task}": "slow-1", "{version}": "1", "{letter}": "1", "{name}": "x"}
 
 

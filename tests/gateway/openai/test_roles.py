@@ -27,7 +27,7 @@ ROWS: dict[tuple[str, str], tuple[set[str], dict[str, Any] | None]] = {
     ("GET", "/v1/fine_tuning/jobs/slow-1"): (ALL, None),
     ("GET", "/v1/fine_tuning/jobs/slow-1/events"): (ALL, None),
     ("GET", "/v1/fine_tuning/jobs/slow-1/checkpoints"): (ALL, None),
-    ("POST", "/v1/fine_tuning/alpha/graders/validate"): (SPENDING, {"grader": CHECK}),
+    ("POST", "/v1/fine_tuning/alpha/graders/validate"): (ALL, {"grader": CHECK}),
     ("GET", "/v1/files"): (ALL, None),
     ("GET", "/v1/files/slow-1"): (ALL, None),
     ("GET", "/v1/files/slow-1/content"): (ALL, None),
