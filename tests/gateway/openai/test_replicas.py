@@ -93,18 +93,22 @@ async def test_a_client_that_goes_frees_its_places_at_the_replica(client: AsyncO
     (replica.source.may_go_on if is_begun else replica.source.may_begin).clear()
     body = {"model": "tiny", "messages": HELLO, "stream": True, "n": 2}
     async with httpx.AsyncClient(timeout=60) as plain:
-        sent = asyncio.create_task(_read_one(plain, f"{client.base_url}chat/completions?tenant=acme", body))
+        are_running = asyncio.Event()
+        sent = asyncio.create_task(_read_one(plain, f"{client.base_url}chat/completions?tenant=acme", body, are_running))
         await eventually(lambda: len(replica.source.running) == 2)
+        are_running.set()
         if not is_begun:
             sent.cancel()
         await asyncio.gather(sent, return_exceptions=True)
     await eventually(lambda: not replica.source.running, 30)
 
 
-async def _read_one(plain: httpx.AsyncClient, url: str, body: dict[str, object]) -> None:
+async def _read_one(plain: httpx.AsyncClient, url: str, body: dict[str, object], may_go: asyncio.Event) -> None:
+    """Goes after the first event, which one choice alone may have sent."""
     async with plain.stream("POST", url, json=body) as answer:
         async for line in answer.aiter_lines():
             if line.startswith("data:"):
+                await may_go.wait()
                 return
 
 
