@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-SIZE_MIB = 576
+SIZE_MIB = 640
 BLOBS_MIB = 128
 """Room for blobs on it."""
 BLOCK = b"\0" * 2**20
