@@ -83,14 +83,16 @@ async def _deployment(database_url: str, nats_url: str) -> AsyncGenerator[tuple[
     """What answers gateways: the scheduler's asks, and a stand-in of the sampler."""
     from scheduler_svc.ask.asks import Asks
     from scheduler_svc.ask.question import Sources
+    from scheduler_svc.samples import StoredSamples
     from scheduler_svc.store.database import Database
 
     pools = {POOL: Pool(model="models/tiny", context_tokens=512, max_rank=16, serving=Serving())}
     async with await Bus.connect(nats_url, "bench") as bus, await Database.connect(database_url) as database:
         await bus.declare()
         full = partial(bus.streams.full, streams.BETWEEN_SERVICES)
+        sources = Sources(database, pools, Blobs(bus), BlobChunks(bus), StoredSamples(bus), list, dict, full)
         runners = [
-            asyncio.create_task(Asks(bus, Sources(database, pools, Blobs(bus), BlobChunks(bus), list, dict, full)).run()),
+            asyncio.create_task(Asks(bus, sources).run()),
             asyncio.create_task(bus.consume(streams.rollout_serves(POOL), partial(_answer, bus), Slots(64))),
         ]
         try:
