@@ -42,7 +42,8 @@ def kept_attempt(ids: Sequence[int] = (5, 6, 7, 8), sampled: Sequence[int] = (0,
 
 def step_samples(task: str, version: int, attempts: Sequence[KeptAttempt] = (), **changes: Any) -> StepSamples:
     base: dict[str, Any] = {"tenant": "acme", "task": task, "pool": "tiny", "version": version}
-    return StepSamples(**base | {"attempts": list(attempts) or [kept_attempt()]} | changes)
+    base["attempts"] = list(attempts) or [kept_attempt()]
+    return StepSamples(**base | changes)
 
 
 async def keep(bus: Bus, *found: StepSamples) -> None:
