@@ -4,6 +4,7 @@ import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import JsonValue
 
 from common.access.roles import ROLES
 from gateway_svc.http.dashboard.route import PREFIX, PageRoute, root_of
@@ -65,7 +66,7 @@ async def column(visitor: Filtered, form: Form, number: Annotated[int, Path(ge=0
 
 async def _sample(visitor: Visitor, shown: Playground, number: int, *, is_streamed: bool) -> Response:
     """Raises: Problem."""
-    usage = {"stream_options": {"include_usage": True}} if is_streamed else {}
+    usage: dict[str, JsonValue] = {"stream_options": {"include_usage": True}} if is_streamed else {}
     body = parse_request(ChatRequest, {**shown.request(number), "stream": is_streamed, **usage})
     return await chat_completions(_numbered(visitor.request, number), visitor.caller, body)
 

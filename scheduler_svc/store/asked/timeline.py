@@ -35,7 +35,8 @@ async def step_times(
         .order_by(chosen.c.key.desc(), chosen.c.id.desc())
     )
     found, cursors = list[TaskTimes](), list[str]()
-    for task, key, versions, admitted, *ends in (await connection.execute(statement)).all():
+    for row in (await connection.execute(statement)).all():
+        task, key, versions, admitted, *ends = tuple(row)
         has_steps = versions[0] is not None
         packed = pack_steps([version + 1 for version in versions], admitted, ends) if has_steps else b""
         found.append(TaskTimes(task=task, steps=packed))
