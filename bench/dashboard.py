@@ -14,7 +14,7 @@ import os
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 
@@ -31,6 +31,7 @@ NAME = "dashboard"
 CHROMIUM = "/usr/bin/chromium"
 TENANT = "all"
 CODE = ("gateway_svc", "scheduler_svc/ask", "scheduler_svc/store/asked", "common/step_times.py")
+CONTROLS: tuple[tuple[Literal["pause", "resume"], str], ...] = (("pause", "paused"), ("resume", "running"))
 STEPS = """
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint, first_admitted_at,
                    first_scored_at, last_scored_at, batched_at, started_at, finished_at, trained_at)
@@ -148,7 +149,7 @@ async def _live(browser: Any, address: str, bus: Bus, running: Services, changes
     took: list[float] = []
     async with door.listening(TENANT, task) as events:
         for number in range(changes):
-            verb, state = (("pause", "paused"), ("resume", "running"))[number % 2]
+            verb, state = CONTROLS[number % 2]
             await bus.publish(Outgoing(streams.control(verb, TENANT), ControlTask(task=task, tenant=TENANT), f"{verb}-{number}"))
             while (event := await door.next_event(events, 20.0)) is None or event.event not in ("paused", "resumed"):
                 if event is None:
