@@ -1,6 +1,7 @@
 """Stacks that serve, and tasks whose versions they serve."""
 
 import os
+import re
 import signal
 import tempfile
 import time
@@ -35,8 +36,10 @@ def pools_file(sequences: int = SEQUENCES, adapters: int = 4) -> Generator[Path]
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         path = Path(folder) / "pools.toml"
         text = (ROOT / "pools.toml").read_text().replace('"models/tiny"', f'"{ROOT / "models/tiny"}"')
-        path.write_text(f"{text}\n[{POOL}.serving]\nsequences = {sequences}\nadapters = {adapters}\n")
-        assert POOL in tomllib.loads(path.read_text())
+        head, name, rest = text.partition(f"[{POOL}.serving]")
+        rest = re.sub(r"sequences = \d+\nadapters = \d+", f"sequences = {sequences}\nadapters = {adapters}", rest, count=1)
+        path.write_text(head + name + rest)
+        assert tomllib.loads(path.read_text())[POOL]["serving"] == {"sequences": sequences, "adapters": adapters}
         yield path
 
 

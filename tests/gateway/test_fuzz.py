@@ -11,7 +11,7 @@ from tests.gateway.openai.deltas import Part, Source, deltas
 from tests.gateway.serving import gateway
 from tests.scheduler.stages import World, spec
 
-CASES = 300
+CASES = 120
 """Of `python -m bench.fuzz --cases 20000` a small part, the first of each phase."""
 
 KNOWN = {"tenant": "acme", "task": "sums-1", "job": "sums-1", "version": "1", "model": "sums-1@1"}

@@ -205,6 +205,7 @@ async def test_answers_come_side_by_side_and_are_clean(world: World, nats_url: s
 
 @pytest.mark.slow
 async def test_by_keyboard_alone_tokens_are_read_and_a_stop_ends_the_request(world: World, nats_url: str) -> None:
+    await world.run("letters-1", spec(name="letters", steps=1))
     source = Source(lambda choice: deltas([Part("a"), Part("b"), Part("c")], logprobs=choice.sampling.top_logprobs), hold_after=2)
     async with _site(world, nats_url, source) as site, chromium() as browser, looking(browser, site, "mk-member") as (page, seen):
         await page.goto(f"{site.root}/playground")
@@ -238,6 +239,7 @@ async def test_failures_are_shown_at_their_column(world: World, nats_url: str) -
     def reply(choice: Choice) -> Any:
         return failing("overdue") if choice.sampling.seed == 1 else failing("engine_lost", [Part("begun")])
 
+    await world.run("letters-1", spec(name="letters", steps=1))
     async with _site(world, nats_url, Source(reply)) as site, chromium() as browser, looking(browser, site, "mk-member") as (page, _):
         await _filled(page, site, "tiny")
         await page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
