@@ -112,7 +112,12 @@ class Serving:
 
 
 def task(steps: int, *, seed: int = 1, learning_rate: float = 3e-3) -> TaskSpec:
-    sections = {"lora": {"rank": 8}, "algorithm": {"groups_per_step": 4, "max_staleness": 1}, "optimizer": {"learning_rate": learning_rate}}
+    sections = {
+        "lora": {"rank": 8},
+        "algorithm": {"groups_per_step": 4, "max_staleness": 1},
+        "optimizer": {"learning_rate": learning_rate},
+        "keep": {"adapters": "all"},
+    }
     return spec(f"served-{seed}", seed, steps, 3, sections).model_copy(update={"tenant": TENANT})
 
 
