@@ -46,10 +46,13 @@ USER marlaas
 CMD ["python", "-m", "scheduler_svc"]
 
 # ---- gateway
-# Tests of libraries and stubs for type checkers are left out, but for one folder that numpy itself imports.
+# Tests of libraries and stubs for type checkers are left out, but for one folder that numpy itself imports; so is what only the command
+# line and the SDK import.
 FROM base AS gateway-needs
 COPY requirements/images/gateway.txt requirements/
 RUN pip install -q --no-deps --require-hashes -r requirements/gateway.txt \
+ && cd /opt/marlaas/lib/python3.*/site-packages \
+ && rm -r pygments rich markdown_it mdurl shellingham typer httpx2 httpcore2 truststore && cd / \
  && find /opt/marlaas -type d -name tests -not -path '*/numpy/_core/*' -prune -exec rm -r {} + \
  && find /opt/marlaas/lib -name '*.py[ix]' -delete -o -name '*.pxd' -delete -o -name '*.[ach]' -delete
 

@@ -174,7 +174,7 @@ def test_replicas_added_late_share_the_work(deployment: Deployment, tmp_path: Pa
     def alive() -> list[list[str]]:
         return deployment.psql("SELECT stage, count(*) FROM stage_health WHERE alive GROUP BY stage ORDER BY stage")
 
-    until(lambda: alive() == [["env", "2"], ["rollout", "2"], ["trainer", "2"]], 120, lambda: str(alive()))
+    until(lambda: alive() == [["env", "2"], ["gateway", "1"], ["rollout", "2"], ["trainer", "2"]], 120, lambda: str(alive()))
 
 
 def test_views_answer_in_psql(deployment: Deployment) -> None:
