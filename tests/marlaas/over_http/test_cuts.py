@@ -66,11 +66,11 @@ SPEC_OF_JOB = {name: SPEC[name] for name in ("steps", "algorithm", "keep")}
 
 async def test_events_go_on_behind_the_last_that_came(scheduler: World, nats_url: str) -> None:
     async with gateway(scheduler.bus, nats_url) as url, cutting(url) as proxy, Client.connect(proxy.address) as client:
-        await client.submit({**SPEC, "steps": 30}, "mine-1")
-        proxy.most = 2_000  # every connection ends after so much of its answers
+        await client.submit({**SPEC, "steps": 60}, "mine-1")
+        proxy.most = 8_000  # every connection ends after so much of its answers
         seen = [event.number async for event in client.watch("mine-1")]
         assert seen == list(range(1, len(seen) + 1))
-        assert len(seen) >= 32  # accepted, 30 steps, finished
+        assert len(seen) >= 62  # accepted, 60 steps, finished
         assert proxy.cuts > 3
         assert any(re.search(rb"(?i)last-event-id: [1-9]", data) for data in proxy.sent)
 
