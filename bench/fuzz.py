@@ -2,7 +2,7 @@
 
     python -m bench.fuzz [--cases 20000] [--examples 25] [--seed 0] [--minutes 60] [--no-coverage]
 
-A stack with keys, its engine and a trained task. schemathesis makes half of the requests as the task's owner, who is told its names, and
+A stack with keys, its engine and a trained task. schemathesis makes half of the requests as the task's owner, with its names, and
 half as the owner of another tenant, with all of its checks: generated requests, the edges of every schema, and sequences of operations
 in which an answer gives the next request's names. What contradicts the document, or is 5xx, is listed with a curl line. The exit status
 is 1 when there is anything. `--minutes` ends it earlier, and the result says how many cases there were.

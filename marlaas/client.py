@@ -79,7 +79,7 @@ class Client(Reader):
 
     @property
     def webhooks(self) -> Webhooks:
-        """Addresses of a tenant that are told of ends and budgets."""
+        """Addresses of a tenant that receive messages about ends and budgets."""
         return Webhooks(self._door)
 
     @property

@@ -76,7 +76,7 @@ def _asked(number: int, models: list[str]) -> Asked:
 
 
 async def _send(http: aiohttp.ClientSession, url: str, one: Asked, number: int) -> None:
-    """Once more where no gateway answered at all: nobody knows of such a request."""
+    """Again where no gateway answered at all: no service has such a request."""
     await asyncio.sleep(number / PER_S)
     await ask(http, url, one.path, one.body, one.answer)
     while one.answer.error == "cut" and not one.answer.status:

@@ -122,7 +122,7 @@ def task(steps: int, *, seed: int = 1, learning_rate: float = 3e-3) -> TaskSpec:
 
 
 async def with_tenant(client: Client) -> None:
-    """The tenant exists once it has submitted; nobody checks the task here, so that no answer comes."""
+    """The tenant exists once it has submitted; no environment service checks the task here, so that no answer comes."""
     with suppress(Unanswered):
         await client.submit(task(1), timeout_s=3)
 

@@ -52,7 +52,7 @@ QUESTIONS = (
 )
 """Verbs of `ask.<tenant>.<verb>`."""
 OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets", "access", "audit", "webhooks")
-"""Questions that only an owner may ask: what everything costs, who has keys, who has done what, and which addresses are told."""
+"""Questions that only an owner may ask: what everything costs, who has keys, who has done what, and where webhooks go."""
 
 
 def role_permissions(role: Role, tenant: str, key: str) -> Permissions:

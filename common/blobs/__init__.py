@@ -1,9 +1,11 @@
 """The blob store: immutable folders, complete or absent.
 
 store.py    Blobs: puts, fetches, lists and deletes them on JetStream's object store
+content.py  what is fetched: its bounds, its digest, and what a failure means
 archive.py  a folder as bytes and back, with bounds on what a stranger's bytes may unpack to
 chunks.py   reads a blob a part at a time, for clients without JetStream
 """
 
 # pyright: reportUnusedImport=false
-from common.blobs.store import BLOB_NAME, ROOM, Blobs, StoredBlob, StoreUsage, fetch_timeout_s, folder_ref, unpack_blob
+from common.blobs.content import fetch_timeout_s, unpack_blob
+from common.blobs.store import BLOB_NAME, ROOM, Blobs, StoredBlob, StoreUsage, folder_ref

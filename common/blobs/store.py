@@ -9,7 +9,6 @@ import base64
 import hashlib
 import io
 import re
-import shutil
 import time
 import uuid
 from contextlib import suppress
@@ -22,10 +21,11 @@ import structlog
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext, api
 from nats.js.api import ObjectInfo, ObjectMeta, ObjectMetaOptions
-from nats.js.errors import APIError, BadObjectMetaError, DigestMismatchError, NotFoundError, ObjectNotFoundError
+from nats.js.errors import APIError, NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
-from common.blobs.archive import pack, unpack
+from common.blobs.archive import pack
+from common.blobs.content import Bounded, check_digest, digest_of, fetch_timeout_s, fetching, unpack_blob
 from common.bus import Bus, erase_message, unavailable_as
 from common.errors import Reject, Unavailable
 from common.messages import BlobRef
@@ -37,10 +37,6 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """Chunk size: reading is quadratic in the number of chunks with nats-py's `get`, and slow at its default of 128 KiB."""
 SMALL_BYTES = 1024 * 1024
 """Maximum size of a blob that is read as one message, where it has one chunk."""
-FETCH_TIMEOUT_S = 120.0
-"""Minimum timeout (`fetch_timeout_s`): nats-py's `get` waits for ever when the connection breaks under it."""
-MIN_BYTES_PER_S = 1024 * 1024
-"""Minimum rate at which a blob is fetched before it times out."""
 LARGE_BYTES = 64 * 1024 * 1024
 """Minimum size of a blob whose fetch is logged."""
 ANSWER_S = 5.0
@@ -105,11 +101,11 @@ class Blobs:
         await self.put(ref, packed)
         return ref
 
-    async def put(self, ref: BlobRef, packed: bytes) -> None:
-        """Store `packed` under the name of `ref`, unless it is there. Raises: Unavailable when the store does not answer or is full."""
-        await self._put(ref, packed)
+    async def put(self, ref: BlobRef, content: bytes | IO[bytes]) -> None:
+        """Store `content` under the name of `ref`, unless it is there; a file is read as it is stored.
 
-    async def _put(self, ref: BlobRef, packed: bytes | IO[bytes]) -> None:
+        Raises: Unavailable when the store does not answer or is full.
+        """
         try:
             store = await self._store()
             with suppress(ObjectNotFoundError, NotFoundError):
@@ -117,15 +113,11 @@ class Blobs:
                     return
             # nats-py makes a buffer of a whole chunk and fills it with zeros: for small blobs that was half of what they cost.
             meta = ObjectMeta(options=ObjectMetaOptions(max_chunk_size=min(CHUNK_BYTES, ref.size_bytes)))
-            await store.put(ref.name, cast("bytes", packed), meta=meta)  # it takes readers too
+            await store.put(ref.name, cast("bytes", content), meta=meta)  # it takes readers too
         except (TimeoutError, NatsError, OSError) as error:
             if isinstance(error, APIError) and error.err_code in FULL:
                 raise Unavailable(f"the blob store is full: {ref.size_bytes} bytes of {ref.name} find no room; {ROOM}") from None
             raise Unavailable(f"could not store blob {ref.name}: {error}") from None
-
-    async def put_file(self, ref: BlobRef, content: IO[bytes]) -> None:
-        """As `put`, for a file that is read as it is stored."""
-        await self._put(ref, content)
 
     async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
         """The blob's folder at `into`, fetched unless it is there already.
@@ -145,7 +137,7 @@ class Blobs:
     async def fetch(self, ref: BlobRef) -> bytes:
         """The blob as it was stored. Raises: as `fetch_folder`, but for the disk."""
         packed = await self._fetch(ref)
-        _check_digest(ref, packed)
+        check_digest(ref, packed)
         return packed
 
     async def fetch_file(self, name: str, sha256: str, into: Path, *, most_bytes: int) -> None:
@@ -156,37 +148,26 @@ class Blobs:
         """
         temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
         try:
-            store = await self._store()
-            info = await store.get_info(name)
-            ref = BlobRef(name=name, size_bytes=info.size or 0, sha256=sha256)
-            if info.is_link() or ref.size_bytes > most_bytes:
-                raise Reject(f"blob {name} has {info.size} bytes in the store, at most {most_bytes} are taken")
-            if not await self._is_whole(info):
-                raise Reject(_in_part(ref))
-            with temporary.open("wb") as file:
-                async with asyncio.timeout(fetch_timeout_s(ref.size_bytes)):
-                    await store.get(name, writeinto=cast("Any", _Counted(ref, file)))
-            if await asyncio.to_thread(_digest_of, temporary) != sha256:
-                raise Reject(f"blob {name} has another SHA-256 than {sha256}: the store's copy is damaged")
-            temporary.rename(into)
-        except (DigestMismatchError, BadObjectMetaError):
-            raise Reject(f"blob {name}: the store's copy is damaged") from None
-        except (ObjectNotFoundError, NotFoundError):
-            raise Reject(f"blob {name} is not in the store") from None
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not fetch blob {name}: {error}") from None
+            with fetching(name):
+                store = await self._store()
+                info = await store.get_info(name)
+                ref = BlobRef(name=name, size_bytes=info.size or 0, sha256=sha256)
+                if info.is_link() or ref.size_bytes > most_bytes:
+                    raise Reject(f"blob {name} has {info.size} bytes in the store, at most {most_bytes} are taken")
+                if not await self._is_whole(info):
+                    raise Reject(_in_part(ref))
+                with temporary.open("wb") as file:
+                    async with asyncio.timeout(fetch_timeout_s(ref.size_bytes)):
+                        await store.get(name, writeinto=cast("Any", Bounded(ref, file)))
+                if await asyncio.to_thread(digest_of, temporary) != sha256:
+                    raise Reject(f"blob {name} has another SHA-256 than {sha256}: the store's copy is damaged")
+                temporary.rename(into)
         finally:
             temporary.unlink(missing_ok=True)
 
     async def _fetch(self, ref: BlobRef) -> bytes:
-        try:
+        with fetching(ref.name):
             return await self._content(ref)
-        except (DigestMismatchError, BadObjectMetaError):
-            raise Reject(f"blob {ref.name}: the store's copy is damaged") from None
-        except (ObjectNotFoundError, NotFoundError):
-            raise Reject(f"blob {ref.name} is not in the store") from None
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(f"could not fetch blob {ref.name}: {error}") from None
 
     async def _content(self, ref: BlobRef) -> bytes:
         """The store's errors go through. Raises: Reject when the blob is not whole, or of another size than `ref` says."""
@@ -200,12 +181,12 @@ class Blobs:
                 return await self._only_chunk(ref, info)
         if not await self._is_whole(info):
             raise Reject(_in_part(ref))
-        packed = _Bounded(ref)
+        packed = io.BytesIO()
         timeout_s = fetch_timeout_s(info.size or 0)
         if (info.size or 0) >= LARGE_BYTES:
             log.info("fetching", blob=ref.name, bytes=info.size, timeout_s=timeout_s)
         async with asyncio.timeout(timeout_s):
-            await store.get(ref.name, writeinto=packed)
+            await store.get(ref.name, writeinto=cast("Any", Bounded(ref, packed)))
         return packed.getvalue()
 
     async def _only_chunk(self, ref: BlobRef, info: ObjectInfo) -> bytes:
@@ -303,34 +284,6 @@ class Blobs:
         return found.state.subjects or {}
 
 
-class _Counted:
-    """Takes a blob's chunks into a file. `Any`: as io.BytesIO takes them."""
-
-    def __init__(self, ref: BlobRef, file: IO[bytes]) -> None:
-        self._ref = ref
-        self._file = file
-
-    def write(self, chunk: Any) -> int:
-        """Raises: Reject when the blob becomes larger than expected."""
-        if self._file.tell() + memoryview(chunk).nbytes > self._ref.size_bytes:
-            raise Reject(f"blob {self._ref.name} has more than the expected {self._ref.size_bytes} bytes in the store")
-        return self._file.write(chunk)
-
-
-class _Bounded(io.BytesIO):
-    """Takes a blob's chunks, which may hold more than the store says of them. `Any`: as io.BytesIO takes it."""
-
-    def __init__(self, ref: BlobRef) -> None:
-        super().__init__()
-        self._ref = ref
-
-    def write(self, chunk: Any, /) -> int:
-        """Raises: Reject when the blob becomes larger than expected."""
-        if self.tell() + memoryview(chunk).nbytes > self._ref.size_bytes:
-            raise Reject(f"blob {self._ref.name} has more than the expected {self._ref.size_bytes} bytes in the store")
-        return super().write(chunk)
-
-
 async def chunk_sequences(js: JetStreamContext, subject: str, count: int, *, answer_s: float = ANSWER_S) -> list[int]:
     """Positions of the messages on `subject`, without their bodies. Raises: NATS's own errors."""
     config = api.ConsumerConfig(headers_only=True, deliver_policy=api.DeliverPolicy.ALL)
@@ -341,38 +294,9 @@ async def chunk_sequences(js: JetStreamContext, subject: str, count: int, *, ans
         await subscription.unsubscribe()
 
 
-def fetch_timeout_s(size_bytes: int) -> float:
-    """Maximum duration of a blob's fetch."""
-    return FETCH_TIMEOUT_S + size_bytes / MIN_BYTES_PER_S
-
-
 def folder_ref(prefix: str, folder: Path) -> BlobRef:
     """The reference that `put_folder` would give a blob of this folder."""
     return _ref(prefix, pack(folder))
-
-
-def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
-    """Write the folder that `packed` holds to `into`. Raises: Reject when the digest differs or it holds no plain files only; OSError."""
-    _check_digest(ref, packed)
-    temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
-    temporary.mkdir(parents=True)
-    try:
-        unpack(packed, temporary)
-        with suppress(OSError):  # another runner was faster
-            temporary.rename(into)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _check_digest(ref: BlobRef, packed: bytes) -> None:
-    digest = hashlib.sha256(packed).hexdigest()
-    if digest != ref.sha256:
-        raise Reject(f"blob {ref.name} has SHA-256 {digest}, expected {ref.sha256}: the store's copy is damaged")
 
 
 def _ref(prefix: str, packed: bytes) -> BlobRef:

@@ -136,7 +136,7 @@ def _is_whole(file: Path, snapshot: Snapshot) -> bool:
 
 
 async def send_part(client: Client, subject: str, part: bytes) -> Msg:
-    """NATS's answer. In a cluster, the server that restores may listen before the others know it: until then nobody took the part."""
+    """NATS's answer. In a cluster, the server that restores may listen before the others know it: until then no server took the part."""
     deadline = time.monotonic() + SILENCE_S
     while True:
         try:

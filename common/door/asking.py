@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -12,10 +12,9 @@ from common.access.credentials import Credentials
 from common.backoff import Backoff
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
 from common.door.errors import ClientError, NoAnswer, NotPermitted, TooManyJobs, WrongQuestion
-from common.door.protocol import EVERY_TASK
+from common.door.pages import Asking
 from common.errors import Forbidden, QueueFull, Reject, StreamFull, Unavailable
-from common.messages import AskEvents, AskRefused, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
-from common.messages.asks import MAX_NUMBER
+from common.messages import AskRefused, Event, Message
 from common.streams import KIND_HEADER
 
 M = TypeVar("M", bound=Message)
@@ -31,7 +30,7 @@ class UnknownHere(ClientError):
     """The tenant has no such task, or the task no such version."""
 
 
-class Door:
+class Door(Asking):
     """One user's way in. `tenant`: whose data it asks for; None for everybody's, which a server with keys grants the operator only."""
 
     def __init__(self, bus: Bus, url: str, tenant: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
@@ -84,29 +83,6 @@ class Door:
             return f"NATS at {self._shown} does not answer: {error}"
         except Forbidden as error:
             raise NotPermitted(f"NATS at {self._shown} forbids this: {error}") from None
-
-    async def tasks(self, wanted: AskTasks = EVERY_TASK) -> list[TaskStatus]:
-        """Every task that is wanted, in its order. Raises: as `ask`."""
-        found, cursor = list[TaskStatus](), wanted.cursor
-        while True:
-            page = await self.ask("tasks", wanted.model_copy(update={"cursor": cursor}), TasksAnswer)
-            found, cursor = [*found, *page.tasks], page.cursor
-            if cursor is None:
-                return found
-
-    async def events_after(self, task: str, number: int, *, tenant: str | None = None) -> AsyncIterator[Event]:
-        """Stored events of the task above `number`, by number. Raises: as `ask`."""
-        while True:
-            page = await self.ask("events", AskEvents(task=task, after=number), EventsAnswer, tenant=tenant)
-            for event in page.events:
-                number = max(number, event.number or 0)
-                yield event
-            if not page.events or number >= page.last:
-                return
-
-    async def last_event(self, task: str, *, tenant: str | None = None) -> int:
-        """Number of the task's latest event; 0 before the first. Raises: as `ask`."""
-        return (await self.ask("events", AskEvents(task=task, after=MAX_NUMBER), EventsAnswer, tenant=tenant)).last
 
     async def publish(self, out: Outgoing) -> None:
         """Publish a job; its subject names the key of this connection, where it has one.

@@ -9,9 +9,10 @@ from typing import IO
 
 from common import streams
 from common.bus import Outgoing
-from common.door.answers import answer_to, result_of
+from common.door.answers import answer_to
 from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
+from common.door.packages import UPLOAD_TIMEOUT_S, delete_upload, owner_of
 from common.door.protocol import AnyDoor
 from common.jsonl import RowChecker, WrongRow
 from common.messages import (
@@ -21,7 +22,6 @@ from common.messages import (
     AskFileChunk,
     AskFiles,
     ChunkAnswer,
-    DeletePackage,
     Event,
     FilesAnswer,
     StoredFile,
@@ -30,8 +30,6 @@ from common.messages import (
 )
 from common.messages.asks import CHUNK_BYTES
 
-UPLOAD_TIMEOUT_S = 600.0
-DELETE_TIMEOUT_S = 60.0
 AHEAD = 16
 """Parts that are sent before the scheduler has kept the first of them: jobs of all tenants share a stream."""
 PAUSE_S = 0.1
@@ -54,9 +52,7 @@ class Files:
         A wrong row is found before anything is sent. What is there already is not sent again. An interrupted upload is completed by
         the next one of the same file. Raises: Unavailable when NATS does not store a part.
         """
-        owner = tenant or self._door.tenant
-        if owner is None:
-            raise ClientError("say whose file it is: --tenant NAME")
+        owner = owner_of(self._door, tenant, "file")
         size, digest = await asyncio.to_thread(_checked, file)
         present = await self._present(owner, file_id(digest))
         if present is not None and present.state == "usable":
@@ -124,11 +120,7 @@ class Files:
 
     async def delete(self, file: StoredFile) -> int:
         """Delete a file that no live task names; bytes that it had."""
-        request = secrets.token_hex(6)
-        job = DeletePackage(tenant=file.tenant, request=request, digest=file.digest)
-        out = Outgoing(streams.delete_package(file.tenant), job, f"delete-package:{request}")
-        freed = (await result_of(self._door, out, file.tenant, request, DELETE_TIMEOUT_S)).get("bytes")
-        return freed if isinstance(freed, int) else 0
+        return await delete_upload(self._door, file.tenant, file.digest)
 
     async def _publish(self, out: Outgoing) -> None:
         """Publish a part; while others wait, later."""

@@ -47,7 +47,7 @@ class Packages:
         """
         if not 0 < len(wheel) <= MAX_PACKAGE_BYTES:
             raise ClientError(f"the wheel has {len(wheel)} bytes; a package has at most {MAX_PACKAGE_BYTES}, and at least one")
-        owner, request = self._owner(tenant), secrets.token_hex(6)
+        owner, request = owner_of(self._door, tenant, "package"), secrets.token_hex(6)
         *first, last = _parts(wheel, owner, request)
         answer = await answer_to(self._door, last, owner, "none", lambda event: _is_final(event, request, waits), timeout_s, first=first)
         if "reasons" in answer.data:
@@ -77,17 +77,24 @@ class Packages:
 
     async def delete(self, package: OwnPackage) -> int:
         """Delete a package that no live task uses; bytes that it had."""
-        request = secrets.token_hex(6)
-        job = DeletePackage(tenant=package.tenant, request=request, digest=package.digest)
-        out = Outgoing(streams.delete_package(package.tenant), job, f"delete-package:{request}")
-        freed = (await result_of(self._door, out, package.tenant, request, DELETE_TIMEOUT_S)).get("bytes")
-        return freed if isinstance(freed, int) else 0
+        return await delete_upload(self._door, package.tenant, package.digest)
 
-    def _owner(self, tenant: str | None) -> str:
-        owner = tenant or self._door.tenant
-        if owner is None:
-            raise ClientError("say whose package it is: --tenant NAME")
-        return owner
+
+def owner_of(door: AnyDoor, tenant: str | None, what: str) -> str:
+    """`tenant`, or the door's own. Raises: ClientError where there is neither."""
+    owner = tenant or door.tenant
+    if owner is None:
+        raise ClientError(f"say whose {what} it is: --tenant NAME")
+    return owner
+
+
+async def delete_upload(door: AnyDoor, tenant: str, digest: str) -> int:
+    """Delete a package or a file that no live task uses; bytes that it had. Raises: as `result_of`."""
+    request = secrets.token_hex(6)
+    job = DeletePackage(tenant=tenant, request=request, digest=digest)
+    out = Outgoing(streams.delete_package(tenant), job, f"delete-package:{request}")
+    freed = (await result_of(door, out, tenant, request, DELETE_TIMEOUT_S)).get("bytes")
+    return freed if isinstance(freed, int) else 0
 
 
 def _parts(wheel: bytes, tenant: str, request: str) -> list[Outgoing]:

@@ -31,7 +31,7 @@ Those about what one task has come to, `progress.py`:
 And about what a tenant has set, `aliases.py`:
 
     aliases      AskAliases      AliasesAnswer      names for versions, a page at a time
-    webhooks     AskWebhooks     WebhooksAnswer     addresses that are told of ends and budgets (`webhooks.py`)
+    webhooks     AskWebhooks     WebhooksAnswer     addresses that receive messages about ends and budgets (`webhooks.py`)
 
 A request in JSON is answered in JSON, one in MessagePack in MessagePack; an empty one counts as an empty JSON object.
 """

@@ -2,13 +2,11 @@
 
 import re
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from common.messages.artifacts import SHA256_PATTERN
 from common.messages.asks import MAX_NUMBER
 from common.messages.base import Message, Sentence, Value
-from common.messages.packages import PART_BYTES
-from common.spec import TASK_ID_PATTERN, Name
+from common.messages.packages import UploadedPart
 
 MAX_FILE_BYTES = 512 * 1024 * 1024
 FILE_ID_PATTERN = r"file-[0-9a-f]{64}"
@@ -17,25 +15,12 @@ FILE_FAMILY = "file"
 """Family of the environment whose rows are a file's: tasks name it `file:<id>`."""
 
 
-class UploadFile(Message, kind="upload-file.1"):
+class UploadFile(UploadedPart, Message, kind="upload-file.1"):
     """Store one part of a file. The last part to arrive has its rows checked. Answered by the event `package`. Harmless when repeated."""
 
-    tenant: Name
-    request: str = Field(pattern=TASK_ID_PATTERN)
-    """As in UploadPackage."""
-    digest: str = Field(pattern=SHA256_PATTERN)
-    """SHA-256 of the whole file."""
     size_bytes: int = Field(ge=1, le=MAX_FILE_BYTES)
-    offset: int = Field(ge=0, multiple_of=PART_BYTES)
-    data: bytes = Field(min_length=1, max_length=PART_BYTES)
     name: str = Field(min_length=1, max_length=255)
     """Name of the file, for people."""
-
-    @model_validator(mode="after")
-    def _is_whole_part(self) -> "UploadFile":
-        if len(self.data) != min(PART_BYTES, self.size_bytes - self.offset):
-            raise ValueError(f"the part at {self.offset} has {len(self.data)} bytes, which is not its share of {self.size_bytes}")
-        return self
 
 
 class AskFiles(Message, kind="ask-files.1"):

@@ -1,6 +1,7 @@
 """Packages of tenants: client → scheduler, in parts; scheduler → environment service, to be checked; and the answer."""
 
 import re
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -20,23 +21,29 @@ OWN_FAMILY = "own"
 """Family of the environments that tenants upload: tasks name them `own:<environment>[@<digest>]`, the latest without a digest."""
 
 
-class UploadPackage(Message, kind="upload-package.1"):
-    """Store one part of a wheel. The last part to arrive has it checked. Answered by the event `package`. Harmless when repeated."""
+class UploadedPart(Value):
+    """One part of what a tenant uploads."""
 
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
     """Id made by the sender, the same in every part, repeated in the answer."""
     digest: str = Field(pattern=SHA256_PATTERN)
-    """SHA-256 of the whole wheel."""
-    size_bytes: int = Field(ge=1, le=MAX_PACKAGE_BYTES)
+    """SHA-256 of the whole."""
+    size_bytes: int = Field(ge=1)
     offset: int = Field(ge=0, multiple_of=PART_BYTES)
     data: bytes = Field(min_length=1, max_length=PART_BYTES)
 
     @model_validator(mode="after")
-    def _is_whole_part(self) -> "UploadPackage":
+    def _is_whole_part(self) -> Self:
         if len(self.data) != min(PART_BYTES, self.size_bytes - self.offset):
             raise ValueError(f"the part at {self.offset} has {len(self.data)} bytes, which is not its share of {self.size_bytes}")
         return self
+
+
+class UploadPackage(UploadedPart, Message, kind="upload-package.1"):
+    """Store one part of a wheel. The last part to arrive has it checked. Answered by the event `package`. Harmless when repeated."""
+
+    size_bytes: int = Field(ge=1, le=MAX_PACKAGE_BYTES)
 
 
 class DeletePackage(Message, kind="delete-package.1"):

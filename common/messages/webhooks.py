@@ -1,4 +1,4 @@
-"""Webhooks: addresses of a tenant that are told when tasks finish or fail and when a budget is nearly or wholly spent.
+"""Webhooks: addresses of a tenant that receive a message when tasks finish or fail and when a budget is nearly or wholly spent.
 
 Set by jobs and asked for (`asks.py` has the table of verbs). The scheduler sends the messages (docs/adr/0044-webhooks.md).
 """

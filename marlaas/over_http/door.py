@@ -1,7 +1,7 @@
 """HttpDoor: questions and events over HTTP."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import NoReturn, TypeVar
 
@@ -11,9 +11,8 @@ from common.access.credentials import Credentials
 from common.bus import Outgoing
 from common.door.asking import UnknownHere
 from common.door.errors import WrongQuestion
-from common.door.protocol import EVERY_TASK
-from common.messages import AskEvents, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
-from common.messages.asks import MAX_NUMBER
+from common.door.pages import Asking
+from common.messages import Event, Message
 from marlaas.over_http.connection import Connection, Params
 from marlaas.over_http.events import LiveEvents
 from marlaas.over_http.questions import QUESTIONS
@@ -22,7 +21,7 @@ from marlaas.over_http.refusals import Invalid, NotOverHttp, no_gateway
 M = TypeVar("M", bound=Message)
 
 
-class HttpDoor:
+class HttpDoor(Asking):
     """`AnyDoor` of a gateway. `tenant`: whose data it asks for; None for everybody's, which only an admin's key has."""
 
     def __init__(self, connection: Connection, tenant: str | None) -> None:
@@ -57,29 +56,6 @@ class HttpDoor:
             return answer.model_validate_json(json.dumps(question.answer(json.loads(body))), extra="ignore")
         except (ValidationError, ValueError, LookupError, TypeError):
             raise no_gateway(self.connection.shown) from None
-
-    async def tasks(self, wanted: AskTasks = EVERY_TASK) -> list[TaskStatus]:
-        """Every task that is wanted, in its order. Raises: as `ask`."""
-        found, cursor = list[TaskStatus](), wanted.cursor
-        while True:
-            page = await self.ask("tasks", wanted.model_copy(update={"cursor": cursor}), TasksAnswer)
-            found, cursor = [*found, *page.tasks], page.cursor
-            if cursor is None:
-                return found
-
-    async def events_after(self, task: str, number: int, *, tenant: str | None = None) -> AsyncIterator[Event]:
-        """Stored events of the task above `number`, by number. Raises: as `ask`."""
-        while True:
-            page = await self.ask("events", AskEvents(task=task, after=number), EventsAnswer, tenant=tenant)
-            for event in page.events:
-                number = max(number, event.number or 0)
-                yield event
-            if not page.events or number >= page.last:
-                return
-
-    async def last_event(self, task: str, *, tenant: str | None = None) -> int:
-        """Number of the task's latest event; 0 before the first. Raises: as `ask`."""
-        return (await self.ask("events", AskEvents(task=task, after=MAX_NUMBER), EventsAnswer, tenant=tenant)).last
 
     async def publish(self, out: Outgoing) -> NoReturn:
         """Raises: NotOverHttp: `HttpJobs` sends what a gateway takes."""

@@ -1,7 +1,7 @@
 """Answers about aliases."""
 
 from common.messages import AliasesAnswer, AskAliases
-from scheduler_svc.ask.question import Question, page
+from scheduler_svc.ask.question import Question, cursor_of_names, names_after, page
 from scheduler_svc.store.queries import aliases
 
 MOST = 200
@@ -9,9 +9,7 @@ MOST = 200
 
 
 async def answer_aliases(question: Question, request: AskAliases) -> AliasesAnswer:
-    tenant, _, name = request.after.partition("/")
     async with question.reading() as connection:
-        found = await aliases.page(connection, question.tenant, request.name, (tenant, name), most=MOST)
+        found = await aliases.page(connection, question.tenant, request.name, names_after(request.after), most=MOST)
     kept = page(found)
-    has_more = len(kept) < len(found) or len(found) == MOST
-    return AliasesAnswer(aliases=kept, cursor=f"{kept[-1].tenant}/{kept[-1].name}" if has_more else None)
+    return AliasesAnswer(aliases=kept, cursor=cursor_of_names(kept, len(found), MOST))

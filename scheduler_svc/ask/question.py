@@ -12,7 +12,7 @@ from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.bus import FullStream
 from common.errors import Reject
-from common.messages import ReplicaReport
+from common.messages import AliasOf, ReplicaReport, WebhookOf
 from common.messages.asks import PAGE_BYTES
 from common.pools import Pools
 from scheduler_svc.ask.downloads import Downloads
@@ -87,6 +87,17 @@ class Question:
     def unknown(self, task: str) -> Unknown:
         """The same for a task of another tenant and for one that there never was."""
         return Unknown(f"no task '{task}'" + (f" of tenant '{self.tenant}'" if self.tenant else ""))
+
+
+def names_after(cursor: str) -> tuple[str, str]:
+    """Tenant and name of the last that the asker has; inverse of `cursor_of_names`."""
+    tenant, _, name = cursor.partition("/")
+    return tenant, name
+
+
+def cursor_of_names(kept: Sequence[AliasOf | WebhookOf], found: int, most: int) -> str | None:
+    """Cursor behind the page `kept`. `found`: rows that were read, at most `most`."""
+    return f"{kept[-1].tenant}/{kept[-1].name}" if len(kept) < found or found == most else None
 
 
 def page(found: Sequence[V]) -> list[V]:

@@ -1,7 +1,7 @@
 """Answers about webhooks."""
 
 from common.messages import AskWebhooks, WebhooksAnswer
-from scheduler_svc.ask.question import Question, page
+from scheduler_svc.ask.question import Question, cursor_of_names, names_after, page
 from scheduler_svc.store.queries import webhooks
 
 MOST = 20
@@ -9,9 +9,7 @@ MOST = 20
 
 
 async def answer_webhooks(question: Question, request: AskWebhooks) -> WebhooksAnswer:
-    tenant, _, name = request.after.partition("/")
     async with question.reading() as connection:
-        found = await webhooks.page(connection, question.tenant, request.name, (tenant, name), most=MOST)
+        found = await webhooks.page(connection, question.tenant, request.name, names_after(request.after), most=MOST)
     kept = page(found)
-    has_more = len(kept) < len(found) or len(found) == MOST
-    return WebhooksAnswer(webhooks=kept, cursor=f"{kept[-1].tenant}/{kept[-1].name}" if has_more else None)
+    return WebhooksAnswer(webhooks=kept, cursor=cursor_of_names(kept, len(found), MOST))

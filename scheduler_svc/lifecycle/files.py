@@ -49,7 +49,7 @@ async def complete_file(tx: Transaction, key: Key, blobs: Blobs) -> None:
         objection = reading.finish()
         if not objection:
             copy.seek(0)
-            await blobs.put_file(package.wheel, copy)
+            await blobs.put(package.wheel, copy)
     crashpoints.reached("wheel_stored")
     await packages.forget_parts(tx.connection, key)
     await _settle(tx, package, objection, reading.checker.rows)

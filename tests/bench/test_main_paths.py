@@ -58,8 +58,8 @@ TESTED_ELSEWHERE = {
     "programs",
     "quotes",
 }
-"""Tested by `rollout/test_precision.py`, `test_grading.py`, `test_intervals.py`, `test_learning.py`, `test_programs.py` and
-`test_quotes.py`; the last also by `make check`."""
+"""Tested by `rollout/test_precision.py`, `gateway/test_fuzz.py`, `test_grading.py`, `test_intervals.py`, `test_learning.py`,
+`test_programs.py` and `test_quotes.py`; the last also by `make check`."""
 
 NOT_RUN = {"trl_task"}
 """Started by `bench.trl` in TRL's own environment, which takes minutes to install."""

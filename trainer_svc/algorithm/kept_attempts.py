@@ -54,26 +54,16 @@ def kept_attempts(
     if not spec.keep.samples:
         return KeptAttempts()
     try:
-        return _kept(groups, minibatches, passed, version, spec)
+        chosen = choose(_places(groups, minibatches), spec.keep.samples, f"{spec.seed}:{version}")
+        parts = _parts(passed, {place.sample for place in chosen})
+        attempts, size = list[KeptAttempt](), 0
+        for place in chosen:
+            size += SAMPLE_TOKEN_BYTES * len(place.trajectory.ids_T)
+            if size <= MAX_SAMPLE_BYTES:
+                attempts.append(_attempt(place, parts.get(place.sample), version))
     except Exception:
         log.exception("samples_not_kept", version=version + 1)
         return KeptAttempts()
-
-
-def _kept(
-    groups: Sequence[Group],
-    minibatches: Sequence[Sequence[Sequence[Sample]]],
-    passed: Iterable[tuple[Sequence[Row], TokenMeasurements]],
-    version: int,
-    spec: TaskSpec,
-) -> KeptAttempts:
-    chosen = choose(_places(groups, minibatches), spec.keep.samples, f"{spec.seed}:{version}")
-    parts = _parts(passed, {place.sample for place in chosen})
-    attempts, size = list[KeptAttempt](), 0
-    for place in chosen:
-        size += SAMPLE_TOKEN_BYTES * len(place.trajectory.ids_T)
-        if size <= MAX_SAMPLE_BYTES:
-            attempts.append(_attempt(place, parts.get(place.sample), version))
     return KeptAttempts(attempts, len(chosen) - len(attempts))
 
 

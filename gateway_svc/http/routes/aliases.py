@@ -9,14 +9,14 @@ from pydantic import BaseModel, Field
 from common.door.aliases import AliasChanged, RefusedAlias, delete_alias, read_aliases, set_alias
 from common.door.asking import UnknownHere
 from common.messages import AliasOf
-from common.messages.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, tenant_of
+from gateway_svc.http.routes.named import check_name, only_one
 from gateway_svc.http.strict import StrictRoute
-from gateway_svc.problems import FieldError, Problem, invalid, not_found, rejected
+from gateway_svc.problems import FieldError, Problem, invalid, rejected
 
 router = APIRouter(prefix="/v1/aliases", tags=["aliases"], route_class=StrictRoute)
 FAMILY = Family(router)
@@ -73,13 +73,9 @@ async def list_aliases(caller: Acting) -> AliasList:
 @router.get("/{name}", responses=COMMON | responses(404))
 async def read_alias(caller: Acting, name: AliasPath, response: Response) -> Alias:
     """What an alias names; `ETag` is for `If-Match`."""
-    _check_name(name)
+    check_name(name)
     found = await read_aliases(caller.door, name)
-    if not found:
-        raise not_found()
-    if len(found) > 1:
-        tenant_of(caller)
-    return _shown(response, found[0])
+    return _shown(response, only_one(caller, found))
 
 
 @router.put("/{name}", responses=COMMON | CHANGED | responses(413, 415))
@@ -88,7 +84,7 @@ async def put_alias(
 ) -> Alias:
     """Let an alias name a version, which is then kept. Requests that are under way keep the version that they have."""
     check_job(caller, "set-alias")
-    _check_name(name, is_new=True)
+    check_name(name, is_new=True)
     setting = set_alias(caller.door, tenant_of(caller), name, body.task, body.version, expected=_expected(if_match, if_none_match))
     try:
         return _shown(response, await setting)
@@ -104,19 +100,12 @@ async def put_alias(
 async def remove_alias(caller: Acting, name: AliasPath, if_match: IfMatch = None) -> DeletedAlias:
     """Delete an alias. Its version stays only as long as other rules keep it."""
     check_job(caller, "delete-alias")
-    _check_name(name)
+    check_name(name)
     try:
         await delete_alias(caller.door, tenant_of(caller), name, expected=_expected(if_match, None))
     except AliasChanged as error:
         raise _changed(error) from None
     return DeletedAlias(name=name)
-
-
-def _check_name(name: str, *, is_new: bool = False) -> None:
-    """Raises: Problem for what cannot be the name of an alias."""
-    if len(name) > MAX_ALIAS_CHARS or re.fullmatch(ALIAS_PATTERN, name) is None:
-        rule = f"letters, digits, and single '.', '_' and '-' between them, {MAX_ALIAS_CHARS} characters at most"
-        raise invalid(FieldError("name", rule)) if is_new else not_found()
 
 
 def _shown(response: Response, alias: AliasOf) -> Alias:

@@ -1,6 +1,5 @@
-"""Webhooks: addresses of a tenant that are told of ends and budgets."""
+"""Webhooks: addresses of a tenant that receive messages about ends and budgets."""
 
-import re
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
@@ -8,13 +7,13 @@ from pydantic import BaseModel, Field
 
 from common.door.webhooks import RefusedWebhook, Webhooks
 from common.messages import WEBHOOK_EVENTS, WebhookEvent, WebhookOf
-from common.messages.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
 from common.messages.webhooks import WebhookUrl
 from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, check_question, tenant_of
+from gateway_svc.http.routes.named import check_name, only_one
 from gateway_svc.http.strict import StrictRoute
-from gateway_svc.problems import FieldError, invalid, not_found, rejected
+from gateway_svc.problems import rejected
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictRoute)
 FAMILY = Family(router)
@@ -93,20 +92,16 @@ async def list_webhooks(caller: Acting) -> WebhookList:
 async def read_webhook(caller: Acting, name: WebhookPath) -> Webhook:
     """A webhook, with the outcomes of its latest messages."""
     check_question(caller, "webhooks")
-    _check_name(name)
+    check_name(name)
     found = await Webhooks(caller.door).all(name)
-    if not found:
-        raise not_found()
-    if len(found) > 1:
-        tenant_of(caller)
-    return Webhook.of(found[0])
+    return Webhook.of(only_one(caller, found))
 
 
 @router.put("/{name}", responses=COMMON | responses(413, 415, 429))
 async def put_webhook(caller: Acting, name: WebhookPath, body: WebhookTarget) -> SetWebhookAnswer:
     """Make a webhook, or change one."""
     check_job(caller, "set-webhook")
-    _check_name(name, is_new=True)
+    check_name(name, is_new=True)
     try:
         made = await Webhooks(caller.door).set(name, body.url, body.events, tenant=tenant_of(caller), replace_secret=body.new_secret)
     except RefusedWebhook as error:
@@ -118,13 +113,6 @@ async def put_webhook(caller: Acting, name: WebhookPath, body: WebhookTarget) ->
 async def remove_webhook(caller: Acting, name: WebhookPath) -> DeletedWebhook:
     """Delete a webhook, and what waits to be sent to it."""
     check_job(caller, "delete-webhook")
-    _check_name(name)
+    check_name(name)
     await Webhooks(caller.door).delete(name, tenant=tenant_of(caller))
     return DeletedWebhook(name=name)
-
-
-def _check_name(name: str, *, is_new: bool = False) -> None:
-    """Raises: Problem for what cannot be the name of a webhook."""
-    if len(name) > MAX_ALIAS_CHARS or re.fullmatch(ALIAS_PATTERN, name) is None:
-        rule = f"letters, digits, and single '.', '_' and '-' between them, {MAX_ALIAS_CHARS} characters at most"
-        raise invalid(FieldError("name", rule)) if is_new else not_found()

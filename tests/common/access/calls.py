@@ -46,7 +46,6 @@ BLOB_CALLS = {
     "fetch_folder": Use.READ,
     "fetch_file": Use.READ,
     "put": Use.PUBLISH,
-    "put_file": Use.PUBLISH,
     "put_folder": Use.PUBLISH,
     "delete": Use.PURGE,
     "forget_deleted": Use.PURGE,
