@@ -66,7 +66,8 @@ CMD ["python", "-m", "gateway_svc"]
 # ---- env
 # A dependency of reasoning-gym (pycosat) has no wheel, so it is compiled in a stage that is left behind. Tests of libraries
 # (60 MB, but for one folder that numpy itself imports), debugging symbols, and what only compilers, type checkers and PDF
-# figures read are left out. What is in a folder *.libs was patched when its wheel was made, and strip would break it.
+# figures read are left out, and what only the command line and the SDK import. What is in a folder *.libs was patched when its wheel
+# was made, and strip would break it.
 FROM base AS env-needs
 RUN apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev python3-dev && rm -rf /var/lib/apt/lists/*
 COPY requirements/images/env.txt requirements/
@@ -74,7 +75,9 @@ RUN pip install -q --no-deps --require-hashes -r requirements/env.txt \
  && find /opt/marlaas -type d -name tests -not -path '*/numpy/_core/*' -prune -exec rm -r {} + \
  && find /opt/marlaas/lib -name '*.py[ix]' -delete -o -name '*.pxd' -delete -o -name '*.[ach]' -delete \
  && find /opt/marlaas/lib -name '*.so' -not -path '*.libs/*' -exec strip --strip-unneeded {} + \
- && rm -r /opt/marlaas/lib/python3*/site-packages/matplotlib/mpl-data/fonts/afm /opt/marlaas/lib/python3*/site-packages/matplotlib/mpl-data/fonts/pdfcorefonts
+ && cd /opt/marlaas/lib/python3.*/site-packages \
+ && rm -r matplotlib/mpl-data/fonts/afm matplotlib/mpl-data/fonts/pdfcorefonts \
+ && rm -r pygments typer shellingham markdown_it mdurl httpx2 httpcore2 truststore
 
 FROM base AS env
 # For the sandboxes of the container env-tenants; the others may not make namespaces, and do without.

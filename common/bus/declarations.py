@@ -16,6 +16,7 @@ from common.streams import BLOBS_BUCKET, BUCKETS, JOBS, Bucket, Consumer, Stream
 
 STORE_TOO_SMALL = 10047
 """JetStream's error code for a bound that is more than its store may take."""
+CORRECT = "more max_file_store of NATS, or less MARLAAS_NATS_STREAMS_BYTES or MARLAAS_NATS_BLOBS_BYTES: both are reserved in it"
 ROOM = 0.5
 """Share of a new bound that a subject may have filled: with more, messages that arrive meanwhile could be dropped by it."""
 LAST = JOBS
@@ -58,9 +59,8 @@ class Declarations:
             if found is not None:
                 refused[name] = found
         if refused:
-            correct = "more max_file_store of NATS, or less MARLAAS_NATS_STREAMS_BYTES or MARLAAS_NATS_BLOBS_BYTES: both are reserved in it"
             needed, reason = sum(max_bytes for *_, max_bytes in bounds), next(iter(refused.values()))
-            log.error("streams_not_bounded", streams=sorted(refused), bytes=needed, reason=reason, correct=correct)
+            log.error("streams_not_bounded", streams=sorted(refused), bytes=needed, reason=reason, correct=CORRECT)
 
     async def differences(self, streams: Sequence[Stream], buckets: Sequence[Bucket] = ()) -> dict[str, list[str]]:
         """Bounds that stored streams, and those behind buckets, do not have as they are declared, each with both values, by stream.
@@ -143,7 +143,18 @@ class Declarations:
             log.warning("bound_postponed", stream=config.name, messages=config.max_msgs_per_subject, until="the next start of a service")
             names = ("max_msgs_per_subject", "discard", "discard_new_per_subject")
             config = config.evolve(**{name: getattr(present, name) for name in names})
-        await self._js.update_stream(config)
+        if (found := await self._update(config)) is not None:
+            log.error("stream_not_updated", stream=config.name, reason=found, correct=CORRECT)
+
+    async def _update(self, config: api.StreamConfig) -> str | None:
+        """Why the stream stays as it was; None when it is changed. NATS refuses any change while more is reserved than it may store."""
+        try:
+            await self._js.update_stream(config)
+        except APIError as error:
+            if error.err_code != STORE_TOO_SMALL:
+                raise
+            return error.description or "no room"
+        return None
 
     async def _is_filled(self, config: api.StreamConfig) -> bool:
         """Whether a subject has so many messages that the new bound might drop some: NATS enforces one on what is stored."""
@@ -162,13 +173,7 @@ class Declarations:
         if info.state.bytes > ROOM * max_bytes:
             log.warning("bound_postponed", stream=name, bytes=info.state.bytes, bound=max_bytes, until="the next start of a service")
             return None
-        try:
-            await self._js.update_stream(info.config.evolve(max_bytes=max_bytes, discard=discard))
-        except APIError as error:
-            if error.err_code != STORE_TOO_SMALL:
-                raise
-            return error.description or "no room"
-        return None
+        return await self._update(info.config.evolve(max_bytes=max_bytes, discard=discard))
 
     async def _bucket(self, bucket: Bucket, replicas: int) -> None:
         name, size = _behind(bucket), bucket.max_value_bytes
@@ -196,13 +201,8 @@ class Declarations:
         config = (await self._js.stream_info(f"OBJ_{BLOBS_BUCKET}")).config
         if config.max_bytes == max_bytes:
             return
-        try:
-            await self._js.update_stream(config.evolve(max_bytes=max_bytes))
-        except APIError as error:
-            if error.err_code != STORE_TOO_SMALL:
-                raise
-            correct = "MARLAAS_NATS_BLOBS_BYTES, below max_file_store of NATS"
-            log.error("blobs_not_bounded", bytes=max_bytes, reason=error.description, correct=correct)
+        if (found := await self._update(config.evolve(max_bytes=max_bytes))) is not None:
+            log.error("blobs_not_bounded", bytes=max_bytes, reason=found, correct="MARLAAS_NATS_BLOBS_BYTES, below max_file_store of NATS")
 
     async def _replicate(self, stream: str, replicas: int) -> None:
         """Raise an existing bucket's replication to `replicas`."""

@@ -46,6 +46,8 @@ BLOBS_SHARE = 0.9
 MIN_BLOBS_BYTES = 64 * 1024**2
 STREAMS_SHARE = 0.08
 """The same for messages and values by key."""
+SPARE_BYTES = 16 * 1024**2
+"""Reserved for nothing: what else is written to the disk between plan and start of NATS takes as much of its store at most."""
 NATS_LOG = """\
 log_file: "{path}"
 log_size_limit: {bytes}    # then it is renamed, and the oldest of {files} deleted
@@ -122,7 +124,8 @@ def nats_command(
     config = folder / "nats.conf"
     store = folder / STORE
     store.mkdir(exist_ok=True)
-    general = NATS_CONFIG.format(host=HOST, port=port, store=store, sync=sync, max_store_bytes=_max_store_bytes(store))
+    max_store_bytes = max(_max_store_bytes(store), _reserved_in(store))
+    general = NATS_CONFIG.format(host=HOST, port=port, store=store, sync=sync, max_store_bytes=max_store_bytes)
     logging = NATS_LOG.format(path=log, bytes=log_bytes, files=NATS_LOG_FILES) if log else ""
     config.write_text(general + logging + accounts)
     return Command("nats", [binary, "--config", str(config)], env={"GOMEMLIMIT": os.environ.get("GOMEMLIMIT", NATS_MEMORY)})
@@ -143,7 +146,7 @@ class NatsDisk:
 
 def room_objection(folder: Path) -> str | None:
     """Why NATS in `folder` has too little room for a deployment; None where it has enough."""
-    there, needed = _max_store_bytes(folder / STORE), reserved_bytes(0) + MIN_BLOBS_BYTES
+    there, needed = _max_store_bytes(folder / STORE), reserved_bytes(0) + MIN_BLOBS_BYTES + SPARE_BYTES
     if there >= needed:
         return None
     left = f"{there / 2**20:.0f} MiB are left for NATS, which is {NATS_SHARE_OF_DISK:.0%} of what is free where {folder} is"
@@ -155,6 +158,18 @@ def _max_store_bytes(store: Path) -> int:
     used = sum(path.stat().st_size for path in store.rglob("*") if path.is_file()) if store.is_dir() else 0
     there = next(path for path in (store, *store.parents) if path.is_dir())
     return min(NATS_MAX_STORE_BYTES, int(NATS_SHARE_OF_DISK * (shutil.disk_usage(there).free + used)))
+
+
+def _reserved_in(store: Path) -> int:
+    """Bytes that the streams in `store` have reserved, by the files in which nats-server keeps their configurations.
+
+    With less it refuses every change of a stream, also one that reserves less (`checkBytesLimits` of nats-server 2.12).
+    """
+    reserved = 0
+    for path in store.glob("jetstream/*/streams/*/meta.inf"):
+        with suppress(ValueError):  # a file that was cut off: nats-server reports it
+            reserved += max(0, json.loads(path.read_text())["max_bytes"])
+    return reserved
 
 
 def bounds(folder: Path) -> "Bounds":
@@ -172,9 +187,9 @@ class Bounds:
 
 
 def bounds_in(store_bytes: int) -> Bounds:
-    """What NATS reserves for both fits into `store_bytes`."""
+    """What NATS reserves for both fits into `store_bytes`, with SPARE_BYTES left."""
     messages = int(STREAMS_SHARE * store_bytes)
-    return Bounds(max(0, min(int(BLOBS_SHARE * store_bytes), store_bytes - reserved_bytes(messages))), messages)
+    return Bounds(max(0, min(int(BLOBS_SHARE * store_bytes), store_bytes - SPARE_BYTES - reserved_bytes(messages))), messages)
 
 
 async def has_jetstream(port: int) -> bool | None:

@@ -13,10 +13,10 @@ BLOCK = b"\0" * 2**20
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[bool]:
-    """`folder` on a file system of SIZE_MIB inside the block; False where this user may not mount one."""
+def small_disk(folder: Path, mib: int = SIZE_MIB) -> Iterator[bool]:
+    """`folder` on a file system of `mib` inside the block; False where this user may not mount one."""
     folder.mkdir(parents=True, exist_ok=True)
-    options = f"size={SIZE_MIB}m"
+    options = f"size={mib}m"
     mounted = os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]).returncode == 0
     try:
         yield mounted

@@ -5,8 +5,10 @@ import socket
 from pathlib import Path
 
 import pytest
+import structlog
 
 from common import streams
+from common.bus import Bus
 from marlaas.stack import servers
 from marlaas.stack.servers import FULL_BELOW_BYTES, Command, NatsDisk
 from tests.chaos.disk import BLOCK, SIZE_MIB, empty, fill, small_disk
@@ -35,11 +37,11 @@ def test_store_takes_a_share_of_what_the_disk_has(tmp_path: Path) -> None:
         assert 0.85 * SIZE_MIB * 2**20 < limit < 0.95 * SIZE_MIB * 2**20
 
 
-@pytest.mark.parametrize("gib", [0.46, 0.5, 1, 2, 3, 4, 8, 64, 500])
+@pytest.mark.parametrize("gib", [0.47, 0.5, 1, 2, 3, 4, 8, 64, 500])
 def test_all_bounds_fit_into_the_store_whatever_its_size(gib: float) -> None:
     store = int(gib * 2**30)
     bounds = servers.bounds_in(store)
-    assert bounds.blobs + streams.reserved_bytes(bounds.streams) <= store
+    assert bounds.blobs + streams.reserved_bytes(bounds.streams) + servers.SPARE_BYTES <= store
     assert bounds.blobs >= servers.MIN_BLOBS_BYTES
 
 
@@ -51,7 +53,61 @@ def test_disk_without_room_for_messages_is_refused_with_one_sentence(tmp_path: P
         (tmp_path / "data" / "other").write_bytes(bytes(200 * 2**20))
         objection = servers.room_objection(tmp_path / "data" / "nats") or ""
         assert "MiB are left for NATS, which is 90% of what is free" in objection
-        assert objection.endswith("messages and adapters need 464 MiB: free some, or name a folder elsewhere with --data")
+        assert objection.endswith("messages and adapters need 480 MiB: free some, or name a folder elsewhere with --data")
+
+
+def declared(folder: Path) -> list[str]:
+    """Events of a declaration within the bounds for the disk of `folder`, with NATS started there as `marlaas up` does."""
+
+    async def declare() -> None:
+        async with await Bus.connect(servers.nats_url(port), "test") as bus:
+            await bus.declare(blobs_bytes=bounds.blobs, streams_bytes=bounds.streams)
+
+    port, bounds = servers.free_port(), servers.bounds(folder)
+    with (
+        running(servers.nats_command(folder, port, sync="1s"), port, folder.parent / "nats.log"),
+        structlog.testing.capture_logs() as logs,
+    ):
+        asyncio.run(asyncio.wait_for(declare(), 60))
+    return [entry["event"] for entry in logs if entry["log_level"] in ("warning", "error")]
+
+
+def max_store(folder: Path) -> int:
+    return int((folder / "nats.conf").read_text().partition("max_file_store: ")[2].split()[0])
+
+
+def test_bounds_follow_a_disk_that_has_less_room_at_a_later_start(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "data", mib=1_200) as mounted:
+        if not mounted:
+            pytest.skip("this user may not mount a file system")
+        folder = tmp_path / "data" / "nats"
+        assert declared(folder) == []
+        first = max_store(folder)
+        (tmp_path / "data" / "other").write_bytes(bytes(300 * 2**20))
+        assert declared(folder) == []
+        assert first - 40 * 2**20 < max_store(folder) <= first, "room for what streams had reserved, or NATS changes none of them"
+        assert declared(folder) == []
+        assert max_store(folder) < first - 200 * 2**20, "once they reserve less"
+
+
+def test_streams_that_reserve_more_than_nats_may_store_are_named_and_used(tmp_path: Path) -> None:
+    """As with containers, whose `max_file_store` the operator writes."""
+    folder = tmp_path / "nats"
+    assert declared(folder) == []
+    port = servers.free_port()
+    command = servers.nats_command(folder, port, sync="1s")
+    config = Path(command.argv[-1])
+    config.write_text(config.read_text().replace(f"max_file_store: {max_store(folder)}", "max_file_store: 1GB"))
+
+    async def declare() -> None:
+        async with await Bus.connect(servers.nats_url(port), "test") as bus:
+            await bus.declare(blobs_bytes=10**8, streams_bytes=10**8)
+
+    with running(command, port, tmp_path / "nats.log"), structlog.testing.capture_logs() as logs:
+        asyncio.run(asyncio.wait_for(declare(), 60))
+    named = [entry["stream"] for entry in logs if entry["event"] == "stream_not_updated"]
+    assert sorted(named) == sorted(stream.name for stream in streams.STREAMS)
+    assert {entry["event"] for entry in logs} == {"stream_not_updated", "streams_not_bounded", "blobs_not_bounded"}
 
 
 def test_disk_that_was_full_and_has_room_is_reported_once(tmp_path: Path) -> None:
