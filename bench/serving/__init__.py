@@ -8,6 +8,7 @@ Each writes bench/results/serving-NAME.json.
     greedy       answers of versions are those of transformers and PEFT with the adapter from `adapter.tar`
     disconnects  clients that go: their requests end in the engine, and the ledger has what they were given
     kills        the ledger is the sum of what clients were told, while engine, scheduler and gateway are killed
+    contended    first tokens of one tenant beside a burst of another, rollouts of more adapters than have places, a slow reader
     failover     streams survive the death of the replica that samples them
 
 Layout    stacks.py a stack that serves · http.py a client · overheard.py tokens of each request, as NATS carried them

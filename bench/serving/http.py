@@ -61,11 +61,11 @@ async def ask(client: aiohttp.ClientSession, url: str, path: str, body: dict[str
 
 
 async def events(
-    client: aiohttp.ClientSession, url: str, path: str, body: dict[str, Any], found: Answer | None = None
+    client: aiohttp.ClientSession, url: str, path: str, body: dict[str, Any], found: Answer | None = None, *, tenant: str = TENANT
 ) -> AsyncGenerator[dict[str, Any]]:
     """Events of a stream but the last, `[DONE]`; of an error its body."""
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    async with client.post(f"{url}{path}", params={"tenant": TENANT}, json=asked) as response:
+    async with client.post(f"{url}{path}", params={"tenant": tenant}, json=asked) as response:
         _begin(found or Answer(), response)
         if response.status != 200:
             yield await response.json()

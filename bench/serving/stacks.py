@@ -31,12 +31,13 @@ READY_S = 120.0
 
 
 @contextmanager
-def pools_file(sequences: int = SEQUENCES, adapters: int = 4) -> Generator[Path]:
-    """The tiny pool, which serves."""
+def pools_file(sequences: int = SEQUENCES, adapters: int = 4, *, kv_cache_gib: float | None = None) -> Generator[Path]:
+    """The tiny pool, which serves. `kv_cache_gib`: None for that of the repository's file."""
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         path = Path(folder) / "pools.toml"
         text = (ROOT / "pools.toml").read_text().replace('"models/tiny"', f'"{ROOT / "models/tiny"}"')
         head, name, rest = text.partition(f"[{POOL}.serving]")
+        head = head if kv_cache_gib is None else re.sub(r"kv_cache_gib = \S+", f"kv_cache_gib = {kv_cache_gib}", head, count=1)
         rest = re.sub(r"sequences = \d+\nadapters = \d+", f"sequences = {sequences}\nadapters = {adapters}", rest, count=1)
         path.write_text(head + name + rest)
         assert tomllib.loads(path.read_text())[POOL]["serving"] == {"sequences": sequences, "adapters": adapters}
@@ -44,7 +45,9 @@ def pools_file(sequences: int = SEQUENCES, adapters: int = 4) -> Generator[Path]
 
 
 @contextmanager
-def serving_stack(*, samplers: int = 1, gateways: int = 1, without_model: bool = False) -> Generator["Serving"]:
+def serving_stack(
+    *, samplers: int = 1, gateways: int = 1, without_model: bool = False, kv_cache_gib: float | None = None
+) -> Generator["Serving"]:
     """`without_model`: no replicas of the services that need one, which something else stands in for."""
     ports = [servers.free_port() for _ in range(gateways - 1)]
 
@@ -57,7 +60,7 @@ def serving_stack(*, samplers: int = 1, gateways: int = 1, without_model: bool =
             services.append(first.model_copy(update={"name": name, "env": first.env | own}))
         return plan.model_copy(update={"services": services})
 
-    with pools_file() as pools, local_stack(pools, samplers=samplers, changed=changed) as stack:
+    with pools_file(kv_cache_gib=kv_cache_gib) as pools, local_stack(pools, samplers=samplers, changed=changed) as stack:
         assert stack.gateway is not None
         yield Serving(stack, [stack.gateway.url, *(f"http://127.0.0.1:{port}" for port in ports)])
 

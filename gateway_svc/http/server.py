@@ -14,6 +14,9 @@ from common.errors import Fatal
 from gateway_svc.settings import GatewaySettings
 
 BACKLOG = 2048
+"""Connections that wait in the kernel until they are accepted."""
+ACCEPTED_AT_ONCE = 8
+"""Connections accepted between two turns of requests that run: asyncio would accept BACKLOG of them, which takes it some 300 ms."""
 VANISHED_MS = 30_000
 """Time without an acknowledgement after which the kernel ends a connection: a client that vanished is not streamed to for ever."""
 ENDING_S = 2
@@ -35,12 +38,14 @@ class GatewayServer(Server):
                 protocol,
                 sock=each,
                 ssl=config.ssl,
-                backlog=config.backlog,
+                backlog=ACCEPTED_AT_ONCE,
                 ssl_handshake_timeout=limit_s,
                 ssl_shutdown_timeout=limit_s,
             )
             for each in sockets
         ]
+        for each in sockets:
+            each.listen(config.backlog)  # asyncio has set the kernel's to what it accepts at once
         self.started = True
 
     @contextmanager
