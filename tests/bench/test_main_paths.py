@@ -39,6 +39,7 @@ SMALL: dict[str, str] = {
     "slow_tools": "--steps 1 --environment 0.1",
     "soak": "--minutes 0.2",
     "stack": "--steps 1 --tasks 1",
+    "start_up": "--runs 1 --idle-s 1",
     "tenancy": "--connects 2 --submits 2 --asks 2 --downloads 1 --mib 1 --steps 1 --runs 1",
     "train_tokens": "--gpu-gib 80 --shares 0.4",
     "trainer_overhead": "--groups 1 --size 2 --seconds 0.5 --repeats 1",
