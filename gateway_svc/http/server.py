@@ -65,6 +65,9 @@ class TimelyProtocol(H11Protocol):
         if connection is not None:
             with suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_MS)
+                # asyncio sets it only where the listening socket names its protocol, and a header and its body are two writes: the second
+                # would wait 40 ms for the client to acknowledge the first.
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._expect_header()
 
     def data_received(self, data: bytes) -> None:

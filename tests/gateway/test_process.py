@@ -3,6 +3,7 @@
 import asyncio
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from gateway_svc.drain import Drain
 from gateway_svc.http.application import all_families, application
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Gateway
+from gateway_svc.http.server import TimelyProtocol
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import Problem
 from gateway_svc.settings import GatewaySettings
@@ -116,6 +118,20 @@ async def test_nats_away_and_back(database_url: str, tmp_path: Path) -> None:
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert (alive.status_code, unready.status_code) == (200, 503)
     assert again.status_code in (201, 202)
+
+
+async def test_no_write_waits_until_the_client_has_acknowledged_the_last(bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Header and body are two writes, and so are two events: with Nagle's algorithm the second may wait 40 ms."""
+    made, at_once = TimelyProtocol.connection_made, list[int]()
+
+    def connection_made(self: TimelyProtocol, transport: asyncio.Transport) -> None:
+        made(self, transport)
+        at_once.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(TimelyProtocol, "connection_made", connection_made)
+    async with gateway(bus, nats_url, until_ready=False) as address, httpx.AsyncClient(base_url=address) as door:
+        assert (await door.get("/healthz")).status_code == 200
+    assert set(at_once) == {1}
 
 
 async def test_gateway_ends_tls_by_itself(bus: Bus, nats_url: str, tmp_path: Path) -> None:
