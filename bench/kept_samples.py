@@ -17,7 +17,7 @@ from trainer_svc.algorithm import step as step_module
 from trainer_svc.algorithm.kept_attempts import KeptAttempts, kept_attempts
 
 ALLOWED = 0.01
-"""Of a step's time."""
+"""Share of a step's time that is allowed."""
 
 
 def main() -> None:

@@ -123,7 +123,7 @@ async def beside(hosts: HostPool, bomb: str, seconds: float) -> list[float]:
 
 
 BOUNDS: dict[str, Any] = {"memory_mib": 1024, "scratch_mib": 128, "max_processes": 64}
-"""Of both hosts. `Any`: of several fields."""
+"""Bounds of both hosts. `Any`: of several fields."""
 
 
 async def measure(seconds: float, rounds: int) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MISSING = -(2**31)
-"""In place of milliseconds: the stage has not ended."""
+"""Value of a stage that has not ended."""
 RECORD = np.dtype([("version", "<i4"), ("admitted_s", "<f8"), ("ms", "<i4", (5,))])
 """A step, in 32 bytes: the version that it made; the Unix time at which its first group was admitted; and, in milliseconds after that, when
 the last group was sampled, the batch was formed, the trainer began, it ended (these two by its own clock), and the task got the version."""

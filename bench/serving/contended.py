@@ -28,7 +28,7 @@ from marlaas.client import Client
 OTHER = "globex"
 TOKENS = 16
 PAUSE_S = 0.1
-"""Between two requests of the tenant that is measured."""
+"""Pause between two requests of the tenant that is measured."""
 STREAM_TOKENS = 200
 WIDE = {"n": 8, "max_tokens": 400, "logprobs": 20}
 """An answer of several MB, more than the sockets' buffers take."""

@@ -27,7 +27,7 @@ from rollout_svc.chat import Chat
 RATE = 50
 WARM_S = 2.0
 MARK = b'"content":"'
-"""Before the text of an event."""
+"""Prefix of the text of an event."""
 ARMS = ((10, 1), (100, 1), (200, 1), (100, 2), (200, 2))
 """Streams and gateway processes."""
 

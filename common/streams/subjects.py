@@ -113,7 +113,7 @@ def sample(pool: str, task: str, trajectory: str) -> str:
 SHARD = "0"
 """The only part of a pool's replicas so far."""
 BASE_MODEL = "_base"
-"""In place of the task in a subject of serving: the pool's base model. No task can have this name."""
+"""Task in a subject of serving: the pool's base model. No task can have this name."""
 
 
 def serve(pool: str, task: str | None, request: str) -> str:
@@ -167,9 +167,9 @@ ASKS = "ask.*.*"
 ASK_QUEUE = "scheduler"
 """Queue group of the scheduler's replicas: one of them answers."""
 EVERY_TENANT = "_all"
-"""In place of the tenant in a subject of `ask`: all of them, for the operator. No tenant can have this name."""
+"""Tenant in a subject of `ask`: all of them, for the operator. No tenant can have this name."""
 OPERATOR = "_operator"
-"""In place of a tenant in lists by tenant: tasks that the operator has submitted. No tenant can have this name."""
+"""Tenant in lists by tenant: tasks that the operator has submitted. No tenant can have this name."""
 
 
 def ask(tenant: str | None, verb: str) -> str:

@@ -27,7 +27,7 @@ MAX_STREAMS = 1000
 MAX_WAITING_BYTES = 32 * 1024 * 1024
 """Bytes of requests that no replica has taken; those of all gateways share the stream REQUESTS."""
 TENANTS_SHARE = 0.5
-"""Of these bytes, the maximum of one tenant: another's requests find room."""
+"""Maximum share of these bytes of one tenant: another's requests find room."""
 MAX_ATTEMPTS = 8
 RESUME_S = 5.0
 """Seconds in which another replica must go on with a stream that has begun."""

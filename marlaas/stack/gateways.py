@@ -9,7 +9,7 @@ from marlaas.stack.state_files import Gateway, Stack, StackError
 PORT, HOST, CERTIFICATE, DRAIN = (f"MARLAAS_GATEWAY_{name}" for name in ("PORT", "HOST", "TLS_CERT", "DRAIN_S"))
 """Settings of the gateway (gateway_svc/settings.py)."""
 DRAIN_S = "10"
-"""Below the time that the supervisor gives a process to end: a stack that stops has nobody left who answers a chat."""
+"""Less than the time that the supervisor gives a process to end: a stack that stops has nobody left who answers a chat."""
 DASHBOARD = "/ui"
 """Where the gateway has its pages."""
 WILDCARDS = ("0.0.0.0", "::")

@@ -24,7 +24,7 @@ from rollout_svc.serving.reply import Reply
 SERVED_TOKENS = Metric("marlaas_rollout_served_tokens_total", "Tokens that requests to versions got")
 
 NO_KEY = "_"
-"""In place of the key, on a server without keys."""
+"""Key of requests on a server without keys."""
 Sample = Callable[[StreamRequest], AsyncGenerator[StreamPart]]
 """`engine_stream.stream` of an engine."""
 

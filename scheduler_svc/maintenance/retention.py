@@ -19,7 +19,7 @@ from scheduler_svc.store.queries.expiry import EndedTask
 from scheduler_svc.store.tenancy.audit import Actor, accepted
 
 BY_RETENTION = 0
-"""In place of the job that requested a deletion."""
+"""Request of deletions that no job asked for."""
 
 log = structlog.get_logger()
 

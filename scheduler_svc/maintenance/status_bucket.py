@@ -20,7 +20,7 @@ ROOM_SHARE = 0.6
 """Share of the bound at which no more are."""
 BATCH_SIZE = 500
 KEY = "statuses"
-"""Of the entry in the bucket `history` that says which statuses may be missing."""
+"""Entry in the bucket `history` that says which statuses may be missing."""
 
 log = structlog.get_logger()
 

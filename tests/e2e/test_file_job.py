@@ -61,7 +61,7 @@ def test_job_on_an_uploaded_file_learns_and_what_it_names_answers(data: Path) ->
         assert job.fine_tuned_model == f"{job.id}@{STEPS}"
 
         evaluations = client.get(f"/tasks/{job.id}/evaluations", cast_to=object)
-        rewards = [one["reward"] for one in evaluations["data"]]  # pyright: ignore[reportIndexIssue]
+        rewards = [one["report"]["reward"] for one in evaluations["evaluations"]]  # pyright: ignore[reportIndexIssue]
         print(f"reward on held-out rows: {rewards}")
         assert rewards[-1] - rewards[0] >= 0.2
         assert len(list(client.fine_tuning.jobs.list_events(job.id))) > STEPS

@@ -14,7 +14,7 @@ from scheduler_svc.store.tables import dead_letters, replicas, steps, stored_blo
 ALIVE = text("interval '15 seconds'")
 """Age of a replica's last report below which it counts as alive, as in the view `stage_health`."""
 _SENDER = literal_column("split_part(dead_letters.subject, '.', 3)", Text)
-"""Of a job's dead letter, in the words of the index."""
+"""Sender of a job's dead letter, in the words of the index."""
 
 
 async def failures(connection: AsyncConnection, tenant: str | None, task: str | None, *, after: int, most: int) -> list[FailedMessage]:

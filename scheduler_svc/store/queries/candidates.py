@@ -82,7 +82,7 @@ async def has_admissible_work(connection: AsyncConnection, *, lock: int) -> Admi
 
 _LIMITS = tuple(limit_of(name).label(name) for name in ("max_sequences", "max_pool_sequences", "max_pool_tokens"))
 _SEPARATOR = "/"
-"""Between tenant and pool of a place; no name has it."""
+"""Separator of tenant and pool of a place; no name has it."""
 _of_a_place = tasks.c.tenant + literal_column(f"'{_SEPARATOR}'") + tasks.c.pool
 _not_left_out = (
     tasks.c.pool == any_of("pools"),
