@@ -108,7 +108,7 @@ class ServeRequest(Message, kind="serve-request.1"):
 
 
 MIN_LOGPROB = -9999.0
-"""Lowest log-probability: minus infinity, which JSON does not have."""
+"""Log-probability that stands for minus infinity, which JSON does not have."""
 
 
 class TopToken(Value):
