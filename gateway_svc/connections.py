@@ -85,7 +85,7 @@ class KeyAccess:
         self._connected: dict[str, _Connected] = {}
         """By the digest of the key's text."""
         self._attending: set[asyncio.Task[None]] = set()
-        keys.removed = self._end
+        keys.on_removal(self._end)
 
     @property
     def connections(self) -> int:

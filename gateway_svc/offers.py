@@ -13,6 +13,9 @@ class Offers:
     def update(self, pools: Sequence[PoolOffer]) -> None:
         self._pools = pools
 
+    def has(self, pool: str) -> bool:
+        return any(one.name == pool for one in self._pools)
+
     def check(self, pool: str) -> None:
         """Raises: Problem at once for a pool that serves no version, where the request would wait for nobody."""
         if not any(one.name == pool and one.serves is False for one in self._pools):

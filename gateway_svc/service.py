@@ -14,6 +14,7 @@ from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.server import listener, server
 from gateway_svc.keys import HttpKeys
 from gateway_svc.offers import Offers
+from gateway_svc.openai.base_models import BaseModels
 from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.openai.sampling.replicas import Replicas
 from gateway_svc.readiness import keep_readiness
@@ -50,7 +51,8 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
     serving = Serving(bus, settings.replica)
     offers = Offers()
     sampler = sampler or Replicas(serving, offers, bus.clock.now_s, settings.first_token_s)
-    gateway = Gateway(settings, bus, access, running.health, sampler, serving.texts)
+    bases = BaseModels(bus, offers)
+    gateway = Gateway(settings, bus, access, running.health, sampler, serving.texts, bases=bases)
     report = ReplicaReport(replica=settings.replica, service="gateway")
     http = server(application(gateway, all_families()), settings)
     with listener(settings) as socket:
@@ -61,6 +63,7 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
             others = [
                 runners.create_task(serving.run()),
                 runners.create_task(gateway.limiter.run()),
+                runners.create_task(bases.run()),
                 runners.create_task(report_replica(bus, lambda: report)),
             ]
             try:

@@ -93,6 +93,7 @@ def trainer(deployment: Deployment) -> list[Row]:
 def gateway(deployment: Deployment) -> list[Row]:
     """Jobs, questions and events go over connections of the callers' own keys; it asks for pools, to learn whether a scheduler answers."""
     found = [CLOCK, *rows.watches(streams.HTTP_KEYS_BUCKET), *rows.watches(streams.REPLICAS_BUCKET), *_reports("gateway")]
+    found += rows.watches(streams.ALIASES_BUCKET)
     found += rows.publishes(streams.ask(None, "pools"), streams.ask("*", "terms"), streams.value_subject(streams.HTTP_USE_BUCKET, "*.*"))
     found += rows.looks_up(streams.HTTP_USE_BUCKET)
     found += rows.publishes(*(streams.serve(pool, "*", "*") for pool in deployment.pools), streams.cancels("*"), streams.served("*", "*"))

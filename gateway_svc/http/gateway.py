@@ -18,6 +18,7 @@ from gateway_svc.drain import Drain
 from gateway_svc.limits.account import Standing
 from gateway_svc.limits.limiter import Limiter
 from gateway_svc.limits.window import Rate
+from gateway_svc.openai.base_models import BaseModels
 from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.problems import Problem, forbidden, roles_of_job, roles_of_question
 from gateway_svc.samples import all_ids
@@ -43,6 +44,8 @@ class Gateway:
     sampler: Sampler
     texts: Texts | None = None
     """None: tokens are shown as ids."""
+    bases: BaseModels | None = None
+    """None: the scheduler is asked for each name."""
     drain: Drain = field(default_factory=Drain)
 
     @cached_property

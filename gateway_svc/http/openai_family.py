@@ -93,7 +93,7 @@ class Sampling:
         """Raises: Problem when there is no such model or tenant, the role may not spend, or a budget is used up."""
         check_job(caller, "submit")  # both cost the tenant
         gateway = gateway_of(request)
-        target = (await resolve(caller.door, model)).target(caller)
+        target = (await resolve(caller.door, model, gateway.bases)).target(caller)
         if (terms := await gateway.limiter.check_sampling(target.tenant)) is not None:
             target = replace(target, weight=terms.weight)
         held: list[ServingEnded] = []

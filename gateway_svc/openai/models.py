@@ -26,6 +26,7 @@ from common.messages import (
 )
 from common.messages.asks import MAX_VERSION
 from gateway_svc.access import Caller
+from gateway_svc.openai.base_models import BaseModels
 from gateway_svc.openai.errors import model_not_found
 from gateway_svc.openai.model_names import PlainName, VersionName, name_of, parse_name
 from gateway_svc.openai.sampling.order import Target
@@ -72,9 +73,11 @@ class Resolved:
         return Target(self.model, tenant, self.pool, self.adapter)
 
 
-async def resolve(door: Door, name: str) -> Resolved:
-    """Raises: Problem 404 for what the tenant has not; as `Door.ask`."""
+async def resolve(door: Door, name: str, bases: BaseModels | None = None) -> Resolved:
+    """`bases`: answers for base models without a question. Raises: Problem 404 for what the tenant has not; as `Door.ask`."""
     found = parse_name(name)
+    if isinstance(found, PlainName) and bases is not None and bases.has(door.tenant, found.name):
+        return Resolved(found.name, found.name, None, None)
     return await (_plain(door, found.name) if isinstance(found, PlainName) else _version(door, found))
 
 

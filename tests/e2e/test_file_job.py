@@ -20,7 +20,7 @@ FIELDS = {
     "lora": {"rank": 8},
     "optimizer": {"learning_rate": 2e-3},
     "algorithm": {"advantage": "dr_grpo", "max_staleness": 1},
-    "evaluation": {"every": STEPS, "prompts": len(HELD_OUT)},
+    "evaluation": {"every": STEPS, "prompts": len(HELD_OUT), "attempts": 4, "temperature": 1.0},
 }
 GRADER = {"type": "string_check", "name": "exact", "operation": "eq", "input": "{{sample.output_text}}", "reference": "{{item.answer}}"}
 

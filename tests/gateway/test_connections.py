@@ -19,6 +19,9 @@ KEY = SimpleNamespace(digest=digest_of(TEXT), token="a.b.c", tenant="acme", role
 class Keys:
     """One key, which is valid."""
 
+    def on_removal(self, call: object) -> None:
+        """Nothing is ever revoked."""
+
     def find(self, digest: str) -> object:
         return KEY if digest == KEY.digest else None
 
