@@ -29,8 +29,10 @@ from scheduler_svc.lifecycle.termination import void_live_groups
 from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import RELAY_LOCK, Database
-from scheduler_svc.store.queries import aliases, announcements, dead_letters, groups, outbox, packages, steps, tasks
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries import dead_letters, outbox
+from scheduler_svc.store.queries.tenancy import aliases, packages
+from scheduler_svc.store.queries.training import announcements, groups, steps, tasks
+from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
 from scheduler_svc.store.tenancy import keys
 from scheduler_svc.store.transaction import OutboxMessage, Transaction

@@ -48,8 +48,10 @@ from scheduler_svc.maintenance.tenant_deletion import TenantDeletion
 from scheduler_svc.samples import StoredSamples
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import evaluations, groups, ledger, replicas, served, tasks
-from scheduler_svc.store.queries.shares import work_in_flight
+from scheduler_svc.store.queries import replicas
+from scheduler_svc.store.queries.fairness.shares import work_in_flight
+from scheduler_svc.store.queries.tenancy import ledger, served
+from scheduler_svc.store.queries.training import evaluations, groups, tasks
 from scheduler_svc.store.transaction import Transaction
 from scheduler_svc.webhooks.post import Post
 from scheduler_svc.webhooks.sender import WebhookSender

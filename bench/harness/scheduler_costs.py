@@ -93,7 +93,7 @@ async def run_tasks(database: Any, count: int, *, one_tenant: bool) -> None:
     """Write running tasks that may admit groups, of one tenant or each of its own."""
     from sqlalchemy import text
 
-    from scheduler_svc.store.queries import tasks
+    from scheduler_svc.store.queries.training import tasks
 
     async with database.transaction() as tx:
         for number in range(count):
@@ -156,7 +156,7 @@ async def _past(url: str, count: int) -> dict[str, float]:
     from scheduler_svc.handlers import weight_updates
     from scheduler_svc.maintenance import garbage_collector
     from scheduler_svc.store.database import Database
-    from scheduler_svc.store.queries import steps, tasks
+    from scheduler_svc.store.queries.training import steps, tasks
 
     spec = parse_spec(submission("t", Work(1, count + 10, 2, 8, 1, 64)).message.spec)  # pyright: ignore
     async with await Database.connect(url) as database:

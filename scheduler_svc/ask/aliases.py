@@ -2,7 +2,7 @@
 
 from common.messages import AliasesAnswer, AskAliases
 from scheduler_svc.ask.question import Question, cursor_of_names, names_after, page
-from scheduler_svc.store.queries import aliases
+from scheduler_svc.store.queries.tenancy import aliases
 
 MOST = 200
 """Maximum aliases of a page."""

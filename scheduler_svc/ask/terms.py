@@ -4,7 +4,7 @@ from common.errors import Reject
 from common.messages import AskTerms, SpentBudget, TermsAnswer
 from scheduler_svc.ask.question import Question
 from scheduler_svc.store.billing import budgets
-from scheduler_svc.store.queries import tenants
+from scheduler_svc.store.queries.tenancy import tenants
 from scheduler_svc.store.tenancy import limits
 
 

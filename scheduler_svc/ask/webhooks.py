@@ -2,7 +2,7 @@
 
 from common.messages import AskWebhooks, WebhooksAnswer
 from scheduler_svc.ask.question import Question, cursor_of_names, names_after, page
-from scheduler_svc.store.queries import webhooks
+from scheduler_svc.store.queries.tenancy import webhooks
 
 MOST = 20
 """Maximum webhooks of a page."""

@@ -15,10 +15,11 @@ from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.group_messages import new_group, open_training_group
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.database import ADMISSION_LOCK
-from scheduler_svc.store.queries import candidates, groups, shares, tasks
-from scheduler_svc.store.queries.candidates import NOTHING, LeftOut
-from scheduler_svc.store.queries.groups import NewGroup
-from scheduler_svc.store.queries.shares import Charge, work_in_flight
+from scheduler_svc.store.queries.fairness import candidates, shares
+from scheduler_svc.store.queries.fairness.candidates import NOTHING, LeftOut
+from scheduler_svc.store.queries.fairness.shares import Charge, work_in_flight
+from scheduler_svc.store.queries.training import groups, tasks
+from scheduler_svc.store.queries.training.groups import NewGroup
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
 

@@ -4,8 +4,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.decisions.admission import allowance
 from scheduler_svc.decisions.scheduling_policy import TaskSnapshot
-from scheduler_svc.store.queries import groups, steps, tasks
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries.training import groups, steps, tasks
+from scheduler_svc.store.queries.training.tasks import Task
 
 
 async def task_snapshots(connection: AsyncConnection) -> list[TaskSnapshot]:

@@ -15,7 +15,7 @@ from common.messages import AdapterRef, DeadLetter, HttpKey, Settlement, Statuse
 from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.handlers.dead_letters import concerns_dead_letter
 from scheduler_svc.maintenance import status_bucket
-from scheduler_svc.store.queries import packages
+from scheduler_svc.store.queries.tenancy import packages
 from scheduler_svc.store.states import TaskState, TrajectoryState
 from scheduler_svc.store.tables import dead_letters, steps, tasks, trajectories
 from scheduler_svc.store.tenancy.keys import RecordedHttpKey, http_keys

@@ -14,9 +14,11 @@ from scheduler_svc.lifecycle.aliases import post_aliases, post_removal
 from scheduler_svc.lifecycle.kept_adapters import kept_adapter
 from scheduler_svc.store.asked import progress
 from scheduler_svc.store.asked.progress import AskedTask
-from scheduler_svc.store.queries import aliases, deleted, tasks
-from scheduler_svc.store.queries.aliases import Alias
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries.retention import deleted
+from scheduler_svc.store.queries.tenancy import aliases
+from scheduler_svc.store.queries.tenancy.aliases import Alias
+from scheduler_svc.store.queries.training import tasks
+from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import Transaction
 

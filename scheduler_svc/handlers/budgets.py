@@ -7,7 +7,7 @@ from common.bus import Delivery
 from common.messages import SetBudget, as_json
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.store.billing import budgets
-from scheduler_svc.store.queries import tenants
+from scheduler_svc.store.queries.tenancy import tenants
 from scheduler_svc.store.tenancy.audit import accepted, refused
 
 log = structlog.get_logger()

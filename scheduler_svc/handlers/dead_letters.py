@@ -23,9 +23,11 @@ from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.packages import settle
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task, void_and_refund
-from scheduler_svc.store.queries import dead_letters, deleted, groups, tasks
+from scheduler_svc.store.queries import dead_letters
+from scheduler_svc.store.queries.retention import deleted
 from scheduler_svc.store.queries.sql.parameters import GroupKey
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries.training import groups, tasks
+from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
 from scheduler_svc.store.tenancy.audit import Actor, Refused, accepted, actor_of, refused, rejected
 from scheduler_svc.store.transaction import Transaction

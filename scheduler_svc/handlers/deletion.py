@@ -15,7 +15,9 @@ from common.bus import Delivery
 from common.messages import ControlTask, DeleteTenant, PruneTasks
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended, lock_with_source
-from scheduler_svc.store.queries import aliases, deleted, storage, tasks
+from scheduler_svc.store.queries.retention import deleted, storage
+from scheduler_svc.store.queries.tenancy import aliases
+from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import Transaction
 

@@ -14,7 +14,8 @@ from scheduler_svc.lifecycle.environment_resolution import request_waiting_check
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task
-from scheduler_svc.store.queries import tasks, tenants
+from scheduler_svc.store.queries.tenancy import tenants
+from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.tenancy import audit
 from scheduler_svc.store.transaction import Transaction

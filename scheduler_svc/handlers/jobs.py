@@ -35,7 +35,8 @@ from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.lifecycle.warm_start import starting_adapter
 from scheduler_svc.store.billing import budgets
-from scheduler_svc.store.queries import deleted, tasks
+from scheduler_svc.store.queries.retention import deleted
+from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.tenancy import keys, limits
 from scheduler_svc.store.tenancy.audit import Actor, accepted, refused

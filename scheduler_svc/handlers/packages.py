@@ -19,8 +19,8 @@ from scheduler_svc.lifecycle.packages import (
     request_waiting_checks,
     settle,
 )
-from scheduler_svc.store.queries import packages
-from scheduler_svc.store.queries.packages import Package
+from scheduler_svc.store.queries.tenancy import packages
+from scheduler_svc.store.queries.tenancy.packages import Package
 from scheduler_svc.store.states import PackageState
 from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import Transaction

@@ -17,12 +17,13 @@ from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.accounting import settle_accounts
 from scheduler_svc.lifecycle.termination import void_and_refund
-from scheduler_svc.store.queries import groups, members, shares, tasks
-from scheduler_svc.store.queries.evaluations import MemberOutcome
-from scheduler_svc.store.queries.groups import DecidedGroup, EndedGroup
-from scheduler_svc.store.queries.members import ScoredMember
+from scheduler_svc.store.queries.fairness import shares
 from scheduler_svc.store.queries.sql.parameters import GroupKey
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries.training import groups, members, tasks
+from scheduler_svc.store.queries.training.evaluations import MemberOutcome
+from scheduler_svc.store.queries.training.groups import DecidedGroup, EndedGroup
+from scheduler_svc.store.queries.training.members import ScoredMember
+from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import VoidReason
 from scheduler_svc.store.transaction import Transaction
 

@@ -7,8 +7,9 @@ from common.bus import Delivery
 from common.errors import Reject
 from common.messages import ServingEnded
 from scheduler_svc.handlers.context import HandlerContext
-from scheduler_svc.store.queries import served, shares
-from scheduler_svc.store.queries.served import Usage
+from scheduler_svc.store.queries.fairness import shares
+from scheduler_svc.store.queries.tenancy import served
+from scheduler_svc.store.queries.tenancy.served import Usage
 from scheduler_svc.store.transaction import Transaction
 
 

@@ -9,7 +9,8 @@ from common.bus import Delivery
 from common.limits import NO_LIMIT, Limit
 from common.messages import SetTenant
 from scheduler_svc.handlers.context import HandlerContext, sender_of
-from scheduler_svc.store.queries import deleted, tenants
+from scheduler_svc.store.queries.retention import deleted
+from scheduler_svc.store.queries.tenancy import tenants
 from scheduler_svc.store.tenancy.audit import accepted, refused
 from scheduler_svc.store.transaction import Transaction
 

@@ -7,7 +7,7 @@ from common.bus import Delivery
 from common.errors import Reject
 from common.messages import MAX_WEBHOOKS, DeleteWebhook, SetWebhook
 from scheduler_svc.handlers.context import HandlerContext, sender_of
-from scheduler_svc.store.queries import webhooks
+from scheduler_svc.store.queries.tenancy import webhooks
 from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import Transaction
 from scheduler_svc.webhooks.addresses import parse_url

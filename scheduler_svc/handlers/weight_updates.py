@@ -16,11 +16,12 @@ from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.task_events import emit_warnings, publish_status
 from scheduler_svc.lifecycle.termination import end_task
-from scheduler_svc.store.queries import announcements, ledger, steps, tasks
-from scheduler_svc.store.queries.announcements import AnnouncedTask
-from scheduler_svc.store.queries.progress import TaskProgress, progress_of
-from scheduler_svc.store.queries.steps import StepSummary
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries.tenancy import ledger
+from scheduler_svc.store.queries.training import announcements, steps, tasks
+from scheduler_svc.store.queries.training.announcements import AnnouncedTask
+from scheduler_svc.store.queries.training.progress import TaskProgress, progress_of
+from scheduler_svc.store.queries.training.steps import StepSummary
+from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from common import streams
 from common.messages import alias_key
-from scheduler_svc.store.queries import aliases
-from scheduler_svc.store.queries.aliases import Alias
+from scheduler_svc.store.queries.tenancy import aliases
+from scheduler_svc.store.queries.tenancy.aliases import Alias
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
 

@@ -19,8 +19,8 @@ from common.jsonl import RowChecker, WrongRow
 from common.messages import PART_BYTES, as_json, file_id, files_in
 from common.spec import TaskSpec
 from scheduler_svc.lifecycle.packages import OTHER_DIGEST, emit, tell
-from scheduler_svc.store.queries import packages
-from scheduler_svc.store.queries.packages import Key, Package
+from scheduler_svc.store.queries.tenancy import packages
+from scheduler_svc.store.queries.tenancy.packages import Key, Package
 from scheduler_svc.store.states import PackageState
 from scheduler_svc.store.transaction import Transaction
 

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.errors import Reject
 from common.messages import OWN_FAMILY, BlobRef, is_own, own_name
 from common.spec import OWN_PATTERN, TaskSpec
-from scheduler_svc.store.queries import packages
+from scheduler_svc.store.queries.tenancy import packages
 
 MAX_NAMED = 10
 """Maximum environments that a refusal names."""

@@ -31,8 +31,8 @@ from common.messages import (
 from common.spec import OWN_PATTERN
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.store.asked.packages import NO_REPLICA
-from scheduler_svc.store.queries import packages
-from scheduler_svc.store.queries.packages import MAX_REQUESTS, Key, Package
+from scheduler_svc.store.queries.tenancy import packages
+from scheduler_svc.store.queries.tenancy.packages import MAX_REQUESTS, Key, Package
 from scheduler_svc.store.states import PackageKind, PackageState
 from scheduler_svc.store.tenancy import limits
 from scheduler_svc.store.tenancy.audit import Actor, accepted, refused

@@ -16,7 +16,7 @@ from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.billing.budgets import Standing, WaitingTask
-from scheduler_svc.store.queries import tasks
+from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
 

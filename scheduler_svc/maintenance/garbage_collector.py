@@ -34,10 +34,13 @@ from scheduler_svc.lifecycle.kept_adapters import held_by_others
 from scheduler_svc.maintenance import serving_requests
 from scheduler_svc.samples import StoredSamples
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import deleted, evaluations, outbox, packages, steps, tasks
-from scheduler_svc.store.queries import storage as stored_blobs
-from scheduler_svc.store.queries.steps import StepBlob
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries import outbox
+from scheduler_svc.store.queries.retention import deleted
+from scheduler_svc.store.queries.retention import storage as stored_blobs
+from scheduler_svc.store.queries.tenancy import packages
+from scheduler_svc.store.queries.training import evaluations, steps, tasks
+from scheduler_svc.store.queries.training.steps import StepBlob
+from scheduler_svc.store.queries.training.tasks import Task
 
 EXPIRED = {"adapter": "adapters", "checkpoint": "checkpoints", "batch": "batches"}
 """Kind of a blob → kind of data that a tenant's retention names."""

@@ -9,8 +9,8 @@ from common.blobs import Blobs
 from common.bus import Bus
 from scheduler_svc.lifecycle.packages import finish_deletion, give_up
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import packages
-from scheduler_svc.store.queries.packages import Key
+from scheduler_svc.store.queries.tenancy import packages
+from scheduler_svc.store.queries.tenancy.packages import Key
 from scheduler_svc.store.states import PackageState
 
 UPLOADING_S = 3_600.0

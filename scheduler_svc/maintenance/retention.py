@@ -13,9 +13,9 @@ from scheduler_svc.decisions.expiry import LEAD_S, expiry
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import expiry as queries
-from scheduler_svc.store.queries import tasks
-from scheduler_svc.store.queries.expiry import EndedTask
+from scheduler_svc.store.queries.retention import expiry as queries
+from scheduler_svc.store.queries.retention.expiry import EndedTask
+from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.tenancy.audit import Actor, accepted
 
 BY_RETENTION = 0

@@ -7,7 +7,7 @@ from common.bus import Bus
 from common.errors import Reject
 from common.messages import ServeRequest
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import deleted
+from scheduler_svc.store.queries.retention import deleted
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from common.bus import Bus
 from common.messages import StatusesRemoved
 from common.streams import HISTORY_BUCKET, TASKS_BUCKET
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import tasks
+from scheduler_svc.store.queries.training import tasks
 
 FULL_SHARE = 0.8
 """Share of the bound from which on statuses are removed."""

@@ -21,8 +21,10 @@ from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.maintenance.garbage_collector import POSTPONED_S, GarbageCollector, log_postponed
 from scheduler_svc.maintenance.packages import delete_packages_of
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import deleted, tasks, webhooks
-from scheduler_svc.store.queries.deleted import DeletedTenant
+from scheduler_svc.store.queries.retention import deleted
+from scheduler_svc.store.queries.retention.deleted import DeletedTenant
+from scheduler_svc.store.queries.tenancy import webhooks
+from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.tenancy import keys
 from scheduler_svc.store.tenancy.audit import Actor, accepted

@@ -13,7 +13,7 @@ from scheduler_svc.decisions.task_end import MIN_FAILURES_TO_FAIL
 from scheduler_svc.handlers import scores
 from scheduler_svc.handlers.jobs import take_job
 from scheduler_svc.handlers.offer import Offer
-from scheduler_svc.store.queries import evaluations, groups
+from scheduler_svc.store.queries.training import evaluations, groups
 from scheduler_svc.store.states import VoidReason
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 from tests.conftest import eventually, eventually_equals

@@ -17,7 +17,7 @@ from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
 from scheduler_svc.dispatch.admission import ADMISSION_BATCH_SIZE, admit
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import evaluations, tasks
+from scheduler_svc.store.queries.training import evaluations, tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
 

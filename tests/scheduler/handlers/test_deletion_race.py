@@ -26,7 +26,7 @@ from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import tasks
+from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.tenancy.audit import Actor
 from tests.conftest import at_work, eventually
 from tests.scheduler.finished import clean, settled, stages

@@ -24,7 +24,7 @@ from scheduler_svc.decisions.evaluation_results import Attempt, pass_at_k, resul
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.maintenance.garbage_collector import needed_blobs
-from scheduler_svc.store.queries import tasks
+from scheduler_svc.store.queries.training import tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
 

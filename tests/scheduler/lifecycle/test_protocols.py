@@ -16,8 +16,8 @@ from scheduler_svc.decisions.evaluation_plan import FIRST_GROUP, FIRST_ROW, RETR
 from scheduler_svc.decisions.evaluation_results import Attempt, Standing, gain_of, result_of, standing_after
 from scheduler_svc.maintenance.garbage_collector import needed_blobs
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import evaluations, tasks
-from scheduler_svc.store.queries.candidates import evaluation_candidates
+from scheduler_svc.store.queries.fairness.candidates import evaluation_candidates
+from scheduler_svc.store.queries.training import evaluations, tasks
 from tests.scheduler.lifecycle.test_evaluations import clean, evaluates
 from tests.scheduler.stages import Stages, World, running_world, spec
 

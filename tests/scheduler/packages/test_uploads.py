@@ -14,7 +14,7 @@ from scheduler_svc.handlers import packages as handlers
 from scheduler_svc.lifecycle.packages import finish_deletion
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector
 from scheduler_svc.maintenance.packages import clean_packages
-from scheduler_svc.store.queries.packages import Key
+from scheduler_svc.store.queries.tenancy.packages import Key
 from scheduler_svc.store.transaction import Transaction
 from tests.conftest import eventually
 from tests.scheduler.packages.uploads import WHEEL, PackageStages, answer, delete, digest_of, part, parts, send, serving_own, upload

@@ -16,9 +16,11 @@ from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
 from scheduler_svc.handlers import weight_updates
 from scheduler_svc.maintenance import garbage_collector
 from scheduler_svc.store.database import ADMISSION_LOCK, Database
-from scheduler_svc.store.queries import candidates, evaluations, groups, ledger, members, steps, tasks
-from scheduler_svc.store.queries.progress import LATEST_GROUPS, progress_of
-from scheduler_svc.store.queries.shares import work_in_flight
+from scheduler_svc.store.queries.fairness import candidates
+from scheduler_svc.store.queries.fairness.shares import work_in_flight
+from scheduler_svc.store.queries.tenancy import ledger
+from scheduler_svc.store.queries.training import evaluations, groups, members, steps, tasks
+from scheduler_svc.store.queries.training.progress import LATEST_GROUPS, progress_of
 from scheduler_svc.store.transaction import Transaction
 from tests.conftest import as_role, copied_database
 from tests.scheduler.stages import spec, updated

@@ -8,8 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import AdapterRef, BlobRef, CheckpointRef, WeightUpdated, from_json
 from scheduler_svc.store.queries.sql.parameters import given
 from scheduler_svc.store.queries.sql.statement import Statement
-from scheduler_svc.store.queries.steps import SentStep
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries.training.steps import SentStep
+from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import LIVE, StepState
 from scheduler_svc.store.tables import ledger, steps, tasks
 

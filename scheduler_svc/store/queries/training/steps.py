@@ -13,7 +13,7 @@ from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, Weight
 from scheduler_svc.decisions.task_warnings import StepMetrics
 from scheduler_svc.store.queries.sql.parameters import any_of, given, in_state, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import GroupState, StepState, TrajectoryState
 from scheduler_svc.store.tables import groups, ledger, outbox, steps, tasks, trajectories
 

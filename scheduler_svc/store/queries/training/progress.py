@@ -12,7 +12,7 @@ from scheduler_svc.decisions.task_end import Failures
 from scheduler_svc.decisions.task_warnings import Stall, TaskWarning
 from scheduler_svc.store.queries.sql.parameters import given, in_state
 from scheduler_svc.store.queries.sql.statement import Statement
-from scheduler_svc.store.queries.steps import StepSummary
+from scheduler_svc.store.queries.training.steps import StepSummary
 from scheduler_svc.store.states import LIVE, EvaluationState, GroupState, StepState, TaskState, TrajectoryState, VoidReason
 from scheduler_svc.store.tables import dead_letters, evaluations, groups, ledger, steps, tasks, trajectories
 
