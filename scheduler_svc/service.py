@@ -19,8 +19,8 @@ from common.pools import Pools
 from scheduler_svc import metrics
 from scheduler_svc.ask.asks import Asks
 from scheduler_svc.ask.question import Sources
-from scheduler_svc.decisions.oversubscription import OversubscriptionController, PoolLoad
-from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.decisions.sharing.oversubscription import OversubscriptionController, PoolLoad
+from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch import admission
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.dead_letters import handle_dead_letters

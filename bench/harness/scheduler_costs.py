@@ -18,8 +18,8 @@ from bench.harness.tasks import submission
 from common.messages import TrainBatch
 from common.spec import parse_spec
 from marlaas.stack import servers
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.sharing.shares import Capacity
 
 TIMED = 40
 """Admissions and steps measured per case."""

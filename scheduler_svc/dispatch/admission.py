@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from scheduler_svc.decisions.admission import Admission, groups_to_admit, pools_with_room
-from scheduler_svc.decisions.budgets import Purse
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.decisions.money.budgets import Purse
+from scheduler_svc.decisions.sharing.admission import Admission, groups_to_admit, pools_with_room
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch.candidates import ADMISSION_BATCH_SIZE, find_candidates
 from scheduler_svc.dispatch.pace import allowance_of_task
 from scheduler_svc.dispatch.steps import send_steps_together

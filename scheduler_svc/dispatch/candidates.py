@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.min_share import min_shares
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy, allowances
-from scheduler_svc.decisions.shares import Capacity, InFlight
+from scheduler_svc.decisions.sharing.min_share import min_shares
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy, allowances
+from scheduler_svc.decisions.sharing.shares import Capacity, InFlight
 from scheduler_svc.dispatch.pace import task_snapshots
 from scheduler_svc.store.queries.fairness import candidates
 from scheduler_svc.store.queries.fairness.candidates import NOTHING, AdmissibleWork, Candidates, LeftOut

@@ -2,8 +2,8 @@
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.admission import allowance
-from scheduler_svc.decisions.scheduling_policy import TaskSnapshot
+from scheduler_svc.decisions.sharing.admission import allowance
+from scheduler_svc.decisions.sharing.scheduling_policy import TaskSnapshot
 from scheduler_svc.store.queries.training import groups, steps, tasks
 from scheduler_svc.store.queries.training.tasks import Task
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from common import crashpoints, streams
 from common.bus import Bus, Delivery
 from common.pools import Pools
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.store.database import Database

@@ -17,7 +17,7 @@ from common.bus import Bus, Delivery
 from common.errors import Reject
 from common.messages import CheckEnvironment, DeadLetter, OpenGroup, PackageChecked, ResendLetter, SampleTurns, TrainBatch, TurnsSampled
 from common.streams import KIND_HEADER
-from scheduler_svc.decisions.evaluation_plan import is_group
+from scheduler_svc.decisions.evaluation.plan import is_group
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.packages import settle

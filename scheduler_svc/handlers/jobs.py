@@ -11,7 +11,7 @@ from common.errors import Reject, Retry
 from common.messages import ControlTask, SubmitTask, shortened
 from common.pools import layers_of
 from common.spec import complete
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.access import set_access
 from scheduler_svc.handlers.aliases import delete_alias, set_alias

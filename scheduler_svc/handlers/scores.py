@@ -10,8 +10,8 @@ from common.agreement import settlement_in
 from common.bus import Delivery
 from common.errors import Reject
 from common.shaping import has_equal_rewards
-from scheduler_svc.decisions.evaluation_plan import is_group
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.evaluation.plan import is_group
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations

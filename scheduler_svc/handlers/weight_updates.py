@@ -8,9 +8,9 @@ from pydantic import JsonValue
 from common.bus import Delivery
 from common.errors import Reject
 from common.messages import StoredStep, WeightUpdated, as_json
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.task_end import Failures, reason_to_finish
-from scheduler_svc.decisions.task_warnings import WINDOW, warnings_of_steps
+from scheduler_svc.decisions.endings.task_end import Failures, reason_to_finish
+from scheduler_svc.decisions.endings.task_warnings import WINDOW, warnings_of_steps
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations

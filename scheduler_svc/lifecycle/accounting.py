@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.billing import Payer, payer_of_void
+from scheduler_svc.decisions.money.billing import Payer, payer_of_void
 from scheduler_svc.store.queries.fairness import shares
 from scheduler_svc.store.queries.fairness.shares import Charge
 from scheduler_svc.store.queries.tenancy import ledger

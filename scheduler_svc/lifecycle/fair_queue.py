@@ -2,7 +2,7 @@
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.fair_share import starting_virtual_time
+from scheduler_svc.decisions.sharing.fair_share import starting_virtual_time
 from scheduler_svc.store.queries.fairness import shares
 from scheduler_svc.store.queries.training.tasks import Task
 

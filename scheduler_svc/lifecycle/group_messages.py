@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from common import streams
 from common.messages import GroupContext, OpenGroup
-from scheduler_svc.decisions.evaluation_plan import FIRST_ROW, prompt_seed
+from scheduler_svc.decisions.evaluation.plan import FIRST_ROW, prompt_seed
 from scheduler_svc.store.queries.training.evaluations import PlannedGroup
 from scheduler_svc.store.queries.training.groups import NewGroup
 from scheduler_svc.store.queries.training.tasks import Task

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.task_end import reason_to_fail
+from scheduler_svc.decisions.endings.task_end import reason_to_fail
 from scheduler_svc.lifecycle.accounting import charge_evaluation, settle_void
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.metrics import VOID_GROUPS

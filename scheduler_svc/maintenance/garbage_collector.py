@@ -4,7 +4,7 @@ The sweep covers what steps cannot see: messages that arrived after their task h
 twice, and deletions lost in a crash. PostgreSQL alone decides what is needed; once a newer version has migrated it, nothing is collected.
 
 A blob of version v of a task is needed when
-- a trained step names it, the task keeps it (`decisions/retention.py`), and its tenant's days have not passed (`decisions/expiry.py`);
+- a trained step names it, the task keeps it, and its tenant's days have not passed (`retention.py` and `expiry.py` in `decisions/endings`);
 - it is an adapter that another existing task started from, also when the task itself was deleted;
 - it is an adapter that an alias names;
 - the task is live and v is its next version: the step's announcement may be in flight.
@@ -29,7 +29,7 @@ from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
 from common.messages import BlobRef
 from common.periodic import run_periodically
-from scheduler_svc.decisions.retention import RetentionWindow
+from scheduler_svc.decisions.endings.retention import RetentionWindow
 from scheduler_svc.lifecycle.kept_adapters import held_by_others
 from scheduler_svc.maintenance import serving_requests
 from scheduler_svc.samples import StoredSamples

@@ -1,4 +1,4 @@
-"""Retention of ended tasks, by the days of their tenant: announced by an event `expiring`, then deleted (`decisions/expiry.py`).
+"""Retention of ended tasks, by the days of their tenant: announced by an event `expiring`, then deleted (`decisions/endings/expiry.py`).
 
 Times are NATS's clock, as deadlines are. Idempotent, so that every replica may run it.
 """
@@ -9,7 +9,7 @@ import structlog
 
 from common import streams
 from common.bus import Bus
-from scheduler_svc.decisions.expiry import LEAD_S, expiry
+from scheduler_svc.decisions.endings.expiry import LEAD_S, expiry
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector
 from scheduler_svc.store.database import Database

@@ -8,8 +8,8 @@ from common import streams
 from common.bus import MAX_PAYLOAD_BYTES, Bus, Delivery, Outgoing
 from common.errors import Reject
 from common.messages import MAX_SENTENCE_CHARS, ResendLetter, SubmitTask
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.task_end import MIN_FAILURES_TO_FAIL
+from scheduler_svc.decisions.endings.task_end import MIN_FAILURES_TO_FAIL
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.handlers import scores
 from scheduler_svc.handlers.jobs import take_job
 from scheduler_svc.handlers.offer import Offer

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.evaluation.report import Asked, packed
 from common.messages import AdapterRef, EvaluationOf, StepDurations, StepOf, StepTimes, VersionOf, as_json, from_json
 from common.spec import TaskSpec
-from scheduler_svc.decisions.best_version import LATEST_STEPS, Judged, best_version
+from scheduler_svc.decisions.evaluation.best_version import LATEST_STEPS, Judged, best_version
 from scheduler_svc.store.queries.sql.parameters import Rows, in_state
 from scheduler_svc.store.queries.training.tasks import accepted_spec
 from scheduler_svc.store.states import EvaluationState, GroupState, StepState

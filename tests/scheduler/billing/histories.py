@@ -31,8 +31,8 @@ from common.messages import (
 )
 from common.messages.billing import Kind
 from common.spec import parse_spec
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch import admission
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.handlers import dead_letters, deletion, environment_checks, jobs, scores, served, weight_updates

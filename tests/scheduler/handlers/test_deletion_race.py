@@ -17,7 +17,7 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import ControlTask, PruneTasks, SubmitTask
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.handlers import deletion, jobs
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.deletion import delete_task, prune_tasks

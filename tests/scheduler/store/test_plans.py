@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import TrainBatch, WeightUpdated
 from common.spec import parse_spec
 from marlaas.stack import servers
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.handlers import weight_updates
 from scheduler_svc.maintenance import garbage_collector
 from scheduler_svc.store.database import ADMISSION_LOCK, Database

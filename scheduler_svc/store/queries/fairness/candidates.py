@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, ColumnElement, Integer, func, literal_column, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.shares import InFlightLimits, Place, TaskShare, TenantShare
+from scheduler_svc.decisions.sharing.shares import InFlightLimits, Place, TaskShare, TenantShare
 from scheduler_svc.store.queries.sql.parameters import all_of, any_of, given, in_state
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import EvaluationGroupState, EvaluationState, TaskState

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Double, Integer, Text, func, literal, select, union_all, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.shares import InFlight, Load
+from scheduler_svc.decisions.sharing.shares import InFlight, Load
 from scheduler_svc.store.queries.sql.parameters import Rows, any_of, in_state
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import EvaluationGroupState, TaskState, TrajectoryState

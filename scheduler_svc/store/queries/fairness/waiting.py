@@ -7,8 +7,8 @@ from sqlalchemy import Double, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.limits import Limit
-from scheduler_svc.decisions.shares import InFlightLimits, Load
-from scheduler_svc.decisions.waiting import Limits, TrainerQueue, WaitingTask
+from scheduler_svc.decisions.sharing.shares import InFlightLimits, Load
+from scheduler_svc.decisions.sharing.waiting import Limits, TrainerQueue, WaitingTask
 from scheduler_svc.store.queries.sql.parameters import in_state
 from scheduler_svc.store.states import LIVE, EvaluationGroupState, GroupState, StepState, TaskState
 from scheduler_svc.store.tables import allowance_of, evaluation_groups, groups, steps, tasks, tenants

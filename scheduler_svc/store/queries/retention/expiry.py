@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import RowMapping, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.expiry import KINDS
+from scheduler_svc.decisions.endings.expiry import KINDS
 from scheduler_svc.store.states import LIVE
 from scheduler_svc.store.tables import events, tasks, tenants
 

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages.billing import LedgerKind
-from scheduler_svc.decisions.billing import Payer
+from scheduler_svc.decisions.money.billing import Payer
 from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import PackageState

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.limits import LIMITS, Limit
 from common.streams import EVERY_TENANT
-from scheduler_svc.decisions.expiry import KINDS
+from scheduler_svc.decisions.endings.expiry import KINDS
 from scheduler_svc.store.queries.fairness.shares import work_in_flight
 from scheduler_svc.store.states import LIVE
 from scheduler_svc.store.tables import tasks, tenants

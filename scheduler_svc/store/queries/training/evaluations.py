@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, SettledMember, as_json, from_json
 from common.spec import TaskSpec
-from scheduler_svc.decisions.evaluation_plan import PlannedGroups
-from scheduler_svc.decisions.evaluation_results import Attempt, Standing
+from scheduler_svc.decisions.evaluation.plan import PlannedGroups
+from scheduler_svc.decisions.evaluation.results import Attempt, Standing
 from scheduler_svc.store.queries.sql.parameters import GroupKey, given, in_state, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import EvaluationGroupState, EvaluationState

@@ -8,8 +8,8 @@ from sqlalchemy import Column, Double, ScalarSelect, and_, case, func, literal_c
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import UNSUPPORTED
-from scheduler_svc.decisions.task_end import Failures
-from scheduler_svc.decisions.task_warnings import Stall, TaskWarning
+from scheduler_svc.decisions.endings.task_end import Failures
+from scheduler_svc.decisions.endings.task_warnings import Stall, TaskWarning
 from scheduler_svc.store.queries.sql.parameters import given, in_state
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.queries.training.steps import StepSummary

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
-from scheduler_svc.decisions.task_warnings import StepMetrics
+from scheduler_svc.decisions.endings.task_warnings import StepMetrics
 from scheduler_svc.store.queries.sql.parameters import any_of, given, in_state, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.queries.training.tasks import Task

@@ -47,13 +47,13 @@ class Task:
     failures_in_a_row: int
     virtual_time: float
     warnings: dict[str, str]
-    """Standing warnings: sentences by name (`decisions/task_warnings.py`)."""
+    """Standing warnings: sentences by name (`decisions/endings/task_warnings.py`)."""
     start: AdapterRef | None
     """Adapter of version 0 after a warm start."""
     package: BlobRef | None
     """Package of its environment; None where that is the operator's."""
     expired: frozenset[str]
-    """Kinds of its data that the tenant's retention has deleted (`decisions/expiry.py`)."""
+    """Kinds of its data that the tenant's retention has deleted (`decisions/endings/expiry.py`)."""
     adapter: AdapterRef | None
     checkpoint: BlobRef | None
     submitted_at: datetime

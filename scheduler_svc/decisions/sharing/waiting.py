@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from common.limits import Limit, sentence
-from scheduler_svc.decisions.oversubscription import IDLE_SHARE, LATE
-from scheduler_svc.decisions.shares import NO_LIMITS, NOTHING, Capacity, InFlightLimits, Load
+from scheduler_svc.decisions.sharing.oversubscription import IDLE_SHARE, LATE
+from scheduler_svc.decisions.sharing.shares import NO_LIMITS, NOTHING, Capacity, InFlightLimits, Load
 
 
 class Kind(StrEnum):

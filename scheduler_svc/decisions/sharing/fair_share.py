@@ -8,8 +8,8 @@ A new or resumed tenant or task starts at the smallest virtual time of those act
 
 from collections.abc import Collection, Iterable, Mapping
 
-from scheduler_svc.decisions.min_share import MinShares
-from scheduler_svc.decisions.shares import TaskShare, TenantShare
+from scheduler_svc.decisions.sharing.min_share import MinShares
+from scheduler_svc.decisions.sharing.shares import TaskShare, TenantShare
 
 
 def next_task(tasks: Iterable[TaskShare], tenants: Mapping[str, TenantShare], guaranteed: Mapping[str, MinShares]) -> TaskShare | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from scheduler_svc.decisions.budgets import Purse
+from scheduler_svc.decisions.money.budgets import Purse
 
 Place = tuple[str, str]
 """(tenant, pool)"""

@@ -10,7 +10,7 @@ are available to others. The rule is that of minimum shares in YARN's fair sched
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from scheduler_svc.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
+from scheduler_svc.decisions.sharing.shares import Capacity, InFlight, Load, TaskShare, TenantShare
 
 GUARANTEED_FRACTION = 0.5
 """Guaranteed fraction of a tenant's weighted fair share. Below 1, two tenants may still hold 3 to 1 where that balances their tokens."""

@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from scheduler_svc.decisions.budgets import GroupBound
-from scheduler_svc.decisions.fair_share import next_task
-from scheduler_svc.decisions.min_share import min_shares
-from scheduler_svc.decisions.shares import Capacity, InFlight, Load, Place, TaskShare, TenantShare
+from scheduler_svc.decisions.money.budgets import GroupBound
+from scheduler_svc.decisions.sharing.fair_share import next_task
+from scheduler_svc.decisions.sharing.min_share import min_shares
+from scheduler_svc.decisions.sharing.shares import Capacity, InFlight, Load, Place, TaskShare, TenantShare
 
 
 @dataclass(frozen=True)
