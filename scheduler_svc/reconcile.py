@@ -21,7 +21,7 @@ from common.runtime.service import connect_bus
 from common.runtime.settings import read_or_exit
 from common.streams import ALIASES_BUCKET, HISTORY_BUCKET, HTTP_KEYS_BUCKET, TASKS_BUCKET
 from common.task_states import ENDED
-from scheduler_svc.handlers.dead_letters import concerns_dead_letter
+from scheduler_svc.handlers.results.dead_letters import concerns_dead_letter
 from scheduler_svc.lifecycle.access import post_http_keys
 from scheduler_svc.lifecycle.aliases import post_aliases
 from scheduler_svc.lifecycle.task_events import publish_status

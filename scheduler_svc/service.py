@@ -23,13 +23,13 @@ from scheduler_svc.decisions.sharing.oversubscription import OversubscriptionCon
 from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch import admission
 from scheduler_svc.handlers.context import HandlerContext
-from scheduler_svc.handlers.dead_letters import handle_dead_letters
-from scheduler_svc.handlers.environment_checks import handle_environment_checks
-from scheduler_svc.handlers.job_intake import JobIntake
-from scheduler_svc.handlers.packages import handle_package_checks
-from scheduler_svc.handlers.scores import handle_scores, void_overdue
-from scheduler_svc.handlers.served import handle_served
-from scheduler_svc.handlers.weight_updates import handle_weight_updates
+from scheduler_svc.handlers.intake.job_intake import JobIntake
+from scheduler_svc.handlers.results.dead_letters import handle_dead_letters
+from scheduler_svc.handlers.results.environment_checks import handle_environment_checks
+from scheduler_svc.handlers.results.scores import handle_scores, void_overdue
+from scheduler_svc.handlers.results.served import handle_served
+from scheduler_svc.handlers.results.weight_updates import handle_weight_updates
+from scheduler_svc.handlers.tenancy.packages import handle_package_checks
 from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.evaluations import end_overdue

@@ -153,7 +153,7 @@ INSERT INTO ledger (tenant, task, kind, number, tokens)
 async def _past(url: str, count: int) -> dict[str, float]:
     from sqlalchemy import text
 
-    from scheduler_svc.handlers import weight_updates
+    from scheduler_svc.handlers.results import weight_updates
     from scheduler_svc.maintenance import garbage_collector
     from scheduler_svc.store.database import Database
     from scheduler_svc.store.queries.training import steps, tasks

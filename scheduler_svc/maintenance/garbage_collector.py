@@ -10,7 +10,7 @@ A blob of version v of a task is needed when
 - the task is live and v is its next version: the step's announcement may be in flight.
 
 A blob that was found superseded stays so: a new task can only start from what its source keeps, an alias can only name such a version,
-and both lock the source. A task that is deleted locks it too (`handlers/deletion.py`), so that no other can start from it at that moment.
+and both lock the source. A task that is deleted locks it too (`handlers/intake/deletion.py`): no other can start from it at that moment.
 """
 
 import asyncio

@@ -294,7 +294,7 @@ async def test_old_entries_and_markers_are_removed_and_valid_ones_stay(gateway: 
 
 
 async def test_full_bucket_refuses_keys_and_holds_up_nothing(gateway: Entering, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scheduler_svc.handlers import access
+    from scheduler_svc.handlers.tenancy import access
 
     monkeypatch.setattr(access, "FULL_SHARE", 0.0)
     with pytest.raises(ClientError, match="no room for another HTTP key; revoke some, or raise MARLAAS_NATS_STREAMS_BYTES"):

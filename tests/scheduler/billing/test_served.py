@@ -11,7 +11,7 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import BudgetsAnswer, FailuresAnswer, InvoiceAnswer, ServingEnded, SetPrice, UsageAnswer
 from scheduler_svc.doctor.database_rules import examine_database
-from scheduler_svc.handlers.served import requests_ended
+from scheduler_svc.handlers.results.served import requests_ended
 from scheduler_svc.store.billing import budgets, prices
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.retention import deleted

@@ -18,10 +18,10 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import ControlTask, PruneTasks, SubmitTask
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
-from scheduler_svc.handlers import deletion, jobs
 from scheduler_svc.handlers.context import HandlerContext
-from scheduler_svc.handlers.deletion import delete_task, prune_tasks
-from scheduler_svc.handlers.offer import Offer
+from scheduler_svc.handlers.intake import deletion, jobs
+from scheduler_svc.handlers.intake.deletion import delete_task, prune_tasks
+from scheduler_svc.handlers.intake.offer import Offer
 from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry

@@ -13,7 +13,7 @@ from common.messages import TrainBatch, WeightUpdated
 from common.spec import parse_spec
 from marlaas.stack import servers
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
-from scheduler_svc.handlers import weight_updates
+from scheduler_svc.handlers.results import weight_updates
 from scheduler_svc.maintenance import garbage_collector
 from scheduler_svc.store.database import ADMISSION_LOCK, Database
 from scheduler_svc.store.queries.fairness import candidates

@@ -13,19 +13,19 @@ from common.pools import layers_of
 from common.spec import complete
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
-from scheduler_svc.handlers.access import set_access
-from scheduler_svc.handlers.aliases import delete_alias, set_alias
-from scheduler_svc.handlers.budgets import set_budget
 from scheduler_svc.handlers.context import HandlerContext, sender_of, verb_of
-from scheduler_svc.handlers.dead_letters import resend_message
-from scheduler_svc.handlers.deletion import delete_task, delete_tenant, prune_tasks
-from scheduler_svc.handlers.job_rates import within_rate
-from scheduler_svc.handlers.offer import Offer
-from scheduler_svc.handlers.packages import delete_package, upload_file, upload_package
-from scheduler_svc.handlers.preview import preview_task
-from scheduler_svc.handlers.prices import set_price
-from scheduler_svc.handlers.tenant_settings import set_tenant
-from scheduler_svc.handlers.webhooks import delete_webhook, set_webhook
+from scheduler_svc.handlers.intake.deletion import delete_task, delete_tenant, prune_tasks
+from scheduler_svc.handlers.intake.job_rates import within_rate
+from scheduler_svc.handlers.intake.offer import Offer
+from scheduler_svc.handlers.intake.preview import preview_task
+from scheduler_svc.handlers.results.dead_letters import resend_message
+from scheduler_svc.handlers.tenancy.access import set_access
+from scheduler_svc.handlers.tenancy.aliases import delete_alias, set_alias
+from scheduler_svc.handlers.tenancy.budgets import set_budget
+from scheduler_svc.handlers.tenancy.packages import delete_package, upload_file, upload_package
+from scheduler_svc.handlers.tenancy.prices import set_price
+from scheduler_svc.handlers.tenancy.tenant_settings import set_tenant
+from scheduler_svc.handlers.tenancy.webhooks import delete_webhook, set_webhook
 from scheduler_svc.lifecycle.environment_resolution import check_environment, family_of
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.files import check_files

@@ -26,7 +26,7 @@ from common.fairness.fair_slots import FairSlots
 from common.spec import NAME_PATTERN
 from common.streams import Consumer
 from scheduler_svc.handlers.context import HandlerContext
-from scheduler_svc.handlers.jobs import handle_jobs
+from scheduler_svc.handlers.intake.jobs import handle_jobs
 
 BATCH_SIZE = 4
 """Maximum jobs of one tenant that are handled in one transaction."""

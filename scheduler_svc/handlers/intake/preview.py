@@ -8,7 +8,7 @@ from common.messages import PreviewTask, as_json, shortened
 from common.pools import layers_of
 from common.spec import complete, sources
 from scheduler_svc.handlers.context import HandlerContext, sender_of
-from scheduler_svc.handlers.offer import Offer
+from scheduler_svc.handlers.intake.offer import Offer
 from scheduler_svc.lifecycle.files import check_files
 from scheduler_svc.lifecycle.limits import objections_to
 from scheduler_svc.lifecycle.own_environments import package_of
