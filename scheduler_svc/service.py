@@ -34,17 +34,18 @@ from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.evaluations import end_overdue
 from scheduler_svc.lifecycle.packages import request_waiting_checks
-from scheduler_svc.maintenance import http_keys, status_bucket, store_alarm
+from scheduler_svc.maintenance import store_alarm
 from scheduler_svc.maintenance.budgets import enforce_budgets
-from scheduler_svc.maintenance.garbage_collector import GarbageCollector, log_postponed
+from scheduler_svc.maintenance.deletion import http_keys, status_bucket
+from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector, log_postponed
+from scheduler_svc.maintenance.deletion.packages import clean_packages
+from scheduler_svc.maintenance.deletion.retention import apply_retention
+from scheduler_svc.maintenance.deletion.tenant_deletion import TenantDeletion
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
-from scheduler_svc.maintenance.packages import clean_packages
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
-from scheduler_svc.maintenance.retention import apply_retention
 from scheduler_svc.maintenance.stability import StabilityMonitor
 from scheduler_svc.maintenance.stalls import warn_about_stalls
 from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
-from scheduler_svc.maintenance.tenant_deletion import TenantDeletion
 from scheduler_svc.samples import StoredSamples
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database

@@ -154,7 +154,7 @@ async def _past(url: str, count: int) -> dict[str, float]:
     from sqlalchemy import text
 
     from scheduler_svc.handlers.results import weight_updates
-    from scheduler_svc.maintenance import garbage_collector
+    from scheduler_svc.maintenance.deletion.needed_blobs import superseded_blobs
     from scheduler_svc.store.database import Database
     from scheduler_svc.store.queries.training import steps, tasks
 
@@ -174,7 +174,7 @@ async def _past(url: str, count: int) -> dict[str, float]:
                 message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
                 task = await weight_updates.weight_updated(tx, message, SchedulingPolicy.ASYNCHRONOUS)  # pyright: ignore
                 await tx.write_outbox()
-                await garbage_collector.superseded_blobs(tx.connection, [task])  # pyright: ignore
+                await superseded_blobs(tx.connection, [task])  # pyright: ignore
                 await steps.first_needed_sequences(tx.connection, ["t"])
                 spent.append(time.perf_counter() - began)
     return {"p50_ms": round(1000 * statistics.median(spent), 2), "p90_ms": round(1000 * report.percentile(spent, 0.9), 2)}

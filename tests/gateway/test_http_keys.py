@@ -31,7 +31,7 @@ from marlaas.stack import servers
 from marlaas.tenancy import accounts, keys, recording
 from marlaas.tenancy.deletion import delete_with_account
 from marlaas.tenancy.receiving import Receiver
-from scheduler_svc.maintenance import http_keys as upkeep
+from scheduler_svc.maintenance.deletion import http_keys as upkeep
 from scheduler_svc.reconcile import accept
 from tests.common.access.keyed import Keyed
 from tests.conftest import at_work, eventually, eventually_equals, running

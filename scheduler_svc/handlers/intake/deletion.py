@@ -103,7 +103,7 @@ async def delete(tx: Transaction, job: ControlTask, *, by: int, sender: Actor) -
 
 
 async def delete_tenant(context: HandlerContext, delivery: Delivery) -> None:
-    """Handle a job of `jobs.delete-tenant.<tenant>`: mark the tenant; `maintenance/tenant_deletion.py` deletes.
+    """Handle a job of `jobs.delete-tenant.<tenant>`: mark the tenant; `maintenance/deletion/tenant_deletion.py` deletes.
 
     Raises: Reject when it is none; Retry when PostgreSQL is unavailable.
     """

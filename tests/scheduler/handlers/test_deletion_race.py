@@ -22,7 +22,8 @@ from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.intake import deletion, jobs
 from scheduler_svc.handlers.intake.deletion import delete_task, prune_tasks
 from scheduler_svc.handlers.intake.offer import Offer
-from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs
+from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
+from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.store.database import Database

@@ -23,7 +23,7 @@ from scheduler_svc.decisions.evaluation.plan import (
 from scheduler_svc.decisions.evaluation.results import Attempt, pass_at_k, result_of
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.lifecycle import evaluations
-from scheduler_svc.maintenance.garbage_collector import needed_blobs
+from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs
 from scheduler_svc.store.queries.training import tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec

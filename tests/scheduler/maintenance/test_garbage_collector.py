@@ -12,7 +12,8 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Unavailable
 from common.messages import TrainBatch
-from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs, superseded_blobs
+from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
+from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs, superseded_blobs
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.training import announcements, steps, tasks
 from scheduler_svc.store.queries.training.tasks import find_task

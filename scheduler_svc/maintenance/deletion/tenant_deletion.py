@@ -18,8 +18,8 @@ from scheduler_svc.lifecycle.access import revoke_all
 from scheduler_svc.lifecycle.aliases import remove_all
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
 from scheduler_svc.lifecycle.termination import end_task
-from scheduler_svc.maintenance.garbage_collector import POSTPONED_S, GarbageCollector, log_postponed
-from scheduler_svc.maintenance.packages import delete_packages_of
+from scheduler_svc.maintenance.deletion.garbage_collector import POSTPONED_S, GarbageCollector, log_postponed
+from scheduler_svc.maintenance.deletion.packages import delete_packages_of
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.retention import deleted
 from scheduler_svc.store.queries.retention.deleted import DeletedTenant

@@ -11,7 +11,7 @@ from common import streams
 from common.bus import Bus
 from scheduler_svc.decisions.endings.expiry import LEAD_S, expiry
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
-from scheduler_svc.maintenance.garbage_collector import GarbageCollector
+from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.retention import expiry as queries
 from scheduler_svc.store.queries.retention.expiry import EndedTask

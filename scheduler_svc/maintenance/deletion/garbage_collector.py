@@ -2,48 +2,33 @@
 
 The sweep covers what steps cannot see: messages that arrived after their task had ended, blobs of steps that were computed
 twice, and deletions lost in a crash. PostgreSQL alone decides what is needed; once a newer version has migrated it, nothing is collected.
-
-A blob of version v of a task is needed when
-- a trained step names it, the task keeps it, and its tenant's days have not passed (`retention.py` and `expiry.py` in `decisions/endings`);
-- it is an adapter that another existing task started from, also when the task itself was deleted;
-- it is an adapter that an alias names;
-- the task is live and v is its next version: the step's announcement may be in flight.
-
-A blob that was found superseded stays so: a new task can only start from what its source keeps, an alias can only name such a version,
-and both lock the source. A task that is deleted locks it too (`handlers/intake/deletion.py`): no other can start from it at that moment.
+`needed_blobs.py` says what a blob is needed for.
 """
 
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.blobs import BLOB_NAME, Blobs, StoredBlob
 from common.bus import Bus
 from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
-from common.messages import BlobRef
 from common.periodic import run_periodically
-from scheduler_svc.decisions.endings.retention import RetentionWindow
-from scheduler_svc.lifecycle.kept_adapters import held_by_others
-from scheduler_svc.maintenance import serving_requests
+from scheduler_svc.maintenance.deletion import serving_requests
+from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs, superseded_blobs, version_of
 from scheduler_svc.samples import StoredSamples
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
 from scheduler_svc.store.queries.retention import deleted
 from scheduler_svc.store.queries.retention import storage as stored_blobs
 from scheduler_svc.store.queries.tenancy import packages
-from scheduler_svc.store.queries.training import evaluations, steps, tasks
-from scheduler_svc.store.queries.training.steps import StepBlob
+from scheduler_svc.store.queries.training import steps, tasks
 from scheduler_svc.store.queries.training.tasks import Task
 
-EXPIRED = {"adapter": "adapters", "checkpoint": "checkpoints", "batch": "batches"}
-"""Kind of a blob → kind of data that a tenant's retention names."""
 SPACING_S = 0.5
 """Seconds between collections after steps: one serves all steps since the last, and no step waits for it."""
 POSTPONED_S = 2.0
@@ -54,20 +39,6 @@ MAX_PENDING_STEPS = 1000
 """Maximum steps queued for collection while NATS deletes slowly; the sweep covers older ones."""
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True)
-class NeededBlobs:
-    """Blobs of one task that must be kept."""
-
-    tenant: str
-    live: bool
-    version: int
-    kept: Mapping[str, BlobRef]
-    """Kept blobs by name."""
-
-    def include(self, name: str, version: int) -> bool:
-        return name in self.kept or (self.live and version > self.version)
 
 
 class GarbageCollector:
@@ -232,7 +203,7 @@ class GarbageCollector:
                 needed = await needed_blobs(tx.connection, task)
             if needed is None or tenant not in (None, needed.tenant):  # unknown task: perhaps of another database; an operator must look
                 continue
-            found += [blob for blob in blobs if not needed.include(blob.name, _version_of(blob.name))]
+            found += [blob for blob in blobs if not needed.include(blob.name, version_of(blob.name))]
         return found
 
     async def _blobs_by_task(self) -> dict[str, list[StoredBlob]]:
@@ -272,69 +243,6 @@ class GarbageCollector:
         for subject, count in subjects.items():
             log.info("messages_swept", subject=subject, messages=count)
             await self._bus.streams.purge(stream, subject)
-
-
-async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | None:
-    """Blobs of a task that must be kept; None for an unknown task."""
-    found = await tasks.find_task(connection, task)
-    if found is None:
-        gone = await deleted.find(connection, task)
-        return NeededBlobs(gone.tenant, live=False, version=0, kept=await held_by_others(connection, task)) if gone else None
-    blobs = await steps.blobs_of_steps(connection, task)
-    kept = (await _kept(connection, found)).with_lineages(_since(blobs))
-    needed = {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept) and EXPIRED[blob.kind] not in found.expired}
-    # Last: a task that started from this one before its deletion is found here, when the steps above are already gone.
-    return NeededBlobs(found.tenant, found.is_live, found.version, needed | await held_by_others(connection, task))
-
-
-async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]) -> list[str]:
-    """Names of the blobs that the newest steps of these tasks have superseded; `advanced` has one entry for each step."""
-    windows: list[tuple[str, RetentionWindow, set[int]]] = []
-    for task in advanced:
-        kept = await _kept(connection, task)
-        windows.append((task.id, kept, set(kept.superseded_blobs())))
-    wanted = {(task, version) for task, kept, passed in windows for version in passed | kept.deciding}
-    blobs = await steps.blobs_of_versions(connection, wanted)
-    since = {task: _since(found) for task, found in blobs.items()}
-    windows = [(task, kept.with_lineages(since[task]), kept.with_recomputed(passed, since[task])) for task, kept, passed in windows]
-    if earlier := {(task, version) for task, _, passed in windows for version in passed} - wanted:
-        for task, found in (await steps.blobs_of_versions(connection, earlier)).items():
-            blobs[task] += found
-    superseded: dict[str, list[StepBlob]] = defaultdict(list)
-    for task, kept, passed in windows:
-        superseded[task] += [blob for blob in blobs[task] if blob.version in passed and not _is_kept(blob, kept)]
-    names: dict[str, None] = {}
-    for task, old in superseded.items():
-        started = await held_by_others(connection, task) if any(blob.kind == "adapter" for blob in old) else {}
-        names |= dict.fromkeys(blob.ref.name for blob in old if blob.ref.name not in started)
-    return list(names)
-
-
-async def _kept(connection: AsyncConnection, task: Task) -> RetentionWindow:
-    is_evaluated = task.spec.evaluation.every > 0
-    held = await evaluations.held_versions(connection, task.id, task.spec) if is_evaluated else frozenset[int]()
-    return RetentionWindow(task.spec, task.version, held)
-
-
-def _since(blobs: Sequence[StepBlob]) -> dict[int, int]:
-    """Version from which each checkpoint without a state is recomputed, by version."""
-    return {blob.version: blob.since for blob in blobs if blob.since is not None}
-
-
-def _is_kept(blob: StepBlob, kept: RetentionWindow) -> bool:
-    match blob.kind:
-        case "adapter":
-            return kept.has_adapter(blob.version)
-        case "checkpoint":
-            return kept.has_checkpoint(blob.version)
-        case "batch":
-            return kept.has_batch(blob.version)
-
-
-def _version_of(name: str) -> int:
-    found = BLOB_NAME.fullmatch(name)
-    assert found is not None
-    return int(found["version"])
 
 
 def log_postponed(event: str, error: Exception) -> None:
