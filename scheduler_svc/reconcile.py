@@ -22,9 +22,9 @@ from common.runtime.settings import read_or_exit
 from common.streams import ALIASES_BUCKET, HISTORY_BUCKET, HTTP_KEYS_BUCKET, TASKS_BUCKET
 from common.task_states import ENDED
 from scheduler_svc.handlers.results.dead_letters import concerns_dead_letter
-from scheduler_svc.lifecycle.access import post_http_keys
-from scheduler_svc.lifecycle.aliases import post_aliases
 from scheduler_svc.lifecycle.task_events import publish_status
+from scheduler_svc.lifecycle.tenancy.access import post_http_keys
+from scheduler_svc.lifecycle.tenancy.aliases import post_aliases
 from scheduler_svc.lifecycle.termination import void_live_groups
 from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.settings import SchedulerSettings

@@ -33,7 +33,7 @@ from scheduler_svc.handlers.tenancy.packages import handle_package_checks
 from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.evaluations import end_overdue
-from scheduler_svc.lifecycle.packages import request_waiting_checks
+from scheduler_svc.lifecycle.tenancy.packages import request_waiting_checks
 from scheduler_svc.maintenance import store_alarm
 from scheduler_svc.maintenance.budgets import enforce_budgets
 from scheduler_svc.maintenance.deletion import http_keys, status_bucket

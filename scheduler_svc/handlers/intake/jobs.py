@@ -28,10 +28,10 @@ from scheduler_svc.handlers.tenancy.tenant_settings import set_tenant
 from scheduler_svc.handlers.tenancy.webhooks import delete_webhook, set_webhook
 from scheduler_svc.lifecycle.environment_resolution import check_environment, family_of
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
-from scheduler_svc.lifecycle.files import check_files
-from scheduler_svc.lifecycle.limits import objections_to
-from scheduler_svc.lifecycle.own_environments import package_of
 from scheduler_svc.lifecycle.task_events import publish_status
+from scheduler_svc.lifecycle.tenancy.files import check_files
+from scheduler_svc.lifecycle.tenancy.limits import objections_to
+from scheduler_svc.lifecycle.tenancy.own_environments import package_of
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.lifecycle.warm_start import starting_adapter
 from scheduler_svc.store.billing import budgets

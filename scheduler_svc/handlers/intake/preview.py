@@ -9,9 +9,9 @@ from common.pools import layers_of
 from common.spec import complete, sources
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.handlers.intake.offer import Offer
-from scheduler_svc.lifecycle.files import check_files
-from scheduler_svc.lifecycle.limits import objections_to
-from scheduler_svc.lifecycle.own_environments import package_of
+from scheduler_svc.lifecycle.tenancy.files import check_files
+from scheduler_svc.lifecycle.tenancy.limits import objections_to
+from scheduler_svc.lifecycle.tenancy.own_environments import package_of
 from scheduler_svc.lifecycle.warm_start import starting_adapter
 from scheduler_svc.store.tenancy.audit import accepted, refused
 from scheduler_svc.store.transaction import Transaction

@@ -20,8 +20,8 @@ from common.streams import KIND_HEADER
 from scheduler_svc.decisions.evaluation.plan import is_group
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.lifecycle import evaluations
-from scheduler_svc.lifecycle.packages import settle
 from scheduler_svc.lifecycle.task_events import publish_status
+from scheduler_svc.lifecycle.tenancy.packages import settle
 from scheduler_svc.lifecycle.termination import end_task, void_and_refund
 from scheduler_svc.store.queries import dead_letters
 from scheduler_svc.store.queries.retention import deleted

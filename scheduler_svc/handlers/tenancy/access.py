@@ -8,7 +8,7 @@ from common.bus import Bus, Delivery
 from common.errors import Reject
 from common.messages import SetAccess
 from scheduler_svc.handlers.context import HandlerContext, sender_of
-from scheduler_svc.lifecycle import access
+from scheduler_svc.lifecycle.tenancy import access
 from scheduler_svc.store.tenancy.audit import accepted, refused
 
 FULL_SHARE = 0.9

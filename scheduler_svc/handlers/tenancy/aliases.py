@@ -10,8 +10,8 @@ from pydantic import JsonValue
 from common.bus import Delivery
 from common.messages import MAX_ALIASES, AdapterRef, DeleteAlias, SetAlias
 from scheduler_svc.handlers.context import HandlerContext, sender_of
-from scheduler_svc.lifecycle.aliases import post_aliases, post_removal
 from scheduler_svc.lifecycle.kept_adapters import kept_adapter
+from scheduler_svc.lifecycle.tenancy.aliases import post_aliases, post_removal
 from scheduler_svc.store.asked import progress
 from scheduler_svc.store.asked.progress import AskedTask
 from scheduler_svc.store.queries.retention import deleted

@@ -8,8 +8,8 @@ from common.blobs import Blobs
 from common.bus import Delivery
 from common.messages import DeletePackage, PackageChecked, UploadFile, UploadPackage
 from scheduler_svc.handlers.context import HandlerContext, sender_of
-from scheduler_svc.lifecycle.files import complete_file
-from scheduler_svc.lifecycle.packages import (
+from scheduler_svc.lifecycle.tenancy.files import complete_file
+from scheduler_svc.lifecycle.tenancy.packages import (
     BeingDeleted,
     UploadedPart,
     complete,

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.blobs import Blobs
 from common.bus import Bus
-from scheduler_svc.lifecycle.packages import finish_deletion, give_up
+from scheduler_svc.lifecycle.tenancy.packages import finish_deletion, give_up
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.tenancy import packages
 from scheduler_svc.store.queries.tenancy.packages import Key

@@ -14,9 +14,9 @@ import structlog
 from common import crashpoints, streams
 from common.bus import Bus
 from common.cancellation import notice_cancellation
-from scheduler_svc.lifecycle.access import revoke_all
-from scheduler_svc.lifecycle.aliases import remove_all
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
+from scheduler_svc.lifecycle.tenancy.access import revoke_all
+from scheduler_svc.lifecycle.tenancy.aliases import remove_all
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.maintenance.deletion.garbage_collector import POSTPONED_S, GarbageCollector, log_postponed
 from scheduler_svc.maintenance.deletion.packages import delete_packages_of

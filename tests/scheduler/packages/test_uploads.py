@@ -11,7 +11,7 @@ from common.bus import Bus, Outgoing
 from common.errors import Retry
 from common.messages import MAX_PACKAGE_BYTES, OWN_FAMILY, PART_BYTES, DeadLetter, DeleteTenant, LimitValue, SetTenant, is_own, wheel_name
 from scheduler_svc.handlers.tenancy import packages as handlers
-from scheduler_svc.lifecycle.packages import finish_deletion
+from scheduler_svc.lifecycle.tenancy.packages import finish_deletion
 from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.maintenance.deletion.packages import clean_packages
 from scheduler_svc.store.queries.tenancy.packages import Key

@@ -18,7 +18,7 @@ from common.errors import Reject
 from common.jsonl import RowChecker, WrongRow
 from common.messages import PART_BYTES, as_json, file_id, files_in
 from common.spec import TaskSpec
-from scheduler_svc.lifecycle.packages import OTHER_DIGEST, emit, tell
+from scheduler_svc.lifecycle.tenancy.packages import OTHER_DIGEST, emit, tell
 from scheduler_svc.store.queries.tenancy import packages
 from scheduler_svc.store.queries.tenancy.packages import Key, Package
 from scheduler_svc.store.states import PackageState
