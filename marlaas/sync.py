@@ -42,7 +42,7 @@ from common.messages import (
     WhyAnswer,
 )
 from common.messages.asks import TaskState
-from common.messages.billing import Period, Unit
+from common.messages.tenancy.billing import Period, Unit
 from common.spec import TaskSpec
 from marlaas.client import DEFAULT_URL, Client, Failure, Pruned, Stored
 from marlaas.comparison import Comparison, Evaluated

@@ -21,7 +21,7 @@ from common.messages import (
     SetBudget,
     SetPrice,
 )
-from common.messages.billing import Period, Unit
+from common.messages.tenancy.billing import Period, Unit
 
 ANSWER_TIMEOUT_S = 60.0
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from common.messages.billing import Period, Unit
+from common.messages.tenancy.billing import Period, Unit
 
 NEARLY = Decimal("0.8")
 """Share of a budget from which on an event warns its tenant."""

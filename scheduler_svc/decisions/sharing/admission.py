@@ -4,7 +4,7 @@ Pace (DESIGN §6.3, AReaL's bound): a task may have admitted, void groups not co
 
     min(version + max_staleness + 1, steps) × groups_per_step
 
-groups. With batching's rule (`batching.py`) no trained group is ever staler than the bound, and none is discarded for staleness.
+groups. With batching's rule (`decisions/batching.py`) no trained group is ever staler than the bound, and none is discarded for staleness.
 
 Capacity: the sequences and KV-cache tokens that the pool's rollout replicas decode concurrently, times a factor for work that is being
 graded (`oversubscription.py`). When the next group in fair order (`fair_share.py`) does not fit, no smaller one overtakes it; with

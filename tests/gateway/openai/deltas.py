@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from common.messages.access import Key
 from common.messages.served import ServingEnded
 from common.messages.serving import Failure, Finish, ServedCall, ServedDelta, ServedToken, TopToken
+from common.messages.tenancy.access import Key
 from gateway_svc.openai.sampling.order import Choice, Target
 
 FINGERPRINT = "vllm-0.32.0/tiny/0123456789ab"

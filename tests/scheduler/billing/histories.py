@@ -29,7 +29,7 @@ from common.messages import (
     SubmitTask,
     TrainBatch,
 )
-from common.messages.billing import Kind
+from common.messages.tenancy.billing import Kind
 from common.spec import parse_spec
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.sharing.shares import Capacity

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, cast, delete, func, insert, literal, selec
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages.billing import TOKEN_KINDS
+from common.messages.tenancy.billing import TOKEN_KINDS
 from scheduler_svc.store.states import LIVE
 from scheduler_svc.store.tables import (
     aliases,

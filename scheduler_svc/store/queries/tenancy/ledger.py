@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Date, Integer, Text, cast, func, literal, or_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages.billing import LedgerKind
+from common.messages.tenancy.billing import LedgerKind
 from scheduler_svc.decisions.money.billing import Payer
 from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement

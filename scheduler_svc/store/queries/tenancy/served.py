@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import ServingEnded
-from common.messages.billing import ServedKind
+from common.messages.tenancy.billing import ServedKind
 from scheduler_svc.store.queries.sql.parameters import Rows, any_of
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.tables import served_requests, served_usage, tenants

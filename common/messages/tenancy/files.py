@@ -6,7 +6,7 @@ from pydantic import Field
 
 from common.messages.asks import MAX_NUMBER
 from common.messages.base import Message, Sentence, Value
-from common.messages.packages import UploadedPart
+from common.messages.tenancy.packages import UploadedPart
 
 MAX_FILE_BYTES = 512 * 1024 * 1024
 FILE_ID_PATTERN = r"file-[0-9a-f]{64}"

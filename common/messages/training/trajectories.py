@@ -8,7 +8,7 @@ from pydantic import Field
 
 from common.messages.artifacts import TokenRecord
 from common.messages.base import Message, Sentence, Value
-from common.messages.prompts import GroupContext
+from common.messages.training.prompts import GroupContext
 
 UNSUPPORTED = "unsupported by the sandbox"
 """Prefix of the failure of an attempt that this deployment cannot grade; the scheduler counts them separately."""

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from common.messages.base import Message, Value
-from common.messages.billing import Moment, Money, Period, Unit
+from common.messages.tenancy.billing import Moment, Money, Period, Unit
 
 
 class AskTerms(Message, kind="ask-terms.1"):

@@ -1,14 +1,14 @@
 """Webhooks: addresses of a tenant that receive a message when tasks finish or fail and when a budget is nearly or wholly spent.
 
-Set by jobs and asked for (`asks.py` has the table of verbs). The scheduler sends the messages (docs/adr/0044-webhooks.md).
+Set by jobs and asked for (`messages/asks.py` has the table of verbs). The scheduler sends the messages (docs/adr/0044-webhooks.md).
 """
 
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from common.messages.aliases import AliasName
 from common.messages.base import Message, Sentence, Value
+from common.messages.tenancy.aliases import AliasName
 from common.spec import TASK_ID_PATTERN, Name
 
 WebhookEvent = Literal["finished", "failed", "budget"]
