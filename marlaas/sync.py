@@ -18,8 +18,8 @@ from typing import IO, Any, TypeVar
 from pydantic import JsonValue
 
 from common.bus import NO_FILES, TlsFiles
-from common.door.aliases import Version
-from common.door.webhooks import WebhookSet
+from common.door.tenancy.aliases import Version
+from common.door.tenancy.webhooks import WebhookSet
 from common.messages import (
     WEBHOOK_EVENTS,
     AdapterRef,

@@ -4,7 +4,7 @@ from pydantic import JsonValue
 
 from common import crashpoints
 from common.door.errors import ClientError
-from common.door.tenants import delete_tenant
+from common.door.tenancy.tenants import delete_tenant
 from marlaas.tenancy import accounts, recording
 from marlaas.tenancy.recording import Operator
 

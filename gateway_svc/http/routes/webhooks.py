@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
-from common.door.webhooks import RefusedWebhook, Webhooks
+from common.door.tenancy.webhooks import RefusedWebhook, Webhooks
 from common.messages import WEBHOOK_EVENTS, WebhookEvent, WebhookOf
 from common.messages.tenancy.webhooks import WebhookUrl
 from gateway_svc.http.errors import responses

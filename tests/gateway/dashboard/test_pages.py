@@ -12,8 +12,8 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.door.asking import Door
-from common.door.billing import Billing
-from common.door.progress import read_steps, read_versions
+from common.door.tenancy.billing import Billing
+from common.door.training.progress import read_steps, read_versions
 from common.messages import AskTask, DeadLetter, StatusAnswer
 from gateway_svc.access import Caller
 from gateway_svc.http.application import all_families, described

@@ -7,7 +7,7 @@ import pytest
 
 from common.bus import Bus
 from common.door.asking import Door
-from common.door.progress import read_evaluations, read_steps, read_timeline, read_versions
+from common.door.training.progress import read_evaluations, read_steps, read_timeline, read_versions
 from common.evaluation.report import EvaluationReport
 from common.messages import EvaluationsAnswer, GroupContext, SpecAnswer, StepsAnswer, TimelineAnswer, VersionsAnswer, from_json
 from common.spec import parse_spec

@@ -12,8 +12,8 @@ from common.bus import Outgoing
 from common.door.answers import answer_to
 from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
-from common.door.packages import UPLOAD_TIMEOUT_S, delete_upload, owner_of
 from common.door.protocol import AnyDoor
+from common.door.tenancy.packages import UPLOAD_TIMEOUT_S, delete_upload, owner_of
 from common.jsonl import RowChecker, WrongRow
 from common.messages import (
     DIGEST_CHARS,

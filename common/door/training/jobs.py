@@ -3,11 +3,11 @@
 from pydantic import JsonValue
 
 from common.door.asking import Door
-from common.door.control import control, delete_task, resend
-from common.door.download import fetch_blob
-from common.door.failures import read_failure
 from common.door.protocol import Verb
-from common.door.submission import preview, submit
+from common.door.training.control import control, delete_task, resend
+from common.door.training.download import fetch_blob
+from common.door.training.failures import read_failure
+from common.door.training.submission import preview, submit
 from common.messages import AdapterRef, Event, TaskStatus
 from common.spec import TaskSpec
 

@@ -7,10 +7,10 @@ from common import streams
 from common.bus import Outgoing
 from common.door.answers import answer_to
 from common.door.asking import Door
-from common.door.download import whole_number
 from common.door.errors import ClientError, NoAnswer, WrongState, rejection_reasons
-from common.door.failures import Failure
 from common.door.protocol import Verb
+from common.door.training.download import whole_number
+from common.door.training.failures import Failure
 from common.errors import Retry
 from common.messages import ControlTask, Event, ResendLetter, TaskStatus
 from common.task_states import ENDED
