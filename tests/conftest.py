@@ -19,7 +19,7 @@ from sqlalchemy import make_url
 
 from common.backoff import Backoff
 from common.bus import Bus, Delivery
-from common.bus.timings import Timings
+from common.bus.transport.timings import Timings
 from common.errors import Unavailable
 from common.streams import Stream
 from marlaas.stack import database_folder, servers

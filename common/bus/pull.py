@@ -12,7 +12,7 @@ import structlog
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from common.bus.connection import Connection
+from common.bus.transport.connection import Connection
 from common.cancellation import notice_cancellation
 from common.heartbeats import beat
 from common.streams import Consumer

@@ -10,7 +10,7 @@ import httpx2
 
 from common.backoff import Backoff
 from common.bus import TlsFiles
-from common.bus.address import without_password
+from common.bus.transport.address import without_password
 from common.door.errors import ClientError
 from marlaas.over_http.refusals import REPEATED, Lost, failure, refusal
 

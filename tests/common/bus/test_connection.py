@@ -14,7 +14,7 @@ from nats.js.kv import KeyValue
 from common import streams
 from common.backoff import Backoff
 from common.bus import Bus, Outgoing
-from common.bus.timings import Timings
+from common.bus.transport.timings import Timings
 from common.errors import Fatal
 from common.messages import ReplicaReport, TaskStatus
 from common.task_states import TaskStates

@@ -9,9 +9,9 @@ from nats.errors import Error as NatsError
 from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError
 
-from common.bus.connection import Connection, unavailable_as
 from common.bus.delivery import Delivery, delivery_of
-from common.bus.erasure import erase_message, fill
+from common.bus.stored.erasure import erase_message, fill
+from common.bus.transport.connection import Connection, unavailable_as
 from common.streams import Consumer, Stream
 
 

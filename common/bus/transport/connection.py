@@ -14,11 +14,11 @@ from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
 from common.access.credentials import Credentials, read_credentials
-from common.bus.address import is_plain_beyond_loopback, nodes, objection_to_address, without_password
 from common.bus.delivery import MAX_PAYLOAD_BYTES
-from common.bus.refusals import refused_key, refused_subject, violated
-from common.bus.timings import Timings
-from common.bus.tls import NO_FILES, NatsClient, TlsFiles, tls_failure
+from common.bus.transport.address import is_plain_beyond_loopback, nodes, objection_to_address, without_password
+from common.bus.transport.refusals import refused_key, refused_subject, violated
+from common.bus.transport.timings import Timings
+from common.bus.transport.tls import NO_FILES, NatsClient, TlsFiles, tls_failure
 from common.errors import Fatal, Forbidden, KeyRefused, Unavailable, Undeclared
 from common.heartbeats import Heartbeats
 

@@ -11,7 +11,7 @@ import structlog
 from nats.js import api
 from nats.js.errors import APIError, BucketNotFoundError, NotFoundError
 
-from common.bus.connection import Connection, unavailable_as
+from common.bus.transport.connection import Connection, unavailable_as
 from common.streams import BLOBS_BUCKET, BUCKETS, JOBS, Bucket, Consumer, Stream, bound_of
 
 STORE_TOO_SMALL = 10047

@@ -10,8 +10,8 @@ from nats.errors import Error as NatsError
 from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from common.bus.connection import Connection, unavailable_as
-from common.bus.erasure import fill
+from common.bus.stored.erasure import fill
+from common.bus.transport.connection import Connection, unavailable_as
 from common.errors import Reject, Retry, Unavailable
 from common.messages import Message
 from common.streams import value_subject

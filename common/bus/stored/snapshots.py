@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from pydantic import BaseModel, JsonValue
 
-from common.bus.connection import Connection, unavailable_as
+from common.bus.transport.connection import Connection, unavailable_as
 from common.errors import Reject
 
 NAMES, SNAPSHOT, RESTORE = "$JS.API.STREAM.NAMES", "$JS.API.STREAM.SNAPSHOT", "$JS.API.STREAM.RESTORE"
