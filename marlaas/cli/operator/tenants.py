@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from marlaas.cli.keys import Keys, is_operator, with_operator
+from marlaas.cli.operator.keys import Keys, is_operator, with_operator
 from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, run_module, with_client
 
 app = typer.Typer(no_args_is_help=True, help="Accounts, weights, limits and deletion of tenants, for operators.")

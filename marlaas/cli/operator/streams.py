@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from marlaas.cli.keys import Keys, signing_keys
+from marlaas.cli.operator.keys import Keys, signing_keys
 from marlaas.cli.session import DEFAULT_DATA, Data, Url, echo, is_insecure, quiet, tls_files
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, exec_module, open_console, operator_key, pools_file, with_client
-from marlaas.cli.tasks import ps
+from marlaas.cli.user.tasks import ps
 
 WITHOUT_KEYS = (
     "warning: this stack was made without keys, so every user of this machine may do everything in it;"
