@@ -30,7 +30,7 @@ from marlaas.stack import servers
 NAME = "dashboard"
 CHROMIUM = "/usr/bin/chromium"
 TENANT = "all"
-CODE = ("gateway_svc", "scheduler_svc/ask", "scheduler_svc/store/asked", "common/step_times.py")
+CODE = ("gateway_svc", "scheduler_svc/ask", "scheduler_svc/store/asked", "common/formats/step_times.py")
 CONTROLS: tuple[tuple[Literal["pause", "resume"], str], ...] = (("pause", "paused"), ("resume", "running"))
 STEPS = """
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint, first_admitted_at,

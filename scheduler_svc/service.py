@@ -12,10 +12,10 @@ from common import streams
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.bus import Bus, batch_interval_s
-from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
-from common.periodic import run_periodically
 from common.pools import Pools
+from common.resilience.cancellation import notice_cancellation
+from common.resilience.periodic import run_periodically
 from scheduler_svc import metrics
 from scheduler_svc.ask.asks import Asks
 from scheduler_svc.ask.question import Sources

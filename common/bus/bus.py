@@ -14,7 +14,6 @@ from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
-from common import crashpoints
 from common.access.credentials import Credentials
 from common.bus import metrics
 from common.bus.accounts import Accounts
@@ -31,6 +30,7 @@ from common.bus.transport.connection import Connection, Server
 from common.bus.transport.timings import DEFAULT, Timings
 from common.bus.transport.tls import NO_FILES, TlsFiles
 from common.errors import Fatal, MarlaasError, QueueFull, Reject, StreamFull, Unavailable
+from common.resilience import crashpoints
 from common.streams import KIND_HEADER, STREAMS, Consumer, Stream
 
 IDLE_RATIO = 4.0

@@ -4,9 +4,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from common import crashpoints, streams
+from common import streams
 from common.bus import Bus, Delivery
 from common.pools import Pools
+from common.resilience import crashpoints
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from common.backoff import Backoff
+from common.resilience.backoff import Backoff
 
 RETRY = Backoff(first_s=0.4, max_s=10.0)
 

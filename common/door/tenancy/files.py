@@ -14,7 +14,7 @@ from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
 from common.door.protocol import AnyDoor
 from common.door.tenancy.packages import UPLOAD_TIMEOUT_S, delete_upload, owner_of
-from common.jsonl import RowChecker, WrongRow
+from common.formats.jsonl import RowChecker, WrongRow
 from common.messages import (
     DIGEST_CHARS,
     MAX_FILE_BYTES,

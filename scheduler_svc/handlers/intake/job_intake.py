@@ -19,10 +19,10 @@ import structlog
 
 from common import streams
 from common.bus import Bus, Delivery
-from common.cancellation import notice_cancellation
 from common.errors import Unavailable, Undeclared
 from common.fairness.fair_queue import Claimant
 from common.fairness.fair_slots import FairSlots
+from common.resilience.cancellation import notice_cancellation
 from common.spec import NAME_PATTERN
 from common.streams import Consumer
 from scheduler_svc.handlers.context import HandlerContext

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import structlog
 
-from common import crashpoints
 from common.blobs import Blobs
 from common.errors import Reject
-from common.jsonl import RowChecker, WrongRow
+from common.formats.jsonl import RowChecker, WrongRow
 from common.messages import PART_BYTES, as_json, file_id, files_in
+from common.resilience import crashpoints
 from common.spec import TaskSpec
 from scheduler_svc.lifecycle.tenancy.packages import OTHER_DIGEST, emit, tell
 from scheduler_svc.store.queries.tenancy import packages

@@ -13,7 +13,7 @@ from dataclasses import replace
 import structlog
 from pydantic import JsonValue
 
-from common import crashpoints, streams
+from common import streams
 from common.blobs import Blobs
 from common.errors import Retry
 from common.limits import sentence
@@ -28,6 +28,7 @@ from common.messages import (
     own_name,
     shortened,
 )
+from common.resilience import crashpoints
 from common.spec import OWN_PATTERN
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.store.asked.packages import NO_REPLICA

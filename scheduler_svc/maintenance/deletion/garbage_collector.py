@@ -15,9 +15,9 @@ import structlog
 from common import streams
 from common.blobs import BLOB_NAME, Blobs, StoredBlob
 from common.bus import Bus
-from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
-from common.periodic import run_periodically
+from common.resilience.cancellation import notice_cancellation
+from common.resilience.periodic import run_periodically
 from scheduler_svc.maintenance.deletion import serving_requests
 from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs, superseded_blobs, version_of
 from scheduler_svc.samples import StoredSamples

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import structlog
 
-from common import crashpoints, streams
+from common import streams
 from common.bus import Bus
-from common.cancellation import notice_cancellation
+from common.resilience import crashpoints
+from common.resilience.cancellation import notice_cancellation
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
 from scheduler_svc.lifecycle.tenancy.access import revoke_all
 from scheduler_svc.lifecycle.tenancy.aliases import remove_all

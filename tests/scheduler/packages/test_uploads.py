@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from common import crashpoints, streams
+from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.errors import Retry
 from common.messages import MAX_PACKAGE_BYTES, OWN_FAMILY, PART_BYTES, DeadLetter, DeleteTenant, LimitValue, SetTenant, is_own, wheel_name
+from common.resilience import crashpoints
 from scheduler_svc.handlers.tenancy import packages as handlers
 from scheduler_svc.lifecycle.tenancy.packages import finish_deletion
 from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from common.cancellation import notice_cancellation
+from common.resilience.cancellation import notice_cancellation
 
 
 async def run_periodically(
