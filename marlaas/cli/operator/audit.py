@@ -19,7 +19,7 @@ def audit(
     wide: Wide = False,
 ) -> None:
     """List who has done what: jobs, downloads, deletions, keys, limits, budgets and prices; refusals are counted by the hour."""
-    from marlaas.reporting import audit as report
+    from marlaas.reporting.tenancy import audit as report
 
     moment = since.replace(tzinfo=UTC) if since else None
     lines = with_client(data, url, lambda client: client.audit(tenant, moment))

@@ -14,7 +14,7 @@ NONE = "none"
 @app.command("list")
 def list_budgets(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List budgets, what is spent in their present periods, and what work in flight may cost at most."""
-    from marlaas.reporting import billing
+    from marlaas.reporting.tenancy import billing
 
     found = with_client(data, url, lambda client: client.billing.budgets())
     if found:

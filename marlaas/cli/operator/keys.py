@@ -101,7 +101,7 @@ def create(  # noqa: PLR0913 - each is an option with a name of its own
 @app.command("list")
 def list_keys(tenant: Tenant, data: Data = DEFAULT_DATA, url: Url = "", keys: Keys = None, wide: Wide = False) -> None:
     """List a tenant's keys, revoked ones included."""
-    from marlaas.reporting.access import key_table
+    from marlaas.reporting.tenancy.access import key_table
     from marlaas.tenancy import recording
 
     access = with_operator(data, url, keys, lambda operator: recording.with_account(operator.door, tenant))

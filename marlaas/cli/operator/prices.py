@@ -22,7 +22,7 @@ def _amount(text: str) -> Decimal:
 @app.command("list")
 def list_prices(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List every price that there is or was; of one kind and pool, the last that has begun holds."""
-    from marlaas.reporting import billing
+    from marlaas.reporting.tenancy import billing
 
     found = with_client(data, url, lambda client: client.billing.prices())
     if found:

@@ -54,7 +54,7 @@ def create(tenant: Tenant, data: Data = DEFAULT_DATA, url: Url = "", keys: Keys 
 @app.command("list")
 def list_tenants(data: Data = DEFAULT_DATA, url: Url = "", keys: Keys = None, wide: Wide = False) -> None:
     """List all tenants, and how many keys each has."""
-    from marlaas.reporting.access import tenant_table
+    from marlaas.reporting.tenancy.access import tenant_table
     from marlaas.tenancy import recording
 
     found = [one for one in with_operator(data, url, keys, lambda operator: recording.read_all(operator.door)) if one.tenant]
@@ -182,7 +182,7 @@ def _print(tenant: str, data: Any, url: str, **changes: Any) -> None:
 
     from common.messages import SetTenant
     from common.streams import EVERY_TENANT
-    from marlaas.reporting.access import limit_table
+    from marlaas.reporting.tenancy.access import limit_table
 
     try:
         request = SetTenant(tenant=None if tenant == EVERY_TENANT else tenant, request=secrets.token_hex(6), **changes)

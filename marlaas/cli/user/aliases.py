@@ -40,7 +40,7 @@ def _version(text: str) -> "int | Literal['latest', 'best']":
 @app.command("list")
 def list_aliases(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List aliases, and what they name."""
-    from marlaas.reporting.aliases import alias_table
+    from marlaas.reporting.tenancy.aliases import alias_table
 
     found = with_client(data, url, lambda client: client.aliases.all())
     if found:

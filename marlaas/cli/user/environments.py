@@ -72,7 +72,7 @@ def upload_package(
 @app.command("list")
 def list_packages(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List the packages that a tenant has uploaded."""
-    from marlaas.reporting.packages import package_table
+    from marlaas.reporting.tenancy.packages import package_table
 
     found = with_client(data, url, lambda client: client.packages.all())
     if not found:

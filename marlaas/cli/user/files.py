@@ -36,7 +36,7 @@ def put_file(
 @app.command("list")
 def list_files(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List the files that a tenant has uploaded."""
-    from marlaas.reporting.files import file_table
+    from marlaas.reporting.tenancy.files import file_table
 
     found = with_client(data, url, lambda client: client.files.all())
     if not found:

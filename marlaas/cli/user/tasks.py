@@ -60,7 +60,8 @@ def usage(
     last: Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day of the invoice.")] = None,
 ) -> None:
     """List the tokens that each tenant and task used, and what they have stored; or their invoice by day, pool and kind."""
-    from marlaas.reporting import billing, storage
+    from marlaas.reporting import storage
+    from marlaas.reporting.tenancy import billing
 
     if as_csv or first or last:
         days = first.date() if first else None, last.date() if last else None

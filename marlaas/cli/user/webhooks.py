@@ -41,7 +41,7 @@ def list_webhooks(
     wide: Wide = False,
 ) -> None:
     """List webhooks; of one, the outcomes of its latest messages."""
-    from marlaas.reporting.webhooks import delivery_table, webhook_table
+    from marlaas.reporting.tenancy.webhooks import delivery_table, webhook_table
 
     found = with_client(data, url, lambda client: client.webhooks.all(name or None))
     if not found:
