@@ -19,7 +19,7 @@ from typing import Any, Literal
 import psycopg
 
 from bench.harness import report
-from bench.harness.scheduler_costs import run_tasks
+from bench.harness.measures.scheduler_costs import run_tasks
 from bench.harness.services import BenchError, Services, gateway, postgres, run_or_exit, services
 from common import streams
 from common.bus import Bus, Outgoing

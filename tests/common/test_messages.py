@@ -10,7 +10,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from bench.harness.groups import group_context
+from bench.harness.load.groups import group_context
 from common import messages
 from common.errors import Reject
 from common.messages import (

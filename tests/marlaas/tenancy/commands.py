@@ -11,9 +11,7 @@ from marlaas.stack import control
 from tests.common.access.keyed import Keyed
 
 ROOT = Path(__file__).parents[3]
-ARMED = (
-    "import sys; from common.resilience import crashpoints; crashpoints.arm({!r}); from marlaas.cli import run; sys.exit(run(sys.argv[1:]))"
-)
+ARMED = "import sys; from common.resilience.crashpoints import arm; arm({!r}); from marlaas.cli.app import run; sys.exit(run(sys.argv[1:]))"
 
 
 @dataclass(frozen=True)

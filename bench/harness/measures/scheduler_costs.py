@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import report
-from bench.harness.injected import Work
+from bench.harness.load.injected import Work
+from bench.harness.load.standins import POOL, TrainedSpan, updated
+from bench.harness.load.tasks import submission
 from bench.harness.services import BenchError
-from bench.harness.standins import POOL, TrainedSpan, updated
-from bench.harness.tasks import submission
 from common.messages import TrainBatch
 from common.spec import parse_spec
 from marlaas.stack import servers

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from bench.harness.injected import Times, turn_s
+from bench.harness.load.injected import Times, turn_s
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.fairness.fair_slots import FairSlots

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import nats
 from nats.aio.msg import Msg
 
-from bench.harness.standins import SampledSpan
+from bench.harness.load.standins import SampledSpan
 from common.messages import GroupContext, SampleTurns, TrajectoriesScored, TurnsSampled
 
 SUBJECTS = ("prompts.sample.>", "trajectories.turn.>", "trajectories.scored.>")

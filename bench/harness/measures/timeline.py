@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from bench.harness.standins import SampledSpan, Trace, TrainedSpan
+from bench.harness.load.standins import SampledSpan, Trace, TrainedSpan
 
 Place = Literal["training", "waiting for the trainer", "sampling", "waiting for the sampler", "environment", "held"]
 PLACES: tuple[Place, ...] = ("training", "waiting for the trainer", "sampling", "waiting for the sampler", "environment", "held")

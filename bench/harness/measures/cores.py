@@ -5,7 +5,7 @@ import time
 
 import psutil
 
-from bench.harness import usage
+from bench.harness.measures import usage
 from bench.harness.services import BenchError
 from marlaas.stack.state_files import Stack
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from bench.harness.load.standins import SampledSpan, Trace, TrainedSpan
 from bench.harness.services import BenchError
-from bench.harness.standins import SampledSpan, Trace, TrainedSpan
 from marlaas.reporting.progress import TrainedStep
 
 BEFORE = ("read_s", "restore_s", "wait_s")

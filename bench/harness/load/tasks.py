@@ -4,9 +4,9 @@ import asyncio
 
 import psycopg
 
-from bench.harness.injected import Work
+from bench.harness.load.injected import Work
+from bench.harness.load.standins import POOL
 from bench.harness.services import BenchError, Services
-from bench.harness.standins import POOL
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import Event, SubmitTask
@@ -19,7 +19,7 @@ def submission(name: str, work: Work) -> Outgoing:
         "tenant": name,
         "pool": POOL,
         "steps": work.steps,
-        "environment": {"name": "bench.harness.waiting:WaitingEnvironment", "options": {"turns": work.turns}},
+        "environment": {"name": "bench.harness.load.waiting:WaitingEnvironment", "options": {"turns": work.turns}},
         "sampling": {"max_tokens": 16},
         "limits": {"max_turns": work.turns, "max_prompt_tokens": 64, "max_reply_tokens": 16, "episode_timeout_s": 3600},
         "algorithm": {"group_size": work.group_size, "groups_per_step": work.groups_per_step, "max_staleness": 0},
