@@ -23,10 +23,11 @@ from multiprocessing import get_context
 from typing import Any
 
 from bench.charts.policy_tables import POLICIES
-from bench.harness import cores, report, stages, timeline
+from bench.harness import report
+from bench.harness.load.standins import SampledSpan, Trace
+from bench.harness.measures import cores, stages, timeline
+from bench.harness.measures.tap import overheard, sampled_spans
 from bench.harness.services import BenchError, local_stack, run_or_exit
-from bench.harness.standins import SampledSpan, Trace
-from bench.harness.tap import overheard, sampled_spans
 from bench.scaling import DRAWN_TASKS
 from bench.trl import LEARNING_RATE, WORKLOADS, spec
 from common.task_states import ENDED

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import psycopg
 
 from bench.harness import report
-from bench.harness.scheduler_costs import run_tasks
+from bench.harness.measures.scheduler_costs import run_tasks
 from bench.harness.services import BenchError, Services, gateway, postgres, run_or_exit, services
 from common import streams
 from common.bus import Bus, Outgoing
@@ -30,7 +30,7 @@ from marlaas.stack import servers
 NAME = "dashboard"
 CHROMIUM = "/usr/bin/chromium"
 TENANT = "all"
-CODE = ("gateway_svc", "scheduler_svc/ask", "scheduler_svc/store/asked", "common/step_times.py")
+CODE = ("gateway_svc", "scheduler_svc/ask", "scheduler_svc/store/asked", "common/formats/step_times.py")
 CONTROLS: tuple[tuple[Literal["pause", "resume"], str], ...] = (("pause", "paused"), ("resume", "running"))
 STEPS = """
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint, first_admitted_at,

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.harness.groups import group_context
+from bench.harness.load.groups import group_context
 from bench.harness.report import machine
 from bench.harness.services import nats
 from common import streams

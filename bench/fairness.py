@@ -20,10 +20,10 @@ from typing import Any
 import psycopg
 
 from bench.harness import report
-from bench.harness.injected import Times
+from bench.harness.load.injected import Times
+from bench.harness.load.standins import POOL, REPLY_TOKENS, Trace, at_work
+from bench.harness.load.tasks import scheduler_knows
 from bench.harness.services import Services, postgres, run_or_exit, services
-from bench.harness.standins import POOL, REPLY_TOKENS, Trace, at_work
-from bench.harness.tasks import scheduler_knows
 from common import streams
 from common.bus import Bus, Outgoing
 from common.errors import QueueFull
@@ -137,8 +137,8 @@ def _amounts(resource: str, trace: Trace, record: Path) -> Iterator[tuple[str, f
 def _job(tenant: str, task: str, resource: str, record: Path) -> Outgoing:
     """A task without end, whose work never waits for its own step where it need not."""
     occupying = {"seconds": CALL_S, "tenant": tenant, "record": str(record)}
-    environments = {"environments": {"name": "bench.harness.occupying:OccupyingEnvironment", "options": occupying}}
-    waiting = {"name": "bench.harness.waiting:WaitingEnvironment", "options": {"turns": 1}}
+    environments = {"environments": {"name": "bench.harness.load.occupying:OccupyingEnvironment", "options": occupying}}
+    waiting = {"name": "bench.harness.load.waiting:WaitingEnvironment", "options": {"turns": 1}}
     small = {"group_size": 2, "groups_per_step": 1, "max_staleness": 3}
     spec: dict[str, Any] = {
         "name": task,

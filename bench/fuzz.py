@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from bench.harness import report
-from bench.harness.fuzzing import EXAMPLES, fuzz
+from bench.harness.load.fuzzing import EXAMPLES, fuzz
 from bench.harness.services import BenchError, local_stack, run_or_exit
 from bench.harness.tenants import owner
 

@@ -16,7 +16,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench.harness import report
-from bench.harness.replies import replies
+from bench.harness.load.replies import replies
 from common.spec import TaskSpec
 from env_svc.contract import Finish
 from env_svc.registry import AnyEnvironment, build

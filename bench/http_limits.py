@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from bench.harness import report
-from bench.harness.scheduler_costs import migrated_database
+from bench.harness.measures.scheduler_costs import migrated_database
 from bench.harness.services import BenchError, nats, postgres, run_or_exit
 from common import streams
 from common.blobs import Blobs

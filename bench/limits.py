@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from bench.harness import report
-from bench.harness.scheduler_costs import admission_times, analyze, migrated_database, run_tasks
+from bench.harness.measures.scheduler_costs import admission_times, analyze, migrated_database, run_tasks
 from bench.harness.services import nats, postgres, run_or_exit
 from common import streams
 from common.blobs import Blobs

@@ -19,12 +19,13 @@ from typing import Any
 
 import psycopg
 
-from bench.harness import report, timeline
-from bench.harness.injected import Times, Work
-from bench.harness.scheduler_costs import decisions, past
+from bench.harness import report
+from bench.harness.load.injected import Times, Work
+from bench.harness.load.standins import Trace, at_work
+from bench.harness.load.tasks import all_finished, scheduler_knows, submission
+from bench.harness.measures import timeline
+from bench.harness.measures.scheduler_costs import decisions, past
 from bench.harness.services import Services, postgres, run_or_exit, services
-from bench.harness.standins import Trace, at_work
-from bench.harness.tasks import all_finished, scheduler_knows, submission
 from common.bus import Bus
 
 NOTHING = Times(0.0, 0.0, 0.0)

@@ -20,11 +20,12 @@ from typing import Any
 import psycopg
 
 from bench.charts.policy_tables import POLICIES
-from bench.harness import report, timeline
-from bench.harness.injected import LowerBounds, Times, Work, lower_bounds
+from bench.harness import report
+from bench.harness.load.injected import LowerBounds, Times, Work, lower_bounds
+from bench.harness.load.standins import Trace, at_work
+from bench.harness.load.tasks import all_finished, scheduler_knows, submission
+from bench.harness.measures import timeline
 from bench.harness.services import BenchError, Services, postgres, run_or_exit, services
-from bench.harness.standins import Trace, at_work
-from bench.harness.tasks import all_finished, scheduler_knows, submission
 from common.bus import Bus
 
 DRAWN_TASKS = 8

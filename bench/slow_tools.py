@@ -9,10 +9,10 @@ import asyncio
 from typing import Any
 
 from bench.harness import report
-from bench.harness.injected import Times, Work
+from bench.harness.load.injected import Times, Work
+from bench.harness.load.standins import Trace, at_work
+from bench.harness.load.tasks import all_finished, scheduler_knows, submission
 from bench.harness.services import Services, postgres, services
-from bench.harness.standins import Trace, at_work
-from bench.harness.tasks import all_finished, scheduler_knows, submission
 from common.bus import Bus
 
 FIXED = {"MARLAAS_SCHEDULER_MOST_OVERSUBSCRIPTION": "1"}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.harness import usage
+from bench.harness.measures import usage
 from bench.harness.report import ROOT, machine
 from bench.harness.services import local_stack
 from common.spec import TaskSpec, parse_spec

@@ -13,7 +13,8 @@ from typing import Any
 
 import psutil
 
-from bench.harness import report, usage
+from bench.harness import report
+from bench.harness.measures import usage
 from bench.harness.report import CODE
 from bench.harness.services import local_stack, run_or_exit
 from marlaas.stack.state_files import StackPlan

@@ -28,7 +28,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.harness import cores, report
+from bench.harness import report
+from bench.harness.measures import cores
 from bench.harness.report import ROOT
 from bench.harness.services import BenchError, local_stack, run_or_exit
 from bench.stack import memory_mib

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import memory
 from bench.harness import models, report, services
-from bench.harness.groups import group_context
+from bench.harness.load.groups import group_context
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing

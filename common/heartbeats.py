@@ -17,7 +17,7 @@ import structlog
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from common.cancellation import notice_cancellation
+from common.resilience.cancellation import notice_cancellation
 
 STALLED_S = 30.0
 """Seconds without a turn of the event loop after which a process counts as hung."""

@@ -18,7 +18,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from common import strict_json
+from common.formats import strict_json
 
 Schema = dict[str, JsonValue]
 """JSON schema of a tool's parameters."""

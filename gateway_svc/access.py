@@ -7,7 +7,7 @@ from typing import Protocol
 
 from common.door.asking import Door
 from common.errors import MarlaasError
-from common.messages.access import Role
+from common.messages.tenancy.access import Role
 
 
 class Unauthorized(MarlaasError):

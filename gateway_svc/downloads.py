@@ -10,8 +10,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from common.door.asking import Door
-from common.door.download import fetch_part
 from common.door.errors import ClientError
+from common.door.training.download import fetch_part
 from common.messages import AdapterRef
 from common.messages.asks import CHUNK_BYTES
 

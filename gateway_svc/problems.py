@@ -17,7 +17,7 @@ from common.door.errors import (
     WrongState,
 )
 from common.errors import Fatal, KeyRefused, Reject, Retry
-from common.messages.access import Role
+from common.messages.tenancy.access import Role
 from gateway_svc.access import Unauthorized
 
 RETRY_AFTER_S = 2

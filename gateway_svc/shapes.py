@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from common.messages import AdapterRef, Event, FailedMessage, TaskStatus, TaskUsage, TenantUsage, WhyAnswer
-from common.messages.access import Role
+from common.messages.tenancy.access import Role
 
 State = Literal["submitted", "running", "paused", "finished", "failed", "cancelled", "rejected"]
 

@@ -1,11 +1,11 @@
-"""Bodies as strict JSON: `common/strict_json.py`, without what PostgreSQL cannot store, and bounded before anything is built."""
+"""Bodies as strict JSON: `common/formats/strict_json.py`, without what PostgreSQL cannot store, and bounded before anything is built."""
 
 import json
 import re
 
 from pydantic import JsonValue
 
-from common import strict_json
+from common.formats import strict_json
 from gateway_svc.problems import FieldError, Problem, invalid
 
 MAX_DEPTH = 32

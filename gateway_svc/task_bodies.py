@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from common.strict_json import finite
+from common.formats.strict_json import finite
 from gateway_svc.problems import FieldError, Problem, forbidden, invalid
 from gateway_svc.strict_json import MAX_DEPTH, check_values, read_json
 

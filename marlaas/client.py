@@ -21,21 +21,21 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
-from common.door.aliases import Aliases
 from common.door.answers import answer_to_request
 from common.door.asking import PATIENCE_S, Door
-from common.door.billing import Billing
-from common.door.download import Pruned, Stored, download_adapter, make_way
 from common.door.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
-from common.door.failures import Failure
-from common.door.files import Files
-from common.door.following import follow
-from common.door.jobs import NatsJobs
-from common.door.packages import Packages
 from common.door.protocol import AnyDoor, Jobs, Verb
-from common.door.submission import new_task_id
-from common.door.tenants import delete_tenant, set_tenant
-from common.door.webhooks import Webhooks
+from common.door.tenancy.aliases import Aliases
+from common.door.tenancy.billing import Billing
+from common.door.tenancy.files import Files
+from common.door.tenancy.packages import Packages
+from common.door.tenancy.tenants import delete_tenant, set_tenant
+from common.door.tenancy.webhooks import Webhooks
+from common.door.training.download import Pruned, Stored, download_adapter, make_way
+from common.door.training.failures import Failure
+from common.door.training.following import follow
+from common.door.training.jobs import NatsJobs
+from common.door.training.submission import new_task_id
 from common.messages import (
     AdapterRef,
     Event,

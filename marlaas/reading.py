@@ -8,12 +8,12 @@ from pydantic import JsonValue
 
 from common.access.credentials import Credentials
 from common.door.asking import UnknownHere
-from common.door.audit import read_audit
-from common.door.download import Stored, read_usage, stored_by_task
 from common.door.errors import ClientError, UnknownTask, check_id
-from common.door.failures import Failure, read_failures
-from common.door.progress import read_steps, read_versions
 from common.door.protocol import AnyDoor
+from common.door.tenancy.audit import read_audit
+from common.door.training.download import Stored, read_usage, stored_by_task
+from common.door.training.failures import Failure, read_failures
+from common.door.training.progress import read_steps, read_versions
 from common.messages import (
     AskDeployment,
     AskSamples,

@@ -18,8 +18,8 @@ from typing import IO, Any, TypeVar
 from pydantic import JsonValue
 
 from common.bus import NO_FILES, TlsFiles
-from common.door.aliases import Version
-from common.door.webhooks import WebhookSet
+from common.door.tenancy.aliases import Version
+from common.door.tenancy.webhooks import WebhookSet
 from common.messages import (
     WEBHOOK_EVENTS,
     AdapterRef,
@@ -42,7 +42,7 @@ from common.messages import (
     WhyAnswer,
 )
 from common.messages.asks import TaskState
-from common.messages.billing import Period, Unit
+from common.messages.tenancy.billing import Period, Unit
 from common.spec import TaskSpec
 from marlaas.client import DEFAULT_URL, Client, Failure, Pruned, Stored
 from marlaas.comparison import Comparison, Evaluated

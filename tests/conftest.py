@@ -17,10 +17,10 @@ from hypothesis import settings
 from nats.errors import Error as NatsError
 from sqlalchemy import make_url
 
-from common.backoff import Backoff
 from common.bus import Bus, Delivery
-from common.bus.timings import Timings
+from common.bus.transport.timings import Timings
 from common.errors import Unavailable
+from common.resilience.backoff import Backoff
 from common.streams import Stream
 from marlaas.stack import database_folder, servers
 from marlaas.stack.servers import Command

@@ -10,9 +10,9 @@ from common import streams
 from common.bus import Bus, Slots
 from common.errors import Fatal
 from common.messages import ReplicaReport
-from common.periodic import run_periodically
 from common.pools import Pool, chosen_pool
 from common.pools.model_files import with_model_files
+from common.resilience.periodic import run_periodically
 from common.runtime.service import Running, report_replica, run_service
 from trainer_svc.settings import TrainerSettings
 

@@ -16,12 +16,13 @@ from dataclasses import replace
 import structlog
 from prometheus_client import Counter, Histogram, Summary
 
-from common import crashpoints, streams
+from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Reject
 from common.fairness.fair_slots import FairSlots
 from common.messages import AdapterRef, BlobRef, CheckpointRef, TaskStatus, TrainBatch, TrajectoriesScored, WeightUpdated
+from common.resilience import crashpoints
 from common.task_states import ENDED
 from trainer_svc.algorithm.step_metrics import finite
 from trainer_svc.batch import Group, assemble, sequences_of

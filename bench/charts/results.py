@@ -12,8 +12,8 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bench.harness.measures.timeline import PLACES
 from bench.harness.report import IMAGES
-from bench.harness.timeline import PLACES
 
 DOTS_PER_INCH = 120
 Runs = list[dict[str, Any]]

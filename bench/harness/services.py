@@ -16,9 +16,9 @@ from urllib.error import URLError
 
 import psutil
 
-from bench.harness import usage
+from bench.harness.load.standins import CONTEXT_TOKENS, POOL
+from bench.harness.measures import usage
 from bench.harness.report import ROOT
-from bench.harness.standins import CONTEXT_TOKENS, POOL
 from marlaas.stack import control, database_folder, servers
 from marlaas.stack.servers import Command
 from marlaas.stack.state_files import Stack, StackError, StackPlan

@@ -13,7 +13,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.harness.replies import replies
+from bench.harness.load.replies import replies
 from env_svc.builtin.compose import Compose, ComposeState, Split, run
 from env_svc.contract import Finish, Opening
 

@@ -17,7 +17,7 @@ from peft import LoraConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.harness.replies import replies
+from bench.harness.load.replies import replies
 from bench.learning.evaluation import BATCH_SIZE
 from common.messages import ChatMessage
 from common.spec import TaskSpec

@@ -17,7 +17,8 @@ from typing import Any
 import aiohttp
 import nats
 
-from bench.harness import report, usage
+from bench.harness import report
+from bench.harness.measures import usage
 from bench.harness.report import ROOT
 from bench.serving.http import CHAT, ask, session
 from bench.serving.stacks import POOL, TENANT, Serving, serving_stack, trained, with_tenant

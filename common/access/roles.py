@@ -5,7 +5,7 @@ from typing import Literal, get_args
 from common import streams
 from common.access.rows import Permissions
 from common.access.services import INBOX
-from common.messages.access import Role
+from common.messages.tenancy.access import Role
 
 ROLES: tuple[Role, ...] = get_args(Role)
 ADMIN = "admin"

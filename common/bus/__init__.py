@@ -8,16 +8,23 @@ Delivery is at least once; derived message ids, guarded statements of the schedu
 - The handler's exception decides what else happens (`errors.py`). While a server is unavailable, messages wait in the process.
 - A message that was delivered `max_deliveries` times without an answer is a dead letter: it may be what kills processes.
 
-Layout: bus (publish, consume) on handling (one message) and pull (requests, leases); connection, declarations, clock, stream_reader,
-key_value, requests (request and reply), accounts, snapshots (whole streams), refusals, address, tls, erasure, timings, metrics, delivery
-(what a handler gets and returns).
+Layout: bus (publish, consume) on handling (one message) and pull (requests, leases); stored/ (streams and buckets); requests (request and
+reply), accounts, clock, metrics; transport/ (the connection); delivery (what a handler gets and returns).
 """
 
 # pyright: reportUnusedImport=false
 from nats.errors import Error as NatsError
 from nats.js.errors import BucketNotFoundError
 
-from common.bus.address import (
+from common.bus.bus import Bus, batch_interval_s
+from common.bus.delivery import MAX_PAYLOAD_BYTES, BatchHandler, Delivery, Handler, Outgoing, Slots, refuse_oversize
+from common.bus.pull import HEARTBEATS_PER_LEASE
+from common.bus.requests import Listening, NoResponder, Request
+from common.bus.stored.erasure import erase_message
+from common.bus.stored.key_value import Revised
+from common.bus.stored.snapshots import Snapshot
+from common.bus.stored.stream_reader import FullStream
+from common.bus.transport.address import (
     has_credentials,
     is_beyond_loopback,
     is_loopback,
@@ -25,13 +32,5 @@ from common.bus.address import (
     passwords_beyond_loopback,
     without_password,
 )
-from common.bus.bus import Bus, batch_interval_s
-from common.bus.connection import unavailable_as
-from common.bus.delivery import MAX_PAYLOAD_BYTES, BatchHandler, Delivery, Handler, Outgoing, Slots, refuse_oversize
-from common.bus.erasure import erase_message
-from common.bus.key_value import Revised
-from common.bus.pull import HEARTBEATS_PER_LEASE
-from common.bus.requests import Listening, NoResponder, Request
-from common.bus.snapshots import Snapshot
-from common.bus.stream_reader import FullStream
-from common.bus.tls import NO_FILES, TlsFiles
+from common.bus.transport.connection import unavailable_as
+from common.bus.transport.tls import NO_FILES, TlsFiles

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from common.bus.connection import Connection, unavailable_as
+from common.bus.transport.connection import Connection, unavailable_as
 from common.errors import Reject
 
 UPDATE, DELETE, LIST = "$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.CLAIMS.DELETE", "$SYS.REQ.CLAIMS.LIST"

@@ -14,23 +14,23 @@ from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
-from common import crashpoints
 from common.access.credentials import Credentials
 from common.bus import metrics
 from common.bus.accounts import Accounts
 from common.bus.clock import Clock
-from common.bus.connection import Connection, Server
-from common.bus.declarations import Declarations
 from common.bus.delivery import TRACE_HEADER, BatchHandler, Delivery, Handler, Outgoing, Slots, delivery_of, refuse_oversize, trace
 from common.bus.handling import Handling
-from common.bus.key_value import KeyValueStore
 from common.bus.pull import Pull
 from common.bus.requests import Requests
-from common.bus.snapshots import Snapshots
-from common.bus.stream_reader import StreamReader
-from common.bus.timings import DEFAULT, Timings
-from common.bus.tls import NO_FILES, TlsFiles
+from common.bus.stored.declarations import Declarations
+from common.bus.stored.key_value import KeyValueStore
+from common.bus.stored.snapshots import Snapshots
+from common.bus.stored.stream_reader import StreamReader
+from common.bus.transport.connection import Connection, Server
+from common.bus.transport.timings import DEFAULT, Timings
+from common.bus.transport.tls import NO_FILES, TlsFiles
 from common.errors import Fatal, MarlaasError, QueueFull, Reject, StreamFull, Unavailable
+from common.resilience import crashpoints
 from common.streams import KIND_HEADER, STREAMS, Consumer, Stream
 
 IDLE_RATIO = 4.0

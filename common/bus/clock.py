@@ -8,7 +8,7 @@ from datetime import datetime
 
 from nats.errors import Error as NatsError
 
-from common.bus.connection import Connection
+from common.bus.transport.connection import Connection
 from common.streams import STREAMS
 
 

@@ -10,14 +10,14 @@ from typing import cast
 import structlog
 from nats.aio.msg import Msg
 
-from common import crashpoints
-from common.backoff import Backoff, jittered
 from common.bus import metrics
 from common.bus.delivery import MAX_PAYLOAD_BYTES, TRACE_HEADER, Delivery, Handler, Outgoing, Slots, current_trace, delivery_of, trace
 from common.bus.pull import Pull
-from common.cancellation import notice_cancellation
 from common.errors import Fatal, Reject, Retry, Unavailable
 from common.messages import DeadLetter
+from common.resilience import crashpoints
+from common.resilience.backoff import Backoff, jittered
+from common.resilience.cancellation import notice_cancellation
 from common.streams import Consumer, failed, token
 
 MAX_DEAD_LETTER_BYTES = MAX_PAYLOAD_BYTES - 256 * 1024

@@ -12,9 +12,9 @@ import structlog
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from common.bus.connection import Connection
-from common.cancellation import notice_cancellation
+from common.bus.transport.connection import Connection
 from common.heartbeats import beat
+from common.resilience.cancellation import notice_cancellation
 from common.streams import Consumer
 
 HEARTBEATS_PER_LEASE = 5

@@ -15,8 +15,8 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
-from common.bus.connection import Connection, unavailable_as
 from common.bus.delivery import Delivery, delivery_of, refuse_oversize
+from common.bus.transport.connection import Connection, unavailable_as
 from common.errors import Unavailable
 from common.messages import Message
 from common.streams import KIND_HEADER

@@ -3,19 +3,11 @@
 The SDK, the command line and the gateway have it in common. It needs no JetStream: it publishes `jobs.*.<tenant>` and `ask.<tenant>.*`, and
 hears `events.<tenant>.>` and its inbox.
 
-protocol.py   AnyDoor and Jobs: what a client needs of its way in, NATS or HTTP
-asking.py     Door: asks, with retries and clear errors
-jobs.py       NatsJobs: jobs about tasks
-following.py  events without loss or repetition
-answers.py    answers to jobs, which are events
-submission.py submissions of tasks
-control.py    jobs about a task that there is
-failures.py   dead letters
-billing.py    invoices, prices and budgets
-tenants.py    limits of tenants
-audit.py      who has done what
-packages.py   uploads of environments
-download.py   adapters, and what is stored
-progress.py   steps, evaluations and versions of a task
-errors.py     what a client is told, and checks before anything is sent
+protocol.py  AnyDoor and Jobs: what a client needs of its way in, NATS or HTTP
+asking.py    Door: asks, with retries and clear errors
+pages.py     questions whose answers come a page at a time
+answers.py   answers to jobs, which are events
+errors.py    what a client is told, and checks before anything is sent
+training/    tasks
+tenancy/     tenants
 """

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from common import streams
 from common.access.credentials import Credentials
-from common.backoff import Backoff
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
 from common.door.errors import ClientError, NoAnswer, NotPermitted, TooManyJobs, WrongQuestion
 from common.door.pages import Asking
 from common.errors import Forbidden, QueueFull, Reject, StreamFull, Unavailable
 from common.messages import AskRefused, Event, Message
+from common.resilience.backoff import Backoff
 from common.streams import KIND_HEADER
 
 M = TypeVar("M", bound=Message)

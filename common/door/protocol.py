@@ -1,4 +1,4 @@
-"""What a client needs of its way in, whatever carries it: NATS (`asking.py`, `jobs.py`) or HTTP (`marlaas/over_http`)."""
+"""What a client needs of its way in, whatever carries it: NATS (`asking.py`, `training/jobs.py`) or HTTP (`marlaas/over_http`)."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager

@@ -6,20 +6,11 @@ trajectory costs microseconds. A new optional field is compatible, in a section 
 A message about one group carries the group's `GroupContext` whole, so that any replica can continue it without a look-up.
 A body that carries members carries a list of them: members that are ready at the same moment share a message, and each is
 settled by itself. Services do not wait to fill one, except the sampler, which collects for some milliseconds.
+
+Layout    training/: the loop · serving, served · tenancy/ · asks, progress, samples: what is asked for · jobs, status · base, artifacts
 """
 
 # pyright: reportUnusedImport=false
-from common.messages.access import AccessAnswer, AskAccess, HttpKey, HttpPart, KeyRecord, NewKey, SetAccess, TenantAccess
-from common.messages.aliases import (
-    MAX_ALIASES,
-    AliasesAnswer,
-    AliasOf,
-    AskAliases,
-    DeleteAlias,
-    KnownAlias,
-    SetAlias,
-    alias_key,
-)
 from common.messages.artifacts import AdapterRef, BlobRef, Canary, CheckpointRef, TokenRecord, longest_run
 from common.messages.asks import (
     AdapterAnswer,
@@ -50,51 +41,8 @@ from common.messages.asks import (
     UsageAnswer,
     WhyAnswer,
 )
-from common.messages.audit import AskAudit, AuditAnswer, AuditLine
 from common.messages.base import MAX_SENTENCE_CHARS, Message, Sentence, Value, as_json, from_json, shortened
-from common.messages.billing import (
-    AskBudgets,
-    AskInvoice,
-    AskPrices,
-    BudgetOf,
-    BudgetsAnswer,
-    InvoiceAnswer,
-    InvoiceLine,
-    PriceOf,
-    PricesAnswer,
-    SetBudget,
-    SetPrice,
-)
-from common.messages.files import (
-    FILE_FAMILY,
-    FILE_ID_PATTERN,
-    MAX_FILE_BYTES,
-    AskFileChunk,
-    AskFiles,
-    FilesAnswer,
-    StoredFile,
-    UploadFile,
-    file_blob,
-    file_id,
-    files_in,
-    is_file,
-)
 from common.messages.jobs import ControlTask, DeleteTenant, LimitValue, PreviewTask, PruneTasks, ResendLetter, SetTenant, SubmitTask
-from common.messages.packages import (
-    DIGEST_CHARS,
-    MAX_PACKAGE_BYTES,
-    OWN_FAMILY,
-    PACKAGE_BLOB,
-    PART_BYTES,
-    CheckPackage,
-    DeletePackage,
-    OwnEnvironment,
-    PackageChecked,
-    UploadPackage,
-    is_own,
-    own_name,
-    wheel_name,
-)
 from common.messages.progress import (
     AskEvaluations,
     AskSteps,
@@ -112,7 +60,6 @@ from common.messages.progress import (
     VersionOf,
     VersionsAnswer,
 )
-from common.messages.prompts import ChatMessage, CheckEnvironment, EnvironmentChecked, GroupContext, OpenGroup, SampleTurns, TurnRequest
 from common.messages.samples import AskSamples, KeptAttempt, SamplesAnswer, StepSamples
 from common.messages.served import ServingEnded
 from common.messages.serving import (
@@ -134,18 +81,53 @@ from common.messages.serving import (
     TopToken,
 )
 from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StatusesRemoved, StoredStep, TaskStatus
-from common.messages.terms import AskTerms, HttpUse, SlotUse, SpentBudget, StreamsOf, TermsAnswer
-from common.messages.training import BatchGroup, BatchMember, TrainBatch, WeightUpdated
-from common.messages.trajectories import (
-    UNSUPPORTED,
-    SampledTurn,
-    ScoredTrajectory,
-    SettledMember,
-    Settlement,
-    TrajectoriesScored,
-    TurnsSampled,
+from common.messages.tenancy.access import AccessAnswer, AskAccess, HttpKey, HttpPart, KeyRecord, NewKey, SetAccess, TenantAccess
+from common.messages.tenancy.aliases import MAX_ALIASES, AliasesAnswer, AliasOf, AskAliases, DeleteAlias, KnownAlias, SetAlias, alias_key
+from common.messages.tenancy.audit import AskAudit, AuditAnswer, AuditLine
+from common.messages.tenancy.billing import (
+    AskBudgets,
+    AskInvoice,
+    AskPrices,
+    BudgetOf,
+    BudgetsAnswer,
+    InvoiceAnswer,
+    InvoiceLine,
+    PriceOf,
+    PricesAnswer,
+    SetBudget,
+    SetPrice,
 )
-from common.messages.webhooks import (
+from common.messages.tenancy.files import (
+    FILE_FAMILY,
+    FILE_ID_PATTERN,
+    MAX_FILE_BYTES,
+    AskFileChunk,
+    AskFiles,
+    FilesAnswer,
+    StoredFile,
+    UploadFile,
+    file_blob,
+    file_id,
+    files_in,
+    is_file,
+)
+from common.messages.tenancy.packages import (
+    DIGEST_CHARS,
+    MAX_PACKAGE_BYTES,
+    OWN_FAMILY,
+    PACKAGE_BLOB,
+    PART_BYTES,
+    CheckPackage,
+    DeletePackage,
+    OwnEnvironment,
+    PackageChecked,
+    UploadPackage,
+    is_own,
+    own_name,
+    wheel_name,
+)
+from common.messages.tenancy.terms import AskTerms, HttpUse, SlotUse, SpentBudget, StreamsOf, TermsAnswer
+from common.messages.tenancy.webhooks import (
     MAX_WEBHOOKS,
     SECRET_BYTES,
     SECRET_PREFIX,
@@ -157,4 +139,23 @@ from common.messages.webhooks import (
     WebhookEvent,
     WebhookOf,
     WebhooksAnswer,
+)
+from common.messages.training.prompts import (
+    ChatMessage,
+    CheckEnvironment,
+    EnvironmentChecked,
+    GroupContext,
+    OpenGroup,
+    SampleTurns,
+    TurnRequest,
+)
+from common.messages.training.steps import BatchGroup, BatchMember, TrainBatch, WeightUpdated
+from common.messages.training.trajectories import (
+    UNSUPPORTED,
+    SampledTurn,
+    ScoredTrajectory,
+    SettledMember,
+    Settlement,
+    TrajectoriesScored,
+    TurnsSampled,
 )

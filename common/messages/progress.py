@@ -39,7 +39,7 @@ class AskTimeline(Message, kind="ask-timeline.1"):
 class TaskTimes(Value):
     task: str
     steps: bytes
-    """Records of 32 bytes by version (`common/step_times.py`); empty for a task without steps."""
+    """Records of 32 bytes by version (`common/formats/step_times.py`); empty for a task without steps."""
 
 
 class TimelineAnswer(Message, kind="timeline-answer.1"):

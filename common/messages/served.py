@@ -5,8 +5,8 @@ A request is reported by the attempt that ends it, with what the user was given;
 
 from pydantic import Field
 
-from common.messages.access import Key
 from common.messages.base import Message
+from common.messages.tenancy.access import Key
 from common.spec import TASK_ID_PATTERN, Name
 
 MAX_TOKENS = 2**31 - 1

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, field_serializer
 
-from common.messages.access import Key
 from common.messages.artifacts import AdapterRef
 from common.messages.base import Message, Sentence, Value
+from common.messages.tenancy.access import Key
 from common.spec import Name
 
 REQUEST_PATTERN = r"^[a-z0-9]{1,63}$"

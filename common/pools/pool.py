@@ -19,9 +19,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from common.errors import Fatal, Reject
+from common.formats.toml_file import TomlFileError, read_tables
 from common.pools.memory import MemoryEstimate, ModelShape, train_memory
 from common.spec import OWN, Layer, Name, Profile, TaskSpec, complete, profile_values
-from common.toml_file import TomlFileError, read_tables
 
 ALL_LAYERS = 10_000
 """More layers than any model has."""

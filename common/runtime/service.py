@@ -14,11 +14,11 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from common import crashpoints
 from common.bus import Bus, TlsFiles
 from common.errors import Fatal
 from common.messages import ReplicaReport
-from common.periodic import run_periodically
+from common.resilience import crashpoints
+from common.resilience.periodic import run_periodically
 from common.runtime.exposure import objection_to_exposure, warning_about_password
 from common.runtime.health import Health, collect_rarely, serve_http
 from common.runtime.logs import configure_logs

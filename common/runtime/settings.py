@@ -13,8 +13,8 @@ from typing import Annotated, ClassVar, Self
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from common import crashpoints
 from common.errors import Fatal
+from common.resilience import crashpoints
 
 SERVICES = ("SCHEDULER", "ENV", "ROLLOUT", "TRAINER", "GATEWAY")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from rapidfuzz import fuzz
 
+from common.formats.jsonl import Row
 from common.graders import (
     Grader,
     MissingField,
@@ -23,7 +24,6 @@ from common.graders import (
     TooLong,
     rendered,
 )
-from common.jsonl import Row
 from env_svc.errors import WrongOptions
 from env_svc.sandboxes.current import current, refuse_unsupported
 from env_svc.sandboxes.sandbox import Bounds, Sandbox

@@ -5,7 +5,7 @@ import weakref
 from array import array
 from pathlib import Path
 
-from common.jsonl import MAX_ROW_BYTES, Row, offsets, parse_row
+from common.formats.jsonl import MAX_ROW_BYTES, Row, offsets, parse_row
 
 
 class RowFile:

@@ -16,8 +16,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from common.errors import Fatal
+from common.formats.toml_file import TomlFileError, read_tables
 from common.messages import OWN_FAMILY
-from common.toml_file import TomlFileError, read_tables
 from env_svc.hosted.wire import MAX_FRAME_BYTES
 from env_svc.registry import FAMILY_PATTERN, MODULE_FAMILY
 

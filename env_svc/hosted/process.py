@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from common.backoff import Backoff
+from common.resilience.backoff import Backoff
 from env_svc.calls import Call, EnvironmentJob, Outcome, failed
 from env_svc.errors import WrongOptions
 from env_svc.hosted import wire

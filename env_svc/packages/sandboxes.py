@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.backoff import Backoff
 from common.messages import OWN_FAMILY, BlobRef
+from common.resilience.backoff import Backoff
 from env_svc.errors import WrongOptions
 from env_svc.hosted.addresses import Address
 from env_svc.hosted.config import PackageConfig

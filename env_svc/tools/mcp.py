@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, model_validator
 
-from common.toml_file import TomlFileError, read_tables
+from common.formats.toml_file import TomlFileError, read_tables
 from env_svc.options import suggestion
 from env_svc.settings import EnvSettings
 from env_svc.tools.tool import Arguments, CallError, Tool, ToolSource, ToolUnavailable, WrongOptions

@@ -10,7 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from common.bus import Bus
 from common.messages import SamplesAnswer, TokenTexts
-from common.messages.access import Role
+from common.messages.tenancy.access import Role
 from common.runtime.health import Health
 from common.spec import Name
 from gateway_svc.access import Access, Caller

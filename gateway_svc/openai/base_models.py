@@ -2,7 +2,7 @@
 
 from common.bus import Bus
 from common.messages import KnownAlias
-from common.messages.aliases import alias_key
+from common.messages.tenancy.aliases import alias_key
 from common.streams import ALIASES_BUCKET
 from gateway_svc.followed import FollowedBucket, Reading
 from gateway_svc.offers import Offers

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from common.messages.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
 from common.messages.asks import MAX_VERSION
+from common.messages.tenancy.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.openai.errors import model_not_found
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from common.door.aliases import read_aliases
 from common.door.asking import Door, UnknownHere
 from common.door.errors import NotPermitted, WrongQuestion
+from common.door.tenancy.aliases import read_aliases
 from common.messages import (
     AdapterAnswer,
     AdapterRef,

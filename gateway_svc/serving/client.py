@@ -13,9 +13,9 @@ import structlog
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing
-from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Reject, StreamFull, Unavailable
 from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest, ServingEnded
+from common.resilience.cancellation import notice_cancellation
 from gateway_svc.serving.buffer import Buffer
 from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress

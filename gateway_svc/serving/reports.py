@@ -7,10 +7,10 @@ import structlog
 from prometheus_client import Counter
 
 from common import streams
-from common.backoff import Backoff
 from common.bus import Bus, Outgoing
 from common.errors import MarlaasError, Reject
 from common.messages import ServeRequest, ServingEnded
+from common.resilience.backoff import Backoff
 from gateway_svc.serving.given import Given
 
 MAX_WAITING = 20_000

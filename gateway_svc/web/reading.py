@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from common.door import progress
 from common.door.asking import Door, UnknownHere
-from common.door.billing import Billing
-from common.door.failures import read_failures
-from common.door.progress import read_evaluations, read_steps, read_versions
+from common.door.tenancy.billing import Billing
+from common.door.training import progress
+from common.door.training.failures import read_failures
+from common.door.training.progress import read_evaluations, read_steps, read_versions
 from common.messages import (
     AskDeployment,
     AskSamples,

@@ -1,11 +1,10 @@
-"""The command line: `marlaas --help`.
+"""The command line: `marlaas --help`. Its packages are named for who types the commands.
 
-app.py           the verbs, and how the command ends
-init.py          what a stack needs before its first start
-stack.py         commands for the stack on this machine
-tasks.py         commands for tasks
-environments.py  commands for environments
-session.py       options, output and the connection that they share
+app.py      the verbs, and how the command ends
+session.py  options, output and the connection that all commands share
+user/       tasks, environments, files, aliases, webhooks, chat
+operator/   tenants, keys, money, audit, streams
+machine/    the stack on this machine
 """
 
 from marlaas.cli.app import main, run

@@ -13,25 +13,10 @@ from typing import Annotated
 
 import typer
 
-from marlaas.cli import (
-    aliases,
-    audit,
-    budgets,
-    chat,
-    containers,
-    database,
-    environments,
-    files,
-    init,
-    keys,
-    prices,
-    session,
-    stack,
-    streams,
-    tasks,
-    tenants,
-    webhooks,
-)
+from marlaas.cli import session
+from marlaas.cli.machine import containers, init, stack
+from marlaas.cli.operator import audit, budgets, database, keys, prices, streams, tenants
+from marlaas.cli.user import aliases, chat, environments, files, tasks, webhooks
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from common import crashpoints
 from common.access.claims import tenant_user_token
 from common.access.credentials import write_credentials
 from common.access.folder import SigningKeys
 from common.access.roles import ADMIN
 from common.messages import NewKey, SetAccess, TenantAccess
+from common.resilience import crashpoints
 from marlaas.containers.preparation import FROM_EXISTING
 from marlaas.tenancy import existing
 

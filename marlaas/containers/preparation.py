@@ -2,10 +2,10 @@
 
 import os
 
-from common import crashpoints
 from common.access.folder import holds_keys, open_folder
 from common.access.services import Deployment
 from common.passwords import new_password, read_passwords, scram_verifier, write_passwords
+from common.resilience import crashpoints
 from marlaas.containers.volumes import CREDS, PASSWORDS, SERVICES, Volumes, give, publish
 from marlaas.stack import keys
 from marlaas.stack.database_folder import ADMIN, APP, OWNER, READER

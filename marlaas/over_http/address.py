@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from common.bus.address import is_loopback, without_password
+from common.bus.transport.address import is_loopback, without_password
 
 EXAMPLE = "https://host"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx2
 
-from common.backoff import Backoff
 from common.bus import TlsFiles
-from common.bus.address import without_password
+from common.bus.transport.address import without_password
 from common.door.errors import ClientError
+from common.resilience.backoff import Backoff
 from marlaas.over_http.refusals import REPEATED, Lost, failure, refusal
 
 CONNECT_S = 5.0

@@ -6,10 +6,10 @@ import time
 from pydantic import JsonValue
 
 from common.door.asking import UnknownHere
-from common.door.control import check_live
 from common.door.errors import ClientError, NoAnswer, TaskRejected, Unanswered, WrongState, check_id, rejection_reasons
 from common.door.protocol import Verb
-from common.door.submission import given_values, new_task_id
+from common.door.training.control import check_live
+from common.door.training.submission import given_values, new_task_id
 from common.messages import AdapterRef, AskTask, Event, StatusAnswer, TaskStatus
 from common.spec import TaskSpec
 from marlaas.over_http.connection import PAUSE, Params

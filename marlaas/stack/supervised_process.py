@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import structlog
 
-from common.backoff import Backoff
+from common.resilience.backoff import Backoff
 from marlaas.stack import os_processes
 from marlaas.stack.servers import HOST, Command, free_port
 from marlaas.stack.state_files import Component, Condition, log_path

@@ -5,7 +5,6 @@ import math
 import time
 from typing import Any
 
-from common import crashpoints
 from common.access.claims import EVERYONE, SUSPENDED_UNTIL_S, AccountLimits, deletion_token, tenant_token
 from common.access.folder import ADMIN_LIMITS, SigningKeys, check_tenant_name, set_admin_revocations
 from common.access.keys import decode
@@ -13,6 +12,7 @@ from common.access.roles import ADMIN
 from common.bus import Bus
 from common.door.errors import ClientError
 from common.messages import TenantAccess
+from common.resilience import crashpoints
 from marlaas.tenancy import recording
 from marlaas.tenancy.recording import Operator
 

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from common import crashpoints
 from common.access.claims import tenant_user_token
 from common.access.credentials import write_credentials
 from common.access.folder import SYSTEM, SigningKeys
 from common.access.roles import ADMIN
 from common.bus import Bus
 from common.messages import NewKey, SetAccess, TenantAccess
+from common.resilience import crashpoints
 from common.spec.sections import NAME_PATTERN
 from marlaas.tenancy.accounts import push_access
 

@@ -3,12 +3,12 @@
 import time
 from datetime import UTC, datetime
 
-from common import crashpoints
 from common.access.claims import tenant_user_token
 from common.access.http_keys import digest_of, http_key
 from common.access.roles import ADMIN, Role
 from common.door.errors import ClientError
 from common.messages import HttpPart, NewKey
+from common.resilience import crashpoints
 from marlaas.tenancy import accounts, recording
 from marlaas.tenancy.receiving import Receiver
 from marlaas.tenancy.recording import Operator, valid_keys

@@ -9,9 +9,9 @@ from contextlib import suppress
 import structlog
 
 from common.bus import Bus, NatsError
-from common.cancellation import notice_cancellation
 from common.errors import MarlaasError, Reject, Retry
 from common.messages import AdapterRef, KnownAlias
+from common.resilience.cancellation import notice_cancellation
 from common.streams import ALIASES_BUCKET
 from rollout_svc.adapters import Adapters
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from common import strict_json
+from common.formats import strict_json
 from common.messages import Failure, ServedCall, ServedMessage, ServeRequest
 from rollout_svc.chat import Chat, PromptTooLong, UnusablePrompt
 from rollout_svc.serving.parts import opens_thoughts

@@ -10,10 +10,10 @@ import numpy as np
 import structlog
 
 from common import streams
-from common.cancellation import notice_cancellation
 from common.errors import MarlaasError
 from common.messages import Message, Served, ServedAttempt, ServedDelta, TokenTexts
 from common.messages.serving import ALIVE_S
+from common.resilience.cancellation import notice_cancellation
 from rollout_svc.serving.reply import Piece
 
 FLUSH_S = 0.005

@@ -12,9 +12,9 @@ from prometheus_client import Gauge
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.cancellation import notice_cancellation
 from common.errors import Fatal, MarlaasError, Reject, Unavailable
 from common.messages import CancelServing, Failure, ReplicaReport, ServedDelta, ServeRequest, TextsRequest
+from common.resilience.cancellation import notice_cancellation
 from common.streams import KIND_HEADER
 from rollout_svc.serving.prompts import Refused
 from rollout_svc.serving.replies import Address, Replies

@@ -7,15 +7,8 @@ The subject alone says whose data an answer may hold; a server with keys lets ea
 asks.py        requests in, answers out: how many at once, and what a failure is answered with
 verbs.py       the table of verbs
 question.py    Question: whose it is, and what it is answered from
-access.py      access
-audit.py       audit
-billing.py     prices, budgets, invoice
-tasks.py       tasks, status, events, usage, failures
-waiting.py     why
+training/      answers about tasks
+tenancy/       answers about tenants
 deployment.py  envs, pools, replicas
-terms.py       terms, for gateways
-progress.py    spec, steps, evaluations, versions
-samples.py     samples
-adapters.py    adapter, chunk
 downloads.py   downloads that are in the audit already
 """

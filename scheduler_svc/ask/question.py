@@ -16,7 +16,7 @@ from common.messages import AliasOf, ReplicaReport, WebhookOf
 from common.messages.asks import PAGE_BYTES
 from common.pools import Pools
 from scheduler_svc.ask.downloads import Downloads
-from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.samples import StoredSamples
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.tenancy import rates

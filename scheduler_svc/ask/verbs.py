@@ -30,20 +30,20 @@ from common.messages import (
     AskWebhooks,
     Message,
 )
-from scheduler_svc.ask.access import answer_access
-from scheduler_svc.ask.adapters import answer_adapter, answer_chunk
-from scheduler_svc.ask.aliases import answer_aliases
-from scheduler_svc.ask.audit import answer_audit
-from scheduler_svc.ask.billing import answer_budgets, answer_invoice, answer_prices
 from scheduler_svc.ask.deployment import answer_envs, answer_pools, answer_replicas
-from scheduler_svc.ask.files import answer_file_chunk, answer_files
-from scheduler_svc.ask.progress import answer_evaluations, answer_spec, answer_steps, answer_timeline, answer_versions
 from scheduler_svc.ask.question import Question
-from scheduler_svc.ask.samples import answer_samples
-from scheduler_svc.ask.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
-from scheduler_svc.ask.terms import answer_terms
-from scheduler_svc.ask.waiting import answer_why
-from scheduler_svc.ask.webhooks import answer_webhooks
+from scheduler_svc.ask.tenancy.access import answer_access
+from scheduler_svc.ask.tenancy.aliases import answer_aliases
+from scheduler_svc.ask.tenancy.audit import answer_audit
+from scheduler_svc.ask.tenancy.billing import answer_budgets, answer_invoice, answer_prices
+from scheduler_svc.ask.tenancy.files import answer_file_chunk, answer_files
+from scheduler_svc.ask.tenancy.terms import answer_terms
+from scheduler_svc.ask.tenancy.webhooks import answer_webhooks
+from scheduler_svc.ask.training.adapters import answer_adapter, answer_chunk
+from scheduler_svc.ask.training.progress import answer_evaluations, answer_spec, answer_steps, answer_timeline, answer_versions
+from scheduler_svc.ask.training.samples import answer_samples
+from scheduler_svc.ask.training.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
+from scheduler_svc.ask.training.waiting import answer_why
 
 
 @dataclass(frozen=True)

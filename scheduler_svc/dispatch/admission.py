@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from scheduler_svc.decisions.admission import Admission, groups_to_admit, pools_with_room
-from scheduler_svc.decisions.budgets import Purse
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.decisions.money.budgets import Purse
+from scheduler_svc.decisions.sharing.admission import Admission, groups_to_admit, pools_with_room
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch.candidates import ADMISSION_BATCH_SIZE, find_candidates
 from scheduler_svc.dispatch.pace import allowance_of_task
 from scheduler_svc.dispatch.steps import send_steps_together
@@ -15,10 +15,11 @@ from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.group_messages import new_group, open_training_group
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.database import ADMISSION_LOCK
-from scheduler_svc.store.queries import candidates, groups, shares, tasks
-from scheduler_svc.store.queries.candidates import NOTHING, LeftOut
-from scheduler_svc.store.queries.groups import NewGroup
-from scheduler_svc.store.queries.shares import Charge, work_in_flight
+from scheduler_svc.store.queries.fairness import candidates, shares
+from scheduler_svc.store.queries.fairness.candidates import NOTHING, LeftOut
+from scheduler_svc.store.queries.fairness.shares import Charge, work_in_flight
+from scheduler_svc.store.queries.training import groups, tasks
+from scheduler_svc.store.queries.training.groups import NewGroup
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.min_share import min_shares
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy, allowances
-from scheduler_svc.decisions.shares import Capacity, InFlight
+from scheduler_svc.decisions.sharing.min_share import min_shares
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy, allowances
+from scheduler_svc.decisions.sharing.shares import Capacity, InFlight
 from scheduler_svc.dispatch.pace import task_snapshots
-from scheduler_svc.store.queries import candidates
-from scheduler_svc.store.queries.candidates import NOTHING, AdmissibleWork, Candidates, LeftOut
+from scheduler_svc.store.queries.fairness import candidates
+from scheduler_svc.store.queries.fairness.candidates import NOTHING, AdmissibleWork, Candidates, LeftOut
 
 ADMISSION_BATCH_SIZE = 16
 """Maximum groups admitted in one transaction; a larger burst takes several."""

@@ -2,10 +2,10 @@
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.admission import allowance
-from scheduler_svc.decisions.scheduling_policy import TaskSnapshot
-from scheduler_svc.store.queries import groups, steps, tasks
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.decisions.sharing.admission import allowance
+from scheduler_svc.decisions.sharing.scheduling_policy import TaskSnapshot
+from scheduler_svc.store.queries.training import groups, steps, tasks
+from scheduler_svc.store.queries.training.tasks import Task
 
 
 async def task_snapshots(connection: AsyncConnection) -> list[TaskSnapshot]:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from common import streams
 from common.messages import BatchGroup, TrainBatch
 from scheduler_svc.decisions.batching import LiveGroup, groups_for_step, stale_groups
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy, steps_to_send_together
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy, steps_to_send_together
 from scheduler_svc.dispatch.pace import task_snapshots
 from scheduler_svc.lifecycle.termination import void_and_refund
-from scheduler_svc.store.queries import groups, steps, tasks
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries.training import groups, steps, tasks
+from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 

@@ -11,8 +11,8 @@ from common.bus import Bus
 from common.errors import Reject
 from common.messages import PACKAGE_BLOB, BlobRef
 from scheduler_svc.doctor.violation import Violation
-from scheduler_svc.maintenance.garbage_collector import NeededBlobs, needed_blobs
-from scheduler_svc.store.queries import packages
+from scheduler_svc.maintenance.deletion.needed_blobs import NeededBlobs, needed_blobs
+from scheduler_svc.store.queries.tenancy import packages
 from scheduler_svc.store.tables import deleted_tasks, tasks
 
 PACKAGES = "the package of every row that has one is stored whole, and every stored package has a row"

@@ -13,9 +13,9 @@ from common.bus import Bus, Delivery
 from common.errors import Reject
 from common.messages import AdapterRef, DeadLetter, HttpKey, Settlement, StatusesRemoved, TaskStatus, WeightUpdated, from_json
 from scheduler_svc.doctor.violation import Violation
-from scheduler_svc.handlers.dead_letters import concerns_dead_letter
-from scheduler_svc.maintenance import status_bucket
-from scheduler_svc.store.queries import packages
+from scheduler_svc.handlers.results.dead_letters import concerns_dead_letter
+from scheduler_svc.maintenance.deletion import status_bucket
+from scheduler_svc.store.queries.tenancy import packages
 from scheduler_svc.store.states import TaskState, TrajectoryState
 from scheduler_svc.store.tables import dead_letters, steps, tasks, trajectories
 from scheduler_svc.store.tenancy.keys import RecordedHttpKey, http_keys

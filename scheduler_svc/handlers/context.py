@@ -4,11 +4,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from common import crashpoints, streams
+from common import streams
 from common.bus import Bus, Delivery
 from common.pools import Pools
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.maintenance.garbage_collector import GarbageCollector
+from common.resilience import crashpoints
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
+from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.tenancy.audit import Actor, actor_of

@@ -9,4 +9,7 @@ evaluations.py             evaluations, from plan to result
 termination.py             ending a task; voiding and refunding groups
 accounting.py              ledger rows and corrected charges
 task_events.py             events and the published status
+kept_adapters.py           adapters that outlive the rules of their task
+deletion.py                a task's rows
+tenancy/                   keys, limits, aliases and uploads of a tenant
 """

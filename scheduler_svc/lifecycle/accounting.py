@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.billing import Payer, payer_of_void
-from scheduler_svc.store.queries import evaluations, ledger, shares
-from scheduler_svc.store.queries.groups import EndedGroup, VoidedGroups
-from scheduler_svc.store.queries.ledger import Entry
-from scheduler_svc.store.queries.shares import Charge
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.decisions.money.billing import Payer, payer_of_void
+from scheduler_svc.store.queries.fairness import shares
+from scheduler_svc.store.queries.fairness.shares import Charge
+from scheduler_svc.store.queries.tenancy import ledger
+from scheduler_svc.store.queries.tenancy.ledger import Entry
+from scheduler_svc.store.queries.training import evaluations
+from scheduler_svc.store.queries.training.groups import EndedGroup, VoidedGroups
+from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import VoidReason
 
 

@@ -4,7 +4,9 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
-from scheduler_svc.store.queries import aliases, deleted, tasks
+from scheduler_svc.store.queries.retention import deleted
+from scheduler_svc.store.queries.tenancy import aliases
+from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.transaction import Transaction
 
 PATIENCE_S = 900.0

@@ -4,7 +4,7 @@ from common import streams
 from common.messages import FILE_FAMILY, OWN_FAMILY, CheckEnvironment
 from common.spec import MAIN_PROTOCOL
 from scheduler_svc.lifecycle.task_events import publish_status
-from scheduler_svc.store.queries import tasks
+from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 

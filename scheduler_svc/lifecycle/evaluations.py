@@ -11,18 +11,19 @@ from common.evaluation.intervals import Difference
 from common.evaluation.report import Asked, EvaluationReport, Gain, Uncertainty, packed
 from common.messages import as_json
 from common.spec import Protocol
-from scheduler_svc.decisions.evaluation_plan import RETRY_INCREMENT, groups_to_plan, is_due, may_be_retried
-from scheduler_svc.decisions.evaluation_results import Result, Standing, gain_of, result_of, standing_after
-from scheduler_svc.decisions.task_end import Evaluated, reason_to_finish
+from scheduler_svc.decisions.endings.task_end import Evaluated, reason_to_finish
+from scheduler_svc.decisions.evaluation.plan import RETRY_INCREMENT, groups_to_plan, is_due, may_be_retried
+from scheduler_svc.decisions.evaluation.results import Result, Standing, gain_of, result_of, standing_after
 from scheduler_svc.lifecycle.accounting import charge_evaluation
 from scheduler_svc.lifecycle.group_messages import open_evaluation_group
 from scheduler_svc.lifecycle.termination import end_task
-from scheduler_svc.store.queries import evaluations, shares, tasks
-from scheduler_svc.store.queries.evaluations import EvaluatedGroup, EvaluationKey, MemberOutcome
-from scheduler_svc.store.queries.progress import progress_of
-from scheduler_svc.store.queries.shares import Charge
+from scheduler_svc.store.queries.fairness import shares
+from scheduler_svc.store.queries.fairness.shares import Charge
 from scheduler_svc.store.queries.sql.parameters import GroupKey
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries.training import evaluations, tasks
+from scheduler_svc.store.queries.training.evaluations import EvaluatedGroup, EvaluationKey, MemberOutcome
+from scheduler_svc.store.queries.training.progress import progress_of
+from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 

@@ -2,9 +2,9 @@
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.fair_share import starting_virtual_time
-from scheduler_svc.store.queries import shares
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.decisions.sharing.fair_share import starting_virtual_time
+from scheduler_svc.store.queries.fairness import shares
+from scheduler_svc.store.queries.training.tasks import Task
 
 
 async def join_fair_queue(connection: AsyncConnection, task: Task) -> None:

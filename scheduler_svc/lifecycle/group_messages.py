@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 from common import streams
 from common.messages import GroupContext, OpenGroup
-from scheduler_svc.decisions.evaluation_plan import FIRST_ROW, prompt_seed
-from scheduler_svc.store.queries.evaluations import PlannedGroup
-from scheduler_svc.store.queries.groups import NewGroup
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.decisions.evaluation.plan import FIRST_ROW, prompt_seed
+from scheduler_svc.store.queries.training.evaluations import PlannedGroup
+from scheduler_svc.store.queries.training.groups import NewGroup
+from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.transaction import OutboxMessage
 
 

@@ -3,9 +3,10 @@
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BlobRef
-from scheduler_svc.decisions.retention import RetentionWindow
-from scheduler_svc.store.queries import aliases, evaluations, steps, tasks
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.decisions.endings.retention import RetentionWindow
+from scheduler_svc.store.queries.tenancy import aliases
+from scheduler_svc.store.queries.training import evaluations, steps, tasks
+from scheduler_svc.store.queries.training.tasks import Task
 
 
 async def held_by_others(connection: AsyncConnection, task: str) -> dict[str, BlobRef]:

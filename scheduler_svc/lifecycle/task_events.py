@@ -8,9 +8,9 @@ from pydantic import JsonValue
 
 from common import streams
 from common.messages import TaskStatus
-from scheduler_svc.decisions.task_warnings import TaskWarning
-from scheduler_svc.store.queries.progress import TaskProgress, progress_of
-from scheduler_svc.store.queries.tasks import Task, find_task, set_warnings
+from scheduler_svc.decisions.endings.task_warnings import TaskWarning
+from scheduler_svc.store.queries.training.progress import TaskProgress, progress_of
+from scheduler_svc.store.queries.training.tasks import Task, find_task, set_warnings
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
 

@@ -6,14 +6,14 @@ from collections.abc import Collection
 from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.decisions.task_end import reason_to_fail
+from scheduler_svc.decisions.endings.task_end import reason_to_fail
 from scheduler_svc.lifecycle.accounting import charge_evaluation, settle_void
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.metrics import VOID_GROUPS
-from scheduler_svc.store.queries import evaluations, groups, steps, tasks
-from scheduler_svc.store.queries.progress import progress_of
 from scheduler_svc.store.queries.sql.parameters import GroupKey
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries.training import evaluations, groups, steps, tasks
+from scheduler_svc.store.queries.training.progress import progress_of
+from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import LIVE, TaskState, VoidReason
 from scheduler_svc.store.transaction import Transaction
 

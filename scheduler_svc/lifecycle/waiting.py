@@ -8,14 +8,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.bus import FullStream
 from common.messages import ReplicaReport
-from scheduler_svc.decisions.budgets import NO_PRICES, sentence
-from scheduler_svc.decisions.shares import Capacity, InFlight, Load
-from scheduler_svc.decisions.waiting import Cause, FullQueue, OverBudget, Places, Replicas, cause_of
+from scheduler_svc.decisions.money.budgets import NO_PRICES, sentence
+from scheduler_svc.decisions.sharing.shares import Capacity, InFlight, Load
+from scheduler_svc.decisions.sharing.waiting import Cause, FullQueue, OverBudget, Places, Replicas, cause_of
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT, family_of
 from scheduler_svc.store.billing import budgets
-from scheduler_svc.store.queries.shares import work_in_flight
-from scheduler_svc.store.queries.tasks import checks_requested
-from scheduler_svc.store.queries.waiting import Found, waiting_task
+from scheduler_svc.store.queries.fairness.shares import work_in_flight
+from scheduler_svc.store.queries.fairness.waiting import Found, waiting_task
+from scheduler_svc.store.queries.training.tasks import checks_requested
 
 NO_CAPACITY = Capacity(0, 0)
 TAKERS = {

@@ -6,8 +6,8 @@ from common.errors import Reject
 from common.messages import AdapterRef
 from common.spec import Lora, TaskSpec
 from scheduler_svc.lifecycle.kept_adapters import kept_adapter
-from scheduler_svc.store.queries import tasks
-from scheduler_svc.store.queries.tasks import Task
+from scheduler_svc.store.queries.training import tasks
+from scheduler_svc.store.queries.training.tasks import Task
 
 
 async def starting_adapter(connection: AsyncConnection, task: str, spec: TaskSpec) -> AdapterRef | None:

@@ -1,7 +1,7 @@
 """Budgets between admissions: warns tenants, pauses tasks that cannot open another group, and resumes them once they can.
 
-Admission alone keeps within a budget (`decisions/budgets.py`); what is here makes it visible. A task is paused when its next group does
-not fit and nothing of its tenant is open or with a trainer, so that waiting would change nothing.
+Admission alone keeps within a budget (`decisions/money/budgets.py`); this module makes it visible. A task is paused when its next group
+does not fit and nothing of its tenant is open or with a trainer, so that waiting would change nothing.
 """
 
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from collections.abc import Mapping
 import structlog
 from pydantic import JsonValue
 
-from scheduler_svc.decisions.budgets import NO_PRICES, Budget, Purse, sentence
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.money.budgets import NO_PRICES, Budget, Purse, sentence
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.billing.budgets import Standing, WaitingTask
-from scheduler_svc.store.queries import tasks
+from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import Transaction
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common import crashpoints, streams
+from common import streams
 from common.bus import Bus
-from common.cancellation import notice_cancellation
 from common.errors import Fatal, Reject, Retry
+from common.resilience import crashpoints
+from common.resilience.cancellation import notice_cancellation
 from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.maintenance.store_consistency import HighWaterMark
 from scheduler_svc.store.database import RELAY_LOCK, Database

@@ -7,9 +7,9 @@ import structlog
 
 from common.bus import Bus
 from common.messages import ReplicaReport
-from common.periodic import run_periodically
+from common.resilience.periodic import run_periodically
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
-from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.decisions.sharing.shares import Capacity
 
 log = structlog.get_logger()
 

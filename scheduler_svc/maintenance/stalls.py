@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from common.messages import ReplicaReport
-from scheduler_svc.decisions.task_warnings import NO_PROGRESS_S, Stall, TaskWarning, no_progress
+from scheduler_svc.decisions.endings.task_warnings import NO_PROGRESS_S, Stall, TaskWarning, no_progress
 from scheduler_svc.lifecycle.task_events import emit_warnings, publish_status
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import tasks
-from scheduler_svc.store.queries.progress import stalled_tasks
+from scheduler_svc.store.queries.training import tasks
+from scheduler_svc.store.queries.training.progress import stalled_tasks
 
 
 async def warn_about_stalls(

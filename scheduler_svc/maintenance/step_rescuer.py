@@ -14,8 +14,8 @@ from common.errors import Reject
 from common.messages import WeightUpdated
 from scheduler_svc.dispatch.steps import send_to_trainer
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import steps, tasks
-from scheduler_svc.store.queries.steps import SentStep
+from scheduler_svc.store.queries.training import steps, tasks
+from scheduler_svc.store.queries.training.steps import SentStep
 
 AGE_S = 150.0
 """Minimum age of a lost step: above NATS's window of message ids, which would drop the resent message as a duplicate."""

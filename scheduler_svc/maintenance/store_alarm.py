@@ -8,7 +8,8 @@ from pydantic import JsonValue
 
 from common.blobs import ROOM, StoreUsage
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import storage, tasks
+from scheduler_svc.store.queries.retention import storage
+from scheduler_svc.store.queries.training import tasks
 
 CLEARED_BELOW = 0.9
 """Multiple of the threshold below which the alarm is cleared: a single threshold would raise and clear it with each step."""

@@ -15,10 +15,10 @@ import asyncio
 
 import structlog
 
-from common.backoff import Backoff
 from common.bus import Bus
 from common.errors import MarlaasError
 from common.messages import HistoryMark
+from common.resilience.backoff import Backoff
 from common.streams import HISTORY_BUCKET
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox

@@ -11,9 +11,9 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from common.backoff import Backoff
-from common.cancellation import notice_cancellation
 from common.errors import Unavailable
+from common.resilience.backoff import Backoff
+from common.resilience.cancellation import notice_cancellation
 from scheduler_svc.revision import expected_revision
 from scheduler_svc.store.transaction import Transaction
 

@@ -15,9 +15,9 @@ from common import streams
 from common.bus import refuse_oversize
 from common.messages import Event, Message
 from common.streams import KIND_HEADER
-from scheduler_svc.store.queries import webhooks
 from scheduler_svc.store.queries.sql.parameters import Rows
 from scheduler_svc.store.queries.sql.statement import Statement
+from scheduler_svc.store.queries.tenancy import webhooks
 from scheduler_svc.store.tables import event_numbers, events, outbox
 from scheduler_svc.store.tenancy import audit
 

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import secrets
 
-from common.messages.webhooks import SECRET_BYTES
+from common.messages.tenancy.webhooks import SECRET_BYTES
 
 NONCE_BYTES = 16
 

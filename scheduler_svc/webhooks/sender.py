@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from common.backoff import jittered
-from common.cancellation import notice_cancellation
 from common.errors import Retry
+from common.resilience.backoff import jittered
+from common.resilience.cancellation import notice_cancellation
 from scheduler_svc.metrics import WEBHOOKS
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import webhooks
-from scheduler_svc.store.queries.webhooks import Due
+from scheduler_svc.store.queries.tenancy import webhooks
+from scheduler_svc.store.queries.tenancy.webhooks import Due
 from scheduler_svc.webhooks.post import Failed, Post
 from scheduler_svc.webhooks.sealing import Sealed, unseal
 from scheduler_svc.webhooks.signing import signature_headers

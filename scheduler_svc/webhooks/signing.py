@@ -4,7 +4,7 @@ import base64
 import hashlib
 import hmac
 
-from common.messages.webhooks import SECRET_PREFIX
+from common.messages.tenancy.webhooks import SECRET_PREFIX
 
 
 def key_of(secret: str) -> bytes:

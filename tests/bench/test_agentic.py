@@ -6,11 +6,11 @@ import pytest
 
 from bench import agentic
 from bench.charts import policy_tables
-from bench.harness import cores, stages
-from bench.harness.groups import group_context
+from bench.harness.load.groups import group_context
+from bench.harness.load.standins import SampledSpan, Trace, TrainedSpan
+from bench.harness.measures import cores, stages
+from bench.harness.measures.tap import Heard, overheard, sampled_spans
 from bench.harness.services import BenchError
-from bench.harness.standins import SampledSpan, Trace, TrainedSpan
-from bench.harness.tap import Heard, overheard, sampled_spans
 from bench.trl import spec
 from common import streams
 from common.bus import Bus, Outgoing

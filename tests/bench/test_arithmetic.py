@@ -8,9 +8,10 @@ import pytest
 from bench import pages
 from bench.charts import tables
 from bench.fairness import compared
-from bench.harness import report, timeline
-from bench.harness.injected import Times, Work, lower_bounds, turn_s
-from bench.harness.standins import SampledSpan, Trace, TrainedSpan
+from bench.harness import report
+from bench.harness.load.injected import Times, Work, lower_bounds, turn_s
+from bench.harness.load.standins import SampledSpan, Trace, TrainedSpan
+from bench.harness.measures import timeline
 
 TIMES = Times(sample_s=0.1, environment_s=0.2, train_s=0.05)
 

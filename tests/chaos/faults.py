@@ -21,7 +21,7 @@ CRASHES = (
     ("trainer-tiny", "before_publish"),
     ("trainer-tiny", "before_ack"),
 )
-"""Every window between two effects that are not one transaction (`common/crashpoints.py`)."""
+"""Every window between two effects that are not one transaction (`common/resilience/crashpoints.py`)."""
 SLOW_STARTERS = ("env", "rollout-tiny", "trainer-tiny")
 MIN_FULL_S, MAX_FULL_S = 2.0, 8.0
 

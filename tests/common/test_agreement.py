@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.harness.groups import group_context
+from bench.harness.load.groups import group_context
 from common import messages, streams
 from common.agreement import READ_BY, is_read_by, settlement_in
 from common.bus import Delivery

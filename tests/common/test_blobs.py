@@ -12,12 +12,12 @@ from typing import Literal
 import pytest
 from pydantic import ValidationError
 
-from common.backoff import Backoff
 from common.blobs import Blobs, fetch_timeout_s
 from common.bus import Bus
-from common.bus.timings import Timings
+from common.bus.transport.timings import Timings
 from common.errors import Reject, Unavailable
 from common.messages import BlobRef
+from common.resilience.backoff import Backoff
 from common.streams import BLOBS_BUCKET, Stream
 from marlaas.stack import servers
 from tests.chaos.proxy import Wire

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from common.crashpoints import NAMES
+from common.resilience.crashpoints import NAMES
 
 VISITS = """
 import sys
-from common import crashpoints
+from common.resilience import crashpoints
 from common.runtime.settings import read_or_exit, Settings
 crashpoints.arm(read_or_exit(Settings).crash_point)
 for visit in range(3):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from common.jsonl import MAX_ROW_BYTES, RowChecker, WrongRow, offsets, parse_row
+from common.formats.jsonl import MAX_ROW_BYTES, RowChecker, WrongRow, offsets, parse_row
 
 ROW = b'{"messages": [{"role": "user", "content": "caf\xc3\xa9 \\ud83d\\ude00"}], "n": 1}'
 

@@ -16,7 +16,7 @@ from common.access.folder import issue_service_keys, open_or_make, server_config
 from common.access.services import Deployment
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing, Slots
-from common.bus.snapshots import send_part
+from common.bus.stored.snapshots import send_part
 from common.door.errors import ClientError
 from common.errors import Forbidden, Reject
 from common.messages import BlobRef, ControlTask, TaskStatus

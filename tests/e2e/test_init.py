@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.access.credentials import read_credentials
-from common.crashpoints import OPERATORS
+from common.resilience.crashpoints import OPERATORS
 from marlaas.client import Client
 from marlaas.stack import control
 from marlaas.stack.state_files import is_locked, running_stack

@@ -10,7 +10,8 @@ from typing import Any
 from common.access.http_keys import digest_of
 from common.access.roles import Role
 from common.bus import Bus
-from common.messages import HttpKey
+from common.door.asking import Door
+from common.messages import AskTasks, HttpKey, TasksAnswer
 from common.streams import HTTP_KEYS_BUCKET
 from gateway_svc.connections import KeyAccess, Nats
 from gateway_svc.keys import HttpKeys
@@ -93,3 +94,7 @@ async def entering(keyed: Keyed, clock: Any = None, **limits: Any) -> AsyncGener
         access = KeyAccess(keys, replace(Nats(keyed.url, "gateway", timings=HASTY, connect_s=3.0), **limits))
         async with at_work(access.run()):
             yield Entering(operator, bus, keys, access)
+
+
+async def asks(door: Door, tenant: str | None = None) -> TasksAnswer:
+    return await door.ask("tasks", AskTasks(), TasksAnswer, tenant=tenant)

@@ -12,7 +12,7 @@ import pytest
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import DeleteTenant, KnownAlias, SetAlias, TrainBatch
-from common.messages.aliases import MAX_ALIASES
+from common.messages.tenancy.aliases import MAX_ALIASES
 from common.streams import ALIASES_BUCKET, delete_tenant, set_alias
 from marlaas.client import Client, ClientError
 from tests.conftest import eventually_equals

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bench.harness.fuzzing import fuzz
+from bench.harness.load.fuzzing import fuzz
 from tests.common.access.keyed import Keyed
 from tests.gateway.entering import with_keys
 from tests.gateway.openai.deltas import Part, Source, deltas

@@ -4,7 +4,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,10 +15,9 @@ from common import streams
 from common.access.http_keys import digest_of, http_key, seed_of
 from common.access.keys import Kind, Seed
 from common.bus import Bus, Outgoing
-from common.door.asking import Door
 from common.door.errors import ClientError
 from common.errors import Unavailable
-from common.messages import AskTasks, ControlTask, HttpKey, TasksAnswer
+from common.messages import ControlTask, HttpKey
 from common.runtime.health import Health
 from common.runtime.service import Running
 from common.streams import HTTP_KEYS_BUCKET
@@ -31,11 +30,11 @@ from marlaas.stack import servers
 from marlaas.tenancy import accounts, keys, recording
 from marlaas.tenancy.deletion import delete_with_account
 from marlaas.tenancy.receiving import Receiver
-from scheduler_svc.maintenance import http_keys as upkeep
+from scheduler_svc.maintenance.deletion import http_keys as upkeep
 from scheduler_svc.reconcile import accept
 from tests.common.access.keyed import Keyed
 from tests.conftest import at_work, eventually, eventually_equals, running
-from tests.gateway.entering import Entering, entering
+from tests.gateway.entering import Entering, asks, entering
 from tests.gateway.serving import client
 from tests.scheduler.canaries import in_streams, in_tables
 from tests.scheduler.stages import World
@@ -69,10 +68,6 @@ async def refused(gateway: Entering, bearer: str | None) -> str:
         async with gateway.access.entered(bearer):
             pass
     return str(raised.value)
-
-
-async def asks(door: Door, tenant: str | None = None) -> TasksAnswer:
-    return await door.ask("tasks", AskTasks(), TasksAnswer, tenant=tenant)
 
 
 def cancel(tenant: str) -> Outgoing:
@@ -196,39 +191,6 @@ async def test_key_ends_at_its_date(keyed: Keyed, keyed_world: World) -> None:
         assert await refused(gateway, text) == "no valid key"
 
 
-async def test_one_connection_for_many_requests_and_none_when_idle(keyed: Keyed, keyed_world: World) -> None:
-    async with entering(keyed, idle_s=0.5) as gateway:
-        await gateway.tenant("acme")
-        text = await gateway.key("acme", "ci")
-        async with AsyncExitStack() as entered:
-            callers = await asyncio.gather(*(entered.enter_async_context(gateway.access.entered(text)) for _ in range(50)))
-            assert len({id(caller.door._bus) for caller in callers}) == 1
-            await asyncio.sleep(1.0)  # longer than idle_s
-            assert gateway.access.connections == 1
-            await asks(callers[0].door)
-        await eventually(lambda: gateway.access.connections == 0, 30)
-        assert not callers[0].ended.is_set()
-        await eventually(lambda: not callers[0].door._bus.is_connected, 30)
-        async with gateway.access.entered(text) as caller:
-            await asks(caller.door)
-
-
-async def test_connections_are_bounded_and_the_least_recently_used_goes(keyed: Keyed, keyed_world: World) -> None:
-    async with entering(keyed, most=2) as gateway:
-        await gateway.tenant("acme")
-        first, second, third = [await gateway.key("acme", f"k{number}") for number in range(3)]
-        for text in (first, second, first):
-            async with gateway.access.entered(text):
-                pass
-        async with gateway.access.entered(first) as kept, gateway.access.entered(third):
-            assert gateway.access.connections == 2
-            with pytest.raises(Unavailable, match="as many keys"):
-                async with gateway.access.entered(second):
-                    pass
-            await asks(kept.door)
-            assert not kept.ended.is_set()
-
-
 async def test_absent_nats_is_no_fault_of_the_key(gateway: Entering, keyed: Keyed) -> None:
     used, unused = await gateway.key("acme", "used"), await gateway.key("acme", "unused")
     async with gateway.access.entered(used) as caller:
@@ -294,7 +256,7 @@ async def test_old_entries_and_markers_are_removed_and_valid_ones_stay(gateway: 
 
 
 async def test_full_bucket_refuses_keys_and_holds_up_nothing(gateway: Entering, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scheduler_svc.handlers import access
+    from scheduler_svc.handlers.tenancy import access
 
     monkeypatch.setattr(access, "FULL_SHARE", 0.0)
     with pytest.raises(ClientError, match="no room for another HTTP key; revoke some, or raise MARLAAS_NATS_STREAMS_BYTES"):

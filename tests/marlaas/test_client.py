@@ -11,8 +11,8 @@ import pytest
 
 from common import streams
 from common.bus import Bus
-from common.door.billing import Billing
-from common.door.packages import Packages
+from common.door.tenancy.billing import Billing
+from common.door.tenancy.packages import Packages
 from common.messages import SetPrice
 from common.spec import TASK_ID_PATTERN
 from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, new_task_id

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.harness.groups import group_context
+from bench.harness.load.groups import group_context
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import (

@@ -9,7 +9,7 @@ from common.bus import Bus
 from common.errors import Unavailable
 from scheduler_svc.maintenance.stability import JUMP_S, StabilityMonitor
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import groups
+from scheduler_svc.store.queries.training import groups
 from tests.scheduler.stages import Stages, running_world, spec
 from tests.scheduler.wire import database_behind_wire
 

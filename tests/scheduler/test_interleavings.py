@@ -20,12 +20,13 @@ from sqlalchemy import text
 from common import streams
 from common.bus import Delivery, Outgoing
 from common.messages import ControlTask, DeadLetter, EnvironmentChecked, GroupContext, Message, OpenGroup, SubmitTask, TrainBatch
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch import admission
 from scheduler_svc.doctor.database_rules import examine_database
-from scheduler_svc.handlers import dead_letters, deletion, environment_checks, jobs, scores, weight_updates
-from scheduler_svc.handlers.offer import Offer
+from scheduler_svc.handlers.intake import deletion, jobs
+from scheduler_svc.handlers.intake.offer import Offer
+from scheduler_svc.handlers.results import dead_letters, environment_checks, scores, weight_updates
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
 from scheduler_svc.store.tenancy.audit import Actor

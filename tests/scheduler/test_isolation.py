@@ -8,12 +8,12 @@ from common import streams
 from common.bus import MAX_PAYLOAD_BYTES, Bus, Delivery, Outgoing
 from common.errors import Reject
 from common.messages import MAX_SENTENCE_CHARS, ResendLetter, SubmitTask
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.task_end import MIN_FAILURES_TO_FAIL
-from scheduler_svc.handlers import scores
-from scheduler_svc.handlers.jobs import take_job
-from scheduler_svc.handlers.offer import Offer
-from scheduler_svc.store.queries import evaluations, groups
+from scheduler_svc.decisions.endings.task_end import MIN_FAILURES_TO_FAIL
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
+from scheduler_svc.handlers.intake.jobs import take_job
+from scheduler_svc.handlers.intake.offer import Offer
+from scheduler_svc.handlers.results import scores
+from scheduler_svc.store.queries.training import evaluations, groups
 from scheduler_svc.store.states import VoidReason
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 from tests.conftest import eventually, eventually_equals

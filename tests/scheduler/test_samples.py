@@ -9,7 +9,7 @@ from common.bus import Bus, Outgoing
 from common.messages import SamplesAnswer
 from common.messages.samples import KEPT_STEPS
 from scheduler_svc.doctor.stream_rules import DELETED
-from scheduler_svc.maintenance.garbage_collector import GarbageCollector
+from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.samples import superseded
 from tests.conftest import eventually_equals
 from tests.samples import keep, kept_attempt, step_samples

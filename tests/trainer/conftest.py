@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from bench.harness.groups import group_context
+from bench.harness.load.groups import group_context
 from common.bus import Bus
 from common.messages import GroupContext, ScoredTrajectory, TokenRecord
 from common.spec import EnvironmentSection, TaskSpec, parse_spec

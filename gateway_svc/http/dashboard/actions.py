@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import JsonValue
 
-from common.door.control import control, resend
 from common.door.errors import TaskRejected, Unanswered
-from common.door.failures import read_failure
-from common.door.submission import preview, submit
+from common.door.training.control import control, resend
+from common.door.training.failures import read_failure
+from common.door.training.submission import preview, submit
 from common.messages import Event
 from common.messages.asks import MAX_NUMBER
 from common.spec import TASK_ID_PATTERN

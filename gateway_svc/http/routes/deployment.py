@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from common.door.download import read_usage
-from common.door.packages import Packages
+from common.door.tenancy.packages import Packages
+from common.door.training.download import read_usage
 from common.messages import AskDeployment, EnvironmentsAnswer, PoolsAnswer, ReplicasAnswer
 from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from common.messages.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
+from common.messages.tenancy.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
 from gateway_svc.access import Caller
 from gateway_svc.http.gateway import tenant_of
 from gateway_svc.problems import FieldError, invalid, not_found

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from common.door.control import resend
-from common.door.failures import read_failure
-from common.door.following import follow
+from common.door.training.control import resend
+from common.door.training.failures import read_failure
+from common.door.training.following import follow
 from common.messages import (
     AskEvaluations,
     AskEvents,

@@ -10,10 +10,10 @@ from pydantic import JsonValue, ValidationError
 
 from common.door.answers import answer_to
 from common.door.asking import UnknownHere
-from common.door.control import control_job, delete_task
 from common.door.errors import NoAnswer, TaskRejected, Unanswered, rejection_reasons
 from common.door.protocol import Verb
-from common.door.submission import preview, submit
+from common.door.training.control import control_job, delete_task
+from common.door.training.submission import preview, submit
 from common.messages import AskTask, AskTasks, Event, SpecAnswer, StatusAnswer, SubmitTask, TasksAnswer, TaskStatus, WhyAnswer
 from common.spec import TASK_ID_PATTERN
 from common.task_states import ENDED

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
-from common.door.webhooks import RefusedWebhook, Webhooks
+from common.door.tenancy.webhooks import RefusedWebhook, Webhooks
 from common.messages import WEBHOOK_EVENTS, WebhookEvent, WebhookOf
-from common.messages.webhooks import WebhookUrl
+from common.messages.tenancy.webhooks import WebhookUrl
 from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, check_question, tenant_of

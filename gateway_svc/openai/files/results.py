@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 
 from common.door.asking import Door
-from common.door.progress import step_pages
+from common.door.training.progress import step_pages
 from common.messages import TaskStatus
 from gateway_svc.openai.files.file import FileObject
 from gateway_svc.openai.result_ids import result_id

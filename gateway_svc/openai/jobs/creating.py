@@ -8,8 +8,8 @@ from pydantic import JsonValue
 
 from common.door.asking import Door, UnknownHere
 from common.door.errors import TaskRejected, Unanswered, rejection_reasons
-from common.door.files import Files
-from common.door.submission import new_task_id, preview, submit
+from common.door.tenancy.files import Files
+from common.door.training.submission import new_task_id, preview, submit
 from common.messages import AskTask, SpecAnswer, StatusAnswer, SubmitTask, TaskStatus
 from gateway_svc.access import Caller
 from gateway_svc.openai.errors import wrong_value

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from pydantic import JsonValue
 
 from common.door.asking import Door, UnknownHere
-from common.door.progress import read_steps, read_versions, step_pages
+from common.door.training.progress import read_steps, read_versions, step_pages
 from common.messages import AskEvents, AskTask, AskTasks, EventsAnswer, SpecAnswer, StatusAnswer, StepOf, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER, cursor_after
 from common.spec import TASK_ID_PATTERN

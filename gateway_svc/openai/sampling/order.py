@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from pydantic import JsonValue
 
-from common.messages.access import Key
 from common.messages.artifacts import AdapterRef
 from common.messages.serving import ServedMessage, ServedSampling, ServeRequest
+from common.messages.tenancy.access import Key
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from common.door.failures import Failure
+from common.door.training.failures import Failure
 from common.messages import EvaluationOf, StepOf, TaskStatus, VersionsAnswer, WhyAnswer
 from common.task_states import ENDED
 from gateway_svc.web.views.charts import Chart, Over, chart, series

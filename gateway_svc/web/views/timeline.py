@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from common.formats.step_times import MISSING, unpack_steps
 from common.messages import TaskTimes
-from common.step_times import MISSING, unpack_steps
 
 STAGES = ("sampling", "waiting for batch", "waiting for trainer", "training", "publishing")
 

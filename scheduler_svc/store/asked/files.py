@@ -6,7 +6,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import BlobRef, StoredFile, file_blob, file_id
-from scheduler_svc.store.queries.packages import live_users_of_file
+from scheduler_svc.store.queries.tenancy.packages import live_users_of_file
 from scheduler_svc.store.states import PackageKind, PackageState
 from scheduler_svc.store.tables import package_parts, packages
 

@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import OWN_FAMILY, OwnPackage, own_name
-from scheduler_svc.store.queries.packages import live_users
+from scheduler_svc.store.queries.tenancy.packages import live_users
 from scheduler_svc.store.states import PackageKind, PackageState
 from scheduler_svc.store.tables import packages
 

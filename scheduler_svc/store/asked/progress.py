@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.evaluation.report import Asked, packed
 from common.messages import AdapterRef, EvaluationOf, StepDurations, StepOf, StepTimes, VersionOf, as_json, from_json
 from common.spec import TaskSpec
-from scheduler_svc.decisions.best_version import LATEST_STEPS, Judged, best_version
+from scheduler_svc.decisions.evaluation.best_version import LATEST_STEPS, Judged, best_version
 from scheduler_svc.store.queries.sql.parameters import Rows, in_state
-from scheduler_svc.store.queries.tasks import accepted_spec
+from scheduler_svc.store.queries.training.tasks import accepted_spec
 from scheduler_svc.store.states import EvaluationState, GroupState, StepState
 from scheduler_svc.store.tables import evaluation_groups, evaluation_members, evaluations, groups, ledger, steps, stored_blobs, tasks
 

@@ -8,8 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, AskTasks, TaskStatus, from_json
 from scheduler_svc.store.asked.listing import cursor_of, listing
-from scheduler_svc.store.queries.progress import LATEST_GROUPS
 from scheduler_svc.store.queries.sql.parameters import any_of, in_state
+from scheduler_svc.store.queries.training.progress import LATEST_GROUPS
 from scheduler_svc.store.states import GroupState, StepState, VoidReason
 from scheduler_svc.store.tables import dead_letters, groups, steps, tasks
 

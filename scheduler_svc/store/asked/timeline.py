@@ -6,8 +6,8 @@ from sqlalchemy import ColumnElement, Double, cast, extract, func, select, true
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.formats.step_times import pack_steps
 from common.messages import AskTasks, AskTimeline, TaskTimes
-from common.step_times import pack_steps
 from scheduler_svc.store.asked.listing import cursor_of, listing
 from scheduler_svc.store.tables import steps
 

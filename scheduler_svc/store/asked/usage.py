@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import TaskUsage, TenantUsage
-from common.messages.billing import SERVED_KINDS, TOKEN_KINDS
+from common.messages.tenancy.billing import SERVED_KINDS, TOKEN_KINDS
 from scheduler_svc.store.states import LIVE
 from scheduler_svc.store.tables import deleted_tasks, deleted_usage, ledger, packages, served_usage, stored_blobs, tasks, tenants
 

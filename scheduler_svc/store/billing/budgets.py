@@ -13,8 +13,8 @@ from sqlalchemy import TextClause, delete, literal_column, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages.billing import SERVED_KINDS, TOKEN_KINDS, Period, Unit
-from scheduler_svc.decisions.budgets import Budget, GroupBound, Purse, UnitPrices
+from common.messages.tenancy.billing import SERVED_KINDS, TOKEN_KINDS, Period, Unit
+from scheduler_svc.decisions.money.budgets import Budget, GroupBound, Purse, UnitPrices
 from scheduler_svc.store.tables import budgets, tasks
 
 _TOKEN_KINDS, _PAID_TOKENS = str(TOKEN_KINDS), str((*TOKEN_KINDS, *SERVED_KINDS))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from common.messages.billing import KINDS, LEDGER_KINDS, SERVED_KINDS
+from common.messages.tenancy.billing import KINDS, LEDGER_KINDS, SERVED_KINDS
 from scheduler_svc.store.tables.base import metadata, now_by_default
 
 

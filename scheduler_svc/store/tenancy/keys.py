@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.errors import Reject
 from common.limits import IN_ACCOUNT
 from common.messages import HttpKey, KeyRecord, NewKey, SetAccess, TenantAccess
-from common.messages.access import MAX_KEYS
+from common.messages.tenancy.access import MAX_KEYS
 from scheduler_svc.store.tables import keys, tenants
 from scheduler_svc.store.tenancy.limits import WITH_LIMITS, limit_of
 

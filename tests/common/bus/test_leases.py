@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from common import streams
 from common.bus import Bus, Delivery
-from common.bus.timings import Timings
+from common.bus.transport.timings import Timings
 from common.messages import SubmitTask
 from marlaas.stack import servers
 from tests.chaos.proxy import Wire

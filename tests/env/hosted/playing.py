@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from common import spec
-from common.backoff import Backoff
 from common.fairness.fair_queue import Claimant
+from common.resilience.backoff import Backoff
 from env_svc.calls import Call, Failed, Outcome, Scored, StepCall
 from env_svc.contract import Reply
 from env_svc.execution.executor import EnvironmentExecutor

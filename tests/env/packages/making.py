@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from common import spec
-from common.backoff import Backoff
 from common.blobs import Blobs
 from common.bus import Bus
 from common.fairness.fair_queue import Claimant
 from common.messages import BlobRef, wheel_name
+from common.resilience.backoff import Backoff
 from env_svc.calls import Call, Outcome
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers

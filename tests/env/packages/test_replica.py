@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.groups import group_context
+from bench.harness.load.groups import group_context
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import (

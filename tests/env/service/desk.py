@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from bench.harness.groups import group_context
+from bench.harness.load.groups import group_context
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
 from common.messages import (

@@ -12,7 +12,7 @@ from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_p
 from common.bus import Bus
 from common.door.asking import Door
 from common.messages import GroupContext
-from common.messages.access import Role
+from common.messages.tenancy.access import Role
 from gateway_svc.access import Caller, Unauthorized
 from tests.scheduler.stages import World, spec
 

@@ -17,9 +17,9 @@ from gateway_svc.openai.sampling.order import Choice
 from gateway_svc.web.playground import Playground, Turn, as_code, first_playground, read_playground
 from tests.conftest import eventually
 from tests.gateway.dashboard.hostile import TEXTS
+from tests.gateway.dashboard.reading import texts_of
 from tests.gateway.dashboard.site import Keys, Site, chromium, csrf_of, looking, session
 from tests.gateway.dashboard.test_browser import tab_to
-from tests.gateway.dashboard.test_pages import texts_of
 from tests.gateway.openai.deltas import Part, Source, deltas, failing
 from tests.gateway.serving import gateway
 from tests.scheduler.stages import World, spec

@@ -14,9 +14,9 @@ from gateway_svc.web.views.samples import MAX_ALIGNED, differences, samples_page
 from rollout_svc.chat import Chat
 from tests.conftest import eventually
 from tests.gateway.dashboard.hostile import TEXTS
+from tests.gateway.dashboard.reading import cells, texts_of
 from tests.gateway.dashboard.site import Site, chromium, looking, session
 from tests.gateway.dashboard.test_browser import complaints, faults, tab_to, unfold
-from tests.gateway.dashboard.test_pages import cells, texts_of
 from tests.gateway.test_samples import conversation
 from tests.samples import MODEL, keep, kept_attempt, step_samples, texts_replica
 

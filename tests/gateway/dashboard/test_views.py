@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.formats.step_times import MISSING, pack_steps, unpack_steps
 from common.messages import InvoiceLine, TaskTimes, TaskUsage, WhyAnswer
-from common.step_times import MISSING, pack_steps, unpack_steps
 from gateway_svc.web import figures
 from gateway_svc.web.sparkline import HEIGHT, WIDTH, sparkline
 from gateway_svc.web.views.charts import chart, thinned

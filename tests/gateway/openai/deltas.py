@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from common.messages.access import Key
 from common.messages.served import ServingEnded
 from common.messages.serving import Failure, Finish, ServedCall, ServedDelta, ServedToken, TopToken
+from common.messages.tenancy.access import Key
 from gateway_svc.openai.sampling.order import Choice, Target
 
 FINGERPRINT = "vllm-0.32.0/tiny/0123456789ab"
+HELLO: Any = [{"role": "user", "content": "Say hello."}]
 
 
 def token(text: str, top: int = 0) -> ServedToken:
@@ -29,6 +30,9 @@ class Part:
     reasoning: str = ""
     calls: Sequence[ServedCall] = ()
     ids: int = 1
+
+
+WORDS = [Part("Hel"), Part("lo"), Part(" wörld 🙂", ids=2)]
 
 
 def deltas(

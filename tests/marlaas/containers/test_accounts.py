@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.access.credentials import read_credentials
-from common.crashpoints import OPERATORS
+from common.resilience.crashpoints import OPERATORS
 from marlaas.client import Client
 from tests.common.access.keyed import Keyed, keyed_server
 from tests.marlaas.tenancy.commands import ARMED

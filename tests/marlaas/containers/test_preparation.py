@@ -9,8 +9,8 @@ import pytest
 
 from common.access.credentials import read_credentials
 from common.access.services import Deployment
-from common.crashpoints import PREPARING
 from common.passwords import read_passwords
+from common.resilience.crashpoints import PREPARING
 from marlaas.containers.passwords import PASSWORD_SETTINGS, prepare_without_keys
 from marlaas.containers.preparation import FROM_EXISTING, prepare
 from marlaas.containers.volumes import SERVICES, Volumes
@@ -20,7 +20,7 @@ DEPLOYMENT = Deployment(("tiny",), ("module", "own"))
 KILLED = """
 import os, sys
 from pathlib import Path
-from common import crashpoints
+from common.resilience import crashpoints
 from tests.marlaas.containers.test_preparation import DEPLOYMENT, prepare, volumes_in
 crashpoints.arm(sys.argv[2])
 prepare(volumes_in(Path(sys.argv[1])), DEPLOYMENT)

@@ -8,7 +8,7 @@ import pytest
 from common import streams
 from common.bus import Bus
 from common.door.asking import Door
-from common.door.following import follow
+from common.door.training.following import follow
 from common.messages import Event
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from marlaas.cli.chat import visible
+from marlaas.cli.user.chat import visible
 from tests.gateway.openai.deltas import Part, Source, deltas, failing
 from tests.gateway.serving import gateway
 from tests.marlaas.command import Done, marlaas

@@ -11,7 +11,7 @@ from marlaas.stack import control
 from tests.common.access.keyed import Keyed
 
 ROOT = Path(__file__).parents[3]
-ARMED = "import sys; from common import crashpoints; crashpoints.arm({!r}); from marlaas.cli.app import run; sys.exit(run(sys.argv[1:]))"
+ARMED = "import sys; from common.resilience.crashpoints import arm; arm({!r}); from marlaas.cli.app import run; sys.exit(run(sys.argv[1:]))"
 
 
 @dataclass(frozen=True)

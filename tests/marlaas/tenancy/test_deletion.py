@@ -9,8 +9,8 @@ import pytest
 from common import streams
 from common.access.folder import SYSTEM
 from common.bus import Bus
-from common.crashpoints import DELETING
 from common.errors import Fatal
+from common.resilience.crashpoints import DELETING
 from tests.common.access.keyed import Keyed
 from tests.conftest import HASTY, eventually
 from tests.marlaas.tenancy.commands import Operating

@@ -14,9 +14,9 @@ from common.access.folder import SYSTEM
 from common.access.http_keys import digest_of, seed_of
 from common.access.keys import decode
 from common.bus import Bus, Outgoing
-from common.crashpoints import OPERATORS
 from common.errors import Fatal
 from common.messages import ControlTask
+from common.resilience.crashpoints import OPERATORS
 from marlaas.client import Client
 from tests.common.access.keyed import Keyed
 from tests.conftest import HASTY, eventually

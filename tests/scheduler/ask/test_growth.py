@@ -44,8 +44,8 @@ from scheduler_svc.ask.question import Question, Sources
 from scheduler_svc.ask.verbs import VERBS
 from scheduler_svc.samples import StoredSamples
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import tasks
-from scheduler_svc.store.queries.waiting import LATEST_OF_ALL_POOLS
+from scheduler_svc.store.queries.fairness.waiting import LATEST_OF_ALL_POOLS
+from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.tenancy.audit import Actor
 from scheduler_svc.store.transaction import Transaction
 from tests.conftest import as_role, copied_database

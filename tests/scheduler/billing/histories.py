@@ -29,14 +29,15 @@ from common.messages import (
     SubmitTask,
     TrainBatch,
 )
-from common.messages.billing import Kind
+from common.messages.tenancy.billing import Kind
 from common.spec import parse_spec
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.shares import Capacity
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch import admission
 from scheduler_svc.doctor.database_rules import examine_database
-from scheduler_svc.handlers import dead_letters, deletion, environment_checks, jobs, scores, served, weight_updates
-from scheduler_svc.handlers.offer import Offer
+from scheduler_svc.handlers.intake import deletion, jobs
+from scheduler_svc.handlers.intake.offer import Offer
+from scheduler_svc.handlers.results import dead_letters, environment_checks, scores, served, weight_updates
 from scheduler_svc.maintenance.budgets import enforce_budgets
 from scheduler_svc.store.billing import budgets, prices
 from scheduler_svc.store.database import Database
@@ -55,8 +56,7 @@ ENVIRONMENTS = {"a": "toy", "b": "toy:Own", "c": "toy"}
 KINDS: tuple[Kind, ...] = ("prompt", "sampled", "trained", "env_ms", "served_prompt", "served_sampled")
 EXACT = Context(prec=100, traps=[Inexact])
 SHORT: dict[str, Any] = {"limits": {"max_prompt_tokens": 3, "episode_timeout_s": 100.0}, "sampling": {"max_tokens": 2}}
-"""Limits that every attempt reaches (`stages.scored`), so that a group costs its worst case but for what is trained, and for what its
-environment works less."""
+"""Limits that every attempt reaches (`stages.scored`): a group costs its worst case, but for its training and its environment's time."""
 WORST, WORST_MS = parse_spec(spec(**SHORT)).trajectory_tokens * 2, 2 * 100_000
 
 DOCTOR_EVERY = 4

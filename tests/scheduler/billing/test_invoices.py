@@ -15,9 +15,10 @@ from common.spec import parse_spec
 from scheduler_svc.store.asked.usage import tenants_usage
 from scheduler_svc.store.billing import budgets, invoices, prices
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import ledger, tasks
-from scheduler_svc.store.queries.deleted import delete_task
-from scheduler_svc.store.queries.ledger import Entry
+from scheduler_svc.store.queries.retention.deleted import delete_task
+from scheduler_svc.store.queries.tenancy import ledger
+from scheduler_svc.store.queries.tenancy.ledger import Entry
+from scheduler_svc.store.queries.training import tasks
 from tests.scheduler.ask.asking import asker
 from tests.scheduler.finished import settled
 from tests.scheduler.handlers.test_dead_letters import dead_letter

@@ -11,10 +11,11 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import BudgetsAnswer, FailuresAnswer, InvoiceAnswer, ServingEnded, SetPrice, UsageAnswer
 from scheduler_svc.doctor.database_rules import examine_database
-from scheduler_svc.handlers.served import requests_ended
+from scheduler_svc.handlers.results.served import requests_ended
 from scheduler_svc.store.billing import budgets, prices
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import deleted, served
+from scheduler_svc.store.queries.retention import deleted
+from scheduler_svc.store.queries.tenancy import served
 from scheduler_svc.store.tenancy.limits import used_by
 from tests.conftest import eventually
 from tests.scheduler.ask.asking import asker

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_svc.decisions.billing import Payer, payer_of_void
+from scheduler_svc.decisions.money.billing import Payer, payer_of_void
 from scheduler_svc.store.states import VoidReason
 
 

@@ -10,14 +10,14 @@ from sqlalchemy import text
 
 from common.bus import Bus
 from common.spec import parse_spec
-from scheduler_svc.decisions.admission import groups_to_admit
-from scheduler_svc.decisions.evaluation_plan import PlannedGroups
-from scheduler_svc.decisions.min_share import GUARANTEED_FRACTION, MinShares
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
+from scheduler_svc.decisions.evaluation.plan import PlannedGroups
+from scheduler_svc.decisions.sharing.admission import groups_to_admit
+from scheduler_svc.decisions.sharing.min_share import GUARANTEED_FRACTION, MinShares
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
+from scheduler_svc.decisions.sharing.shares import Capacity, InFlight, Load, TaskShare, TenantShare
 from scheduler_svc.dispatch.admission import ADMISSION_BATCH_SIZE, admit
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import evaluations, tasks
+from scheduler_svc.store.queries.training import evaluations, tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
 

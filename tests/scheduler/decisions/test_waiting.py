@@ -4,8 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_svc.decisions.shares import Capacity, InFlightLimits, Load
-from scheduler_svc.decisions.waiting import FullQueue, Kind, Limits, OverBudget, Places, Replicas, TrainerQueue, WaitingTask, cause_of
+from scheduler_svc.decisions.sharing.shares import Capacity, InFlightLimits, Load
+from scheduler_svc.decisions.sharing.waiting import (
+    FullQueue,
+    Kind,
+    Limits,
+    OverBudget,
+    Places,
+    Replicas,
+    TrainerQueue,
+    WaitingTask,
+    cause_of,
+)
 
 TASK = WaitingTask("tiny", "sums", True, False, 0, Load(8, 800.0), 3, 1, 4, 10.0, 100.0, None)
 MAY_OPEN = replace(TASK, allowance=2, open_groups=0)

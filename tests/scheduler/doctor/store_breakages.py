@@ -10,7 +10,7 @@ from common.bus import Outgoing
 from common.messages import OWN_FAMILY, BlobRef, CheckPackage, DeadLetter, HttpKey, OpenGroup, StatusesRemoved, TaskStatus, wheel_name
 from scheduler_svc.doctor import blob_rules, stream_rules
 from scheduler_svc.doctor.runner import Depth
-from scheduler_svc.maintenance import status_bucket
+from scheduler_svc.maintenance.deletion import status_bucket
 from tests.scheduler.finished import QUIESCENT, Copy, store
 from tests.scheduler.stages import scored, updated
 

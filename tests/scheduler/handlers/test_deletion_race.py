@@ -17,16 +17,17 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import ControlTask, PruneTasks, SubmitTask
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.handlers import deletion, jobs
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.handlers.context import HandlerContext
-from scheduler_svc.handlers.deletion import delete_task, prune_tasks
-from scheduler_svc.handlers.offer import Offer
-from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs
+from scheduler_svc.handlers.intake import deletion, jobs
+from scheduler_svc.handlers.intake.deletion import delete_task, prune_tasks
+from scheduler_svc.handlers.intake.offer import Offer
+from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
+from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs
 from scheduler_svc.maintenance.outbox_relay import OutboxRelay
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import tasks
+from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.tenancy.audit import Actor
 from tests.conftest import at_work, eventually
 from tests.scheduler.finished import clean, settled, stages

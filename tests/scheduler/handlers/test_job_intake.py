@@ -16,7 +16,7 @@ from common.errors import QueueFull
 from common.messages import DeadLetter
 from common.streams import MAX_WAITING_JOBS
 from marlaas.client import Client, ClientError
-from scheduler_svc.handlers.job_intake import JobIntake
+from scheduler_svc.handlers.intake.job_intake import JobIntake
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
 from tests.conftest import at_work, eventually, eventually_equals, message_on

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from common import streams
 from common.bus import Bus, Outgoing
 from common.door.asking import Door
-from common.door.jobs import NatsJobs
+from common.door.training.jobs import NatsJobs
 from common.messages import SubmitTask
 from common.pools import Pool
 from common.spec import parse_spec

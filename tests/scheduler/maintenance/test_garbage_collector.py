@@ -12,10 +12,11 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Unavailable
 from common.messages import TrainBatch
-from scheduler_svc.maintenance.garbage_collector import GarbageCollector, needed_blobs, superseded_blobs
+from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
+from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs, superseded_blobs
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import announcements, steps, tasks
-from scheduler_svc.store.queries.tasks import find_task
+from scheduler_svc.store.queries.training import announcements, steps, tasks
+from scheduler_svc.store.queries.training.tasks import find_task
 from scheduler_svc.store.tables import stored_blobs
 from tests.conftest import at_work, eventually, eventually_equals
 from tests.scheduler.maintenance.test_store_consistency import trained

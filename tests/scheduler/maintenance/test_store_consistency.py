@@ -25,9 +25,9 @@ from scheduler_svc.maintenance.outbox_relay import OutboxRelay
 from scheduler_svc.maintenance.store_consistency import HighWaterMark
 from scheduler_svc.reconcile import accept
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import steps
-from scheduler_svc.store.queries import tasks as task_queries
 from scheduler_svc.store.queries.outbox import Relayed
+from scheduler_svc.store.queries.training import steps
+from scheduler_svc.store.queries.training import tasks as task_queries
 from scheduler_svc.store.tables import tasks
 from tests.conftest import HASTY, as_role, eventually, running
 from tests.scheduler.stages import Stages, World, running_world, spec

@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from common import crashpoints, streams
+from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.errors import Retry
 from common.messages import MAX_PACKAGE_BYTES, OWN_FAMILY, PART_BYTES, DeadLetter, DeleteTenant, LimitValue, SetTenant, is_own, wheel_name
-from scheduler_svc.handlers import packages as handlers
-from scheduler_svc.lifecycle.packages import finish_deletion
-from scheduler_svc.maintenance.garbage_collector import GarbageCollector
-from scheduler_svc.maintenance.packages import clean_packages
-from scheduler_svc.store.queries.packages import Key
+from common.resilience import crashpoints
+from scheduler_svc.handlers.tenancy import packages as handlers
+from scheduler_svc.lifecycle.tenancy.packages import finish_deletion
+from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
+from scheduler_svc.maintenance.deletion.packages import clean_packages
+from scheduler_svc.store.queries.tenancy.packages import Key
 from scheduler_svc.store.transaction import Transaction
 from tests.conftest import eventually
 from tests.scheduler.packages.uploads import WHEEL, PackageStages, answer, delete, digest_of, part, parts, send, serving_own, upload

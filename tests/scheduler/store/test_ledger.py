@@ -7,9 +7,10 @@ from sqlalchemy.pool import NullPool
 from common.spec import parse_spec
 from scheduler_svc.revision import alembic_config
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import ledger, tasks
-from scheduler_svc.store.queries.ledger import Entry
-from scheduler_svc.store.queries.progress import progress_of
+from scheduler_svc.store.queries.tenancy import ledger
+from scheduler_svc.store.queries.tenancy.ledger import Entry
+from scheduler_svc.store.queries.training import tasks
+from scheduler_svc.store.queries.training.progress import progress_of
 from tests.scheduler.stages import spec
 
 

@@ -12,13 +12,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import TrainBatch, WeightUpdated
 from common.spec import parse_spec
 from marlaas.stack import servers
-from scheduler_svc.decisions.scheduling_policy import SchedulingPolicy
-from scheduler_svc.handlers import weight_updates
-from scheduler_svc.maintenance import garbage_collector
+from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
+from scheduler_svc.handlers.results import weight_updates
+from scheduler_svc.maintenance.deletion.needed_blobs import superseded_blobs
 from scheduler_svc.store.database import ADMISSION_LOCK, Database
-from scheduler_svc.store.queries import candidates, evaluations, groups, ledger, members, steps, tasks
-from scheduler_svc.store.queries.progress import LATEST_GROUPS, progress_of
-from scheduler_svc.store.queries.shares import work_in_flight
+from scheduler_svc.store.queries.fairness import candidates
+from scheduler_svc.store.queries.fairness.shares import work_in_flight
+from scheduler_svc.store.queries.tenancy import ledger
+from scheduler_svc.store.queries.training import evaluations, groups, members, steps, tasks
+from scheduler_svc.store.queries.training.progress import LATEST_GROUPS, progress_of
 from scheduler_svc.store.transaction import Transaction
 from tests.conftest import as_role, copied_database
 from tests.scheduler.stages import spec, updated
@@ -73,7 +75,7 @@ async def step_batched_and_trained(tx: Transaction) -> None:
     assert isinstance(message, WeightUpdated)
     task = await weight_updates.weight_updated(tx, message, SchedulingPolicy.ASYNCHRONOUS)
     assert task is not None
-    assert await garbage_collector.superseded_blobs(tx.connection, [task])
+    assert await superseded_blobs(tx.connection, [task])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -9,11 +9,12 @@ import httpx
 import pytest
 
 from common.bus import Bus
-from common.door.webhooks import new_secret
+from common.door.tenancy.webhooks import new_secret
 from common.messages import Event, WebhookOf
 from marlaas.client import Client, ClientError
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import deleted, webhooks
+from scheduler_svc.store.queries.retention import deleted
+from scheduler_svc.store.queries.tenancy import webhooks
 from scheduler_svc.webhooks.addresses import Policy, WebhookRules, parse_networks
 from scheduler_svc.webhooks.post import Post
 from scheduler_svc.webhooks.sealing import seal

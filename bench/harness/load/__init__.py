@@ -1,0 +1,11 @@
+"""What a measured stack works on, and stand-ins that take injected times.
+
+tasks.py      tasks of the injected kind: submitted, and awaited
+injected.py   those times, and lower bounds from them
+standins.py   a sampler and a trainer that take them
+waiting.py    an environment that waits for the time in each reply
+occupying.py  an environment that occupies a worker process
+replies.py    replies of a model, without the sampler
+groups.py     contexts of groups
+fuzzing.py    requests from the gateway's OpenAPI document
+"""

@@ -1,0 +1,271 @@
+"""Declarations, all idempotent: the scheduler declares streams and buckets at its start, and each service its consumers."""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import structlog
+from nats.js import api
+from nats.js.errors import APIError, BucketNotFoundError, NotFoundError
+
+from common.bus.transport.connection import Connection, unavailable_as
+from common.streams import BLOBS_BUCKET, BUCKETS, JOBS, Bucket, Consumer, Stream, bound_of
+
+STORE_TOO_SMALL = 10047
+"""JetStream's error code for a bound that is more than its store may take."""
+CORRECT = "more max_file_store of NATS, or less MARLAAS_NATS_STREAMS_BYTES or MARLAAS_NATS_BLOBS_BYTES: both are reserved in it"
+ROOM = 0.5
+"""Share of a new bound that a subject may have filled: with more, messages that arrive meanwhile could be dropped by it."""
+LAST = JOBS
+"""Stream that is declared last: where it is, the others are."""
+
+BOUNDS = ("retention", "discard", "discard_new_per_subject", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_age")
+"""What of a stream bounds it."""
+
+log = structlog.get_logger()
+
+
+class Declarations:
+    def __init__(self, connection: Connection) -> None:
+        self._js = connection.js
+        self._retry_until_ready = connection.retry_until_ready
+        self._backoff = connection.timings.backoff
+
+    async def declare(self, streams: Sequence[Stream], *, replicas: int, blobs_bytes: int, streams_bytes: int) -> None:
+        """See `Bus.declare`."""
+        bounds: list[tuple[str, api.DiscardPolicy, int]] = []
+        for bucket in BUCKETS:
+            await self._retry_until_ready(lambda bucket=bucket: self._bucket(bucket, replicas))
+            bounds.append((_behind(bucket), api.DiscardPolicy.NEW, bound_of(bucket, streams_bytes)))
+        await self._retry_until_ready(lambda: self._blobs(replicas))
+        if blobs_bytes:
+            await self._retry_until_ready(lambda: self._bound_blobs(blobs_bytes))
+        for stream in sorted(streams, key=LAST.__eq__):
+            config = _configuration(stream, replicas)
+            await self._retry_until_ready(lambda config=config: self._stream(config))
+            if stream.share:
+                bounds.append((stream.name, _when_full(stream), bound_of(stream, streams_bytes)))
+        if streams_bytes:
+            await self._set_bounds(bounds)
+
+    async def _set_bounds(self, bounds: Sequence[tuple[str, api.DiscardPolicy, int]]) -> None:
+        """Stream, what it does when it is full, and bytes. One error names all for which NATS's store has no room."""
+        refused: dict[str, str] = {}
+        for name, discard, max_bytes in bounds:
+            found = await self._retry_until_ready(partial(self._bound, name, discard, max_bytes))
+            if found is not None:
+                refused[name] = found
+        if refused:
+            needed, reason = sum(max_bytes for *_, max_bytes in bounds), next(iter(refused.values()))
+            log.error("streams_not_bounded", streams=sorted(refused), bytes=needed, reason=reason, correct=CORRECT)
+
+    async def differences(self, streams: Sequence[Stream], buckets: Sequence[Bucket] = ()) -> dict[str, list[str]]:
+        """Bounds that stored streams, and those behind buckets, do not have as they are declared, each with both values, by stream.
+
+        How many bytes is each deployment's; where any stream has such a bound, all must. Raises: Unavailable.
+        """
+        with unavailable_as("look at the streams"):
+            present = {stream: await self._present(stream.name) for stream in streams}
+            behind = {bucket: await self._present(_behind(bucket)) for bucket in buckets}
+        sized = any(config is not None and _bound(config.max_bytes) for config in present.values())
+        found = {stream.name: _differences(stream, config, sized=sized) for stream, config in present.items()}
+        return found | {_behind(bucket): _bucket_differences(bucket, config, sized=sized) for bucket, config in behind.items()}
+
+    async def _present(self, stream: str) -> api.StreamConfig | None:
+        with suppress(NotFoundError):
+            return (await self._js.stream_info(stream)).config
+        return None
+
+    async def wait(self) -> None:
+        """Wait until `declare` has been completed once in this store, by some process."""
+        for attempt in itertools.count(1):
+            try:
+                await self._retry_until_ready(self._declared)
+                return
+            except LookupError:
+                log.warning("streams_not_declared", attempt=attempt, next="a scheduler declares them at its start; is there one?")
+                await asyncio.sleep(self._backoff.pause_s(attempt))
+
+    async def _declared(self) -> None:
+        """Raises: LookupError when the streams are not there."""
+        try:
+            await self._js.stream_info(LAST.name)
+        except NotFoundError:
+            raise LookupError(LAST.name) from None
+
+    async def declare_consumer(self, consumer: Consumer) -> None:
+        config = api.ConsumerConfig(
+            name=consumer.name,  # with it the request's subject names the filter, so that NATS can permit this consumer alone
+            durable_name=consumer.name,
+            filter_subject=None if consumer.also else consumer.subject,
+            filter_subjects=[consumer.subject, consumer.also] if consumer.also else None,
+            inactive_threshold=consumer.unused_s,
+            ack_policy=api.AckPolicy.EXPLICIT,
+            ack_wait=consumer.ack_wait_s,
+            max_deliver=-1,
+            max_ack_pending=-1,
+            headers_only=consumer.headers_only or None,
+        )
+        await self._retry_until_ready(lambda: self._js.add_consumer(consumer.stream, config))
+
+    async def forget_consumer(self, stream: Stream, name: str) -> None:
+        """Delete a consumer; its messages stay. Nothing happens when there is none. Raises: Unavailable when NATS does not answer."""
+        with unavailable_as(f"delete consumer {name}"), suppress(NotFoundError):
+            await self._js.delete_consumer(stream.name, name)
+
+    async def recreate(self, stream: Stream, *, first_sequence: int) -> None:
+        """Delete a stream with its messages, message ids and consumers, and create it empty.
+
+        Raises: Unavailable when NATS does not answer.
+        """
+        with unavailable_as(f"recreate stream {stream.name}"):
+            present = (await self._js.stream_info(stream.name)).config
+            await self._js.delete_stream(stream.name)
+            config = _configuration(stream, present.num_replicas or 1).evolve(max_bytes=present.max_bytes, discard=present.discard)
+            await self._js.add_stream(config.evolve(first_seq=first_sequence))
+
+    async def _stream(self, config: api.StreamConfig) -> None:
+        assert config.name is not None and config.num_replicas is not None
+        try:
+            present = (await self._js.stream_info(config.name)).config
+        except NotFoundError:
+            await self._js.add_stream(config)
+            return
+        config = config.evolve(
+            num_replicas=max(present.num_replicas or 1, config.num_replicas),
+            max_bytes=present.max_bytes,
+            discard=present.discard if (present.max_bytes or -1) > 0 else config.discard,
+        )
+        if config.discard_new_per_subject and not present.discard_new_per_subject and await self._is_filled(config):
+            log.warning("bound_postponed", stream=config.name, messages=config.max_msgs_per_subject, until="the next start of a service")
+            names = ("max_msgs_per_subject", "discard", "discard_new_per_subject")
+            config = config.evolve(**{name: getattr(present, name) for name in names})
+        if (found := await self._update(config)) is not None:
+            log.error("stream_not_updated", stream=config.name, reason=found, correct=CORRECT)
+
+    async def _update(self, config: api.StreamConfig) -> str | None:
+        """Why the stream stays as it was; None when it is changed. NATS refuses any change while more is reserved than it may store."""
+        try:
+            await self._js.update_stream(config)
+        except APIError as error:
+            if error.err_code != STORE_TOO_SMALL:
+                raise
+            return error.description or "no room"
+        return None
+
+    async def _is_filled(self, config: api.StreamConfig) -> bool:
+        """Whether a subject has so many messages that the new bound might drop some: NATS enforces one on what is stored."""
+        assert config.name is not None
+        stored = (await self._js.stream_info(config.name, subjects_filter=">")).state.subjects or {}
+        return max(stored.values(), default=0) > ROOM * (config.max_msgs_per_subject or 0)
+
+    async def _bound(self, name: str, discard: api.DiscardPolicy, max_bytes: int) -> str | None:
+        """Reserve `max_bytes` of NATS's store for a stream; why not, where there is no room for it.
+
+        One that has almost as many keeps its bound until a later start.
+        """
+        info = await self._js.stream_info(name)
+        if info.config.max_bytes == max_bytes and info.config.discard == discard:
+            return None
+        if info.state.bytes > ROOM * max_bytes:
+            log.warning("bound_postponed", stream=name, bytes=info.state.bytes, bound=max_bytes, until="the next start of a service")
+            return None
+        return await self._update(info.config.evolve(max_bytes=max_bytes, discard=discard))
+
+    async def _bucket(self, bucket: Bucket, replicas: int) -> None:
+        name, size = _behind(bucket), bucket.max_value_bytes
+        try:
+            await self._js.key_value(bucket.name)
+        except BucketNotFoundError:
+            wanted = api.KeyValueConfig(bucket=bucket.name, ttl=bucket.ttl_s, history=1, replicas=replicas, max_value_size=size)
+            await self._js.create_key_value(wanted)
+            return
+        await self._replicate(name, replicas)
+        config = (await self._js.stream_info(name)).config
+        if config.max_msg_size != size:
+            await self._js.update_stream(config.evolve(max_msg_size=size))
+
+    async def _blobs(self, replicas: int) -> None:
+        try:
+            await self._js.object_store(BLOBS_BUCKET)
+        except (BucketNotFoundError, NotFoundError):
+            await self._js.create_object_store(BLOBS_BUCKET, config=api.ObjectStoreConfig(replicas=replicas))
+        else:
+            await self._replicate(f"OBJ_{BLOBS_BUCKET}", replicas)
+
+    async def _bound_blobs(self, max_bytes: int) -> None:
+        """Reserve `max_bytes` of NATS's store for blobs, and no more: a full blob store must leave room for messages."""
+        config = (await self._js.stream_info(f"OBJ_{BLOBS_BUCKET}")).config
+        if config.max_bytes == max_bytes:
+            return
+        if (found := await self._update(config.evolve(max_bytes=max_bytes))) is not None:
+            log.error("blobs_not_bounded", bytes=max_bytes, reason=found, correct="MARLAAS_NATS_BLOBS_BYTES, below max_file_store of NATS")
+
+    async def _replicate(self, stream: str, replicas: int) -> None:
+        """Raise an existing bucket's replication to `replicas`."""
+        config = (await self._js.stream_info(stream)).config
+        if (config.num_replicas or 1) < replicas:
+            await self._js.update_stream(config.evolve(num_replicas=replicas))
+
+
+def _bound(value: Any) -> Any:
+    """None where there is no bound, which the server has several values for. `Any`: a number, a text or a truth value."""
+    return None if value in (-1, 0) else value
+
+
+def _when_full(stream: Stream) -> api.DiscardPolicy:
+    """What a stream of so many bytes does with another message."""
+    return api.DiscardPolicy.OLD if stream.drops_oldest else api.DiscardPolicy.NEW
+
+
+def _differences(stream: Stream, present: api.StreamConfig | None, *, sized: bool) -> list[str]:
+    if present is None:
+        return ["it is not there"]
+    here, declared = ({name: _bound(getattr(config, name)) for name in BOUNDS} for config in (present, _configuration(stream, 1)))
+    if sized and stream.share:
+        share = here["max_bytes"] or "a share of MARLAAS_NATS_STREAMS_BYTES"
+        declared |= {"max_bytes": share, "discard": _when_full(stream)}
+    differ = [name for name in BOUNDS if here[name] != declared[name]]
+    return [f"{name} is {_shown(here[name])}, declared is {_shown(declared[name])}" for name in differ]
+
+
+def _bucket_differences(bucket: Bucket, present: api.StreamConfig | None, *, sized: bool) -> list[str]:
+    if present is None:
+        return ["it is not there"]
+    found = []
+    if sized and not _bound(present.max_bytes):
+        found.append("max_bytes is none, declared is a share of MARLAAS_NATS_STREAMS_BYTES")
+    if present.max_msg_size != bucket.max_value_bytes:
+        found.append(f"max_msg_size is {_shown(_bound(present.max_msg_size))}, declared is {bucket.max_value_bytes}")
+    return found
+
+
+def _behind(bucket: Bucket) -> str:
+    """Stream of a bucket."""
+    return f"KV_{bucket.name}"
+
+
+def _shown(bound: Any) -> str:
+    """`Any`: as of `_bound`."""
+    return str(getattr(bound, "value", bound) or "none")
+
+
+def _configuration(stream: Stream, replicas: int) -> api.StreamConfig:
+    return api.StreamConfig(
+        name=stream.name,
+        subjects=list(stream.subjects),
+        retention=api.RetentionPolicy(stream.retention),
+        storage=api.StorageType.FILE,
+        max_msgs_per_subject=stream.max_per_subject,
+        max_msg_size=stream.max_message_bytes,
+        discard=api.DiscardPolicy.NEW if stream.refuses else api.DiscardPolicy.OLD,
+        discard_new_per_subject=stream.refuses,
+        republish=api.RePublish(src=stream.subjects[0], dest=stream.announced, headers_only=True) if stream.announced else None,
+        max_age=stream.max_age_s,
+        duplicate_window=stream.duplicate_window_s,
+        num_replicas=replicas,
+        allow_direct=True,
+    )

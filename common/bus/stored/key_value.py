@@ -1,0 +1,169 @@
+"""Key-value buckets: small values that several processes share."""
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import structlog
+from nats.errors import Error as NatsError
+from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+
+from common.bus.stored.erasure import fill
+from common.bus.transport.connection import Connection, unavailable_as
+from common.errors import Reject, Retry, Unavailable
+from common.messages import Message
+from common.streams import value_subject
+
+M = TypeVar("M", bound=Message)
+
+MAX_EMPTY_READS = 3
+"""Attempts to read a bucket that looks empty but has entries; a deleted entry leaves a marker, which counts as one for a while."""
+
+FILLING = "filling"
+"""Key of messages that fill a file, and are deleted markers to readers."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Revised(Generic[M]):
+    """An entry."""
+
+    value: M
+    revision: int
+
+
+class KeyValueStore:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._buckets: dict[str, KeyValue] = {}
+
+    async def put(self, bucket: str, key: str, value: Message) -> None:
+        """Set an entry, readable as JSON by any NATS client."""
+        store = await self._bucket(bucket)
+        await store.put(key, value.model_dump_json().encode())
+
+    async def get(self, bucket: str, key: str, model: type[M]) -> M | None:
+        """None when there is no such entry. Raises: Unavailable when NATS does not answer."""
+        found = await self.find(bucket, key, model)
+        return found.value if found else None
+
+    async def find(self, bucket: str, key: str, model: type[M]) -> Revised[M] | None:
+        """An entry with the revision that `replace` wants."""
+        with unavailable_as(f"read {key} of {bucket}"):
+            try:
+                entry = await (await self._bucket(bucket)).get(key)
+            except KeyNotFoundError:
+                return None
+        return Revised(model.decode(entry.value or b""), entry.revision or 0)
+
+    async def replace(self, bucket: str, key: str, value: Message, *, revision: int) -> int:
+        """Set an entry that still has `revision`, 0 where there must be none; returns its new one.
+
+        Raises: Retry when another process has set it; Unavailable when NATS is, and then it may be set or not.
+        """
+        with unavailable_as(f"set {key} of {bucket}"):
+            try:
+                return await (await self._bucket(bucket)).update(key, value.model_dump_json().encode(), last=revision)
+            except KeyWrongLastSequenceError:
+                raise Retry(f"{key} of {bucket} was set by another process") from None
+
+    async def values(self, bucket: str, model: type[M]) -> list[M]:
+        """Every current entry."""
+        store = await self._bucket(bucket)
+        found: list[M] = []
+        for _ in range(MAX_EMPTY_READS):
+            found = await self._values(store, bucket, model)
+            # nats-py reports the end of the values when the server has none left, before those in flight have arrived.
+            if found or not (await store.status()).values:
+                break
+        return found
+
+    async def _values(self, store: KeyValue, bucket: str, model: type[M]) -> list[M]:
+        watcher = await store.watchall(ignore_deletes=True, inactive_threshold=self._connection.timings.reader_s)
+        found: list[M] = []
+        try:
+            async for entry in watcher:
+                if entry is None:
+                    break
+                try:
+                    found.append(model.decode(entry.value or b""))
+                except Reject as error:
+                    log.warning("value_unreadable", bucket=bucket, key=entry.key, error=str(error))
+        finally:
+            await watcher.stop()
+        return found
+
+    async def delete(self, bucket: str, key: str) -> None:
+        with suppress(KeyNotFoundError, NatsError):
+            await (await self._bucket(bucket)).delete(key)
+
+    async def remove(self, bucket: str, keys: Collection[str]) -> None:
+        """Remove entries without a marker, which `delete` leaves and which takes room. Watchers hear nothing. Raises: Unavailable."""
+        with unavailable_as(f"remove entries of {bucket}"):
+            for key in keys:
+                await self._connection.js.purge_stream(f"KV_{bucket}", subject=value_subject(bucket, key))
+
+    async def keys(self, bucket: str) -> set[str]:
+        """Keys of all entries, and of those that were deleted and have left a marker. Raises: Unavailable."""
+        start = value_subject(bucket, "")
+        with unavailable_as(f"look at {bucket}"):
+            info = await self._connection.js.stream_info(f"KV_{bucket}", subjects_filter=">")
+        return {subject.removeprefix(start) for subject in info.state.subjects or {}}
+
+    async def filled_share(self, bucket: str) -> float:
+        """Share of the bytes that the bucket may have; 0 where it has no bound. Raises: Unavailable."""
+        with unavailable_as(f"look at {bucket}"):
+            info = await self._connection.js.stream_info(f"KV_{bucket}")
+        most = info.config.max_bytes or -1
+        return info.state.bytes / most if most > 0 else 0.0
+
+    async def erase(self, bucket: str, keys: Collection[str]) -> None:
+        """Remove entries, and the bytes of all earlier values of the bucket from NATS's files. Raises: Unavailable.
+
+        A bucket permits no erasure of single messages. So every other entry is stored again, in a new file, and NATS removes the
+        old files, which then hold no entry. An entry that is set meanwhile is in the new file already.
+        """
+        stream, filling = f"KV_{bucket}", value_subject(bucket, FILLING)
+        with unavailable_as(f"erase entries of {bucket}"):
+            store, js = await self._bucket(bucket), self._connection.js
+            for key in keys:
+                await js.purge_stream(stream, subject=value_subject(bucket, key))
+            await fill(js, filling, {"KV-Operation": "DEL"})
+            for subject in (await js.stream_info(stream, subjects_filter=">")).state.subjects or {}:
+                with suppress(KeyNotFoundError, KeyWrongLastSequenceError):
+                    entry = await store.get(subject.removeprefix(value_subject(bucket, "")))
+                    await store.update(entry.key, entry.value or b"", last=entry.revision)
+            await js.purge_stream(stream, subject=filling)
+
+    async def watch(self, bucket: str, model: type[M]) -> AsyncIterator[tuple[str, M | None]]:
+        """(key, value) of every entry, then of every change; None when deleted. An entry that expires is no change."""
+
+        async def watch() -> KeyValue.KeyWatcher:
+            return await (await self._bucket(bucket)).watchall()
+
+        watcher = await self._connection.retry_until_ready(watch)
+        try:
+            async for entry in watcher:
+                if entry is None:
+                    continue
+                try:
+                    yield entry.key, model.decode(entry.value) if entry.operation is None and entry.value else None
+                except Reject as error:  # one bad entry must not stop the readers of the others
+                    log.warning("value_unreadable", bucket=bucket, key=entry.key, error=str(error))
+        finally:
+            await watcher.stop()
+
+    async def _bucket(self, bucket: str) -> KeyValue:
+        """Looked up once. Raises: BucketNotFoundError; Unavailable when NATS is."""
+        if bucket in self._buckets:
+            return self._buckets[bucket]
+        try:
+            found = self._buckets[bucket] = await self._connection.js.key_value(bucket)
+            return found
+        except BucketNotFoundError:
+            raise
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Unavailable(f"could not open bucket {bucket}: {error}") from None

@@ -1,0 +1,157 @@
+"""Reading streams without consuming them, and deleting what they store. Raises: Unavailable when NATS does not answer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext, api
+from nats.js.errors import NotFoundError
+
+from common.bus.delivery import Delivery, delivery_of
+from common.bus.stored.erasure import erase_message, fill
+from common.bus.transport.connection import Connection, unavailable_as
+from common.streams import Consumer, Stream
+
+
+@dataclass(frozen=True)
+class FullStream:
+    """A stream that may refuse messages: it has no room for the largest one."""
+
+    name: str
+    used_bytes: int
+    max_bytes: int
+    oldest: str
+    """Subject of the oldest message, whose receiver makes room; empty where it has just been taken."""
+
+
+class StreamReader:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._js = connection.js
+
+    async def follow(self, stream: Stream, subject: str, *, last_only: bool = False, new_only: bool = False) -> AsyncIterator[Delivery]:
+        """Messages of a limits stream on `subject`, oldest first, then as they come; nothing is acknowledged or removed.
+
+        `last_only` starts with the last of each subject; `new_only` with the next that arrives.
+        """
+        policy = api.DeliverPolicy.LAST_PER_SUBJECT if last_only else api.DeliverPolicy.NEW if new_only else api.DeliverPolicy.ALL
+
+        async def subscribe() -> JetStreamContext.PushSubscription:
+            config = api.ConsumerConfig(deliver_policy=policy)  # nats-py fills it in: a new one for each attempt
+            heartbeat_s = self._connection.timings.idle_heartbeat_s
+            return await self._js.subscribe(subject, stream=stream.name, ordered_consumer=True, idle_heartbeat=heartbeat_s, config=config)
+
+        subscription = await self._connection.retry_until_ready(subscribe)
+        try:
+            async for message in subscription.messages:
+                yield delivery_of(message)
+        finally:
+            with suppress(NatsError, asyncio.TimeoutError):
+                await subscription.unsubscribe()
+
+    async def read(self, stream: Stream, sequence: int) -> Delivery:
+        """One stored message, body included. Raises: LookupError when it was deleted."""
+        with unavailable_as(f"read message {sequence} of {stream.name}"):
+            try:
+                try:
+                    stored = await self._js.get_msg(stream.name, sequence, direct=True)
+                except NotFoundError:  # any node of a cluster answers, also one that the message has not reached; now its leader must
+                    stored = await self._js.get_msg(stream.name, sequence)
+            except NotFoundError:
+                raise LookupError(f"message {sequence} is no longer in stream {stream.name}") from None
+        return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", sequence, attempt=0)
+
+    async def last(self, stream: Stream, subject: str) -> Delivery | None:
+        """The newest stored message on exactly `subject`."""
+        with unavailable_as(f"read the last message on {subject}"):
+            try:
+                stored = await self._js.get_last_msg(stream.name, subject)  # not direct: a node may not have the newest yet
+            except NotFoundError:
+                return None
+        return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", stored.seq or 0, attempt=0)
+
+    async def stored(self, stream: Stream, subject: str) -> AsyncIterator[Delivery]:
+        """Messages stored on `subject`, oldest first; acknowledges nothing."""
+        sequence = 1
+        while True:
+            with unavailable_as(f"read {subject}"):
+                try:
+                    found = await self._js.get_msg(stream.name, sequence, subject, direct=True, next=True)
+                except NotFoundError:
+                    return
+            assert found.seq is not None
+            yield Delivery(found.subject or "", found.headers or {}, found.data or b"", found.seq, attempt=0)
+            sequence = found.seq + 1
+
+    async def subjects(self, stream: Stream, subject: str = ">") -> dict[str, int]:
+        """Number of stored messages by subject."""
+        with unavailable_as(f"list the subjects of {stream.name}"):
+            return (await self._js.stream_info(stream.name, subjects_filter=subject)).state.subjects or {}
+
+    async def full(self, streams: Sequence[Stream]) -> list[FullStream]:
+        """Those of the streams that may refuse messages, in their order."""
+        with unavailable_as("look at streams"):
+            found = await asyncio.gather(*(self._full(stream) for stream in streams))
+        return [one for one in found if one is not None]
+
+    async def _full(self, stream: Stream) -> FullStream | None:
+        info = await self._js.stream_info(stream.name)
+        most, largest, used = info.config.max_bytes or -1, info.config.max_msg_size or -1, info.state.bytes
+        if most <= 0 or info.config.discard != api.DiscardPolicy.NEW or used + max(largest, 0) <= most:
+            return None
+        oldest = ""
+        with suppress(NotFoundError):
+            oldest = (await self._js.get_msg(stream.name, info.state.first_seq, direct=True)).subject or ""
+        return FullStream(stream.name, used, most, oldest)
+
+    async def purge(self, stream: Stream, subject: str, *, before: int | None = None) -> None:
+        """Delete stored messages on `subject`, those below sequence `before` only where it is given."""
+        with unavailable_as(f"purge {subject}"):
+            await self._js.purge_stream(stream.name, subject=subject, seq=before)
+
+    async def erase(self, stream: Stream, subject: str) -> int:
+        """Delete stored messages on `subject` one by one, which overwrites their bytes; `purge` leaves those in NATS's files.
+
+        Returns their number. Takes some milliseconds each.
+        """
+        erased, sequence = 0, 1
+        with unavailable_as(f"erase {subject}"):
+            while True:
+                try:
+                    found = await self._js.get_msg(stream.name, sequence, subject, next=True)
+                except NotFoundError:
+                    return erased
+                assert found.seq is not None
+                await erase_message(self._js, stream.name, found.seq)
+                erased, sequence = erased + 1, found.seq + 1
+
+    async def erase_one(self, stream: Stream, sequence: int) -> None:
+        """Delete a stored message and overwrite its bytes; does nothing where it is gone."""
+        with unavailable_as(f"erase message {sequence} of {stream.name}"):
+            await erase_message(self._js, stream.name, sequence)
+
+    async def begin_block(self, stream: Stream) -> None:
+        """Make NATS append to a new file, so that it frees older ones of the bytes of deleted messages.
+
+        NATS removes a file without messages, also the one that it appends to. It rewrites another once less than half of it is
+        messages, within two minutes, but never the one that it appends to.
+        """
+        with unavailable_as(f"fill {stream.name}"):
+            if (await self._js.stream_info(stream.name)).state.messages:
+                await fill(self._js, stream.filling)
+                await self._js.purge_stream(stream.name, subject=stream.filling)
+
+    async def acknowledged(self, consumer: Consumer) -> int:
+        """Last sequence that `consumer` acknowledged with all before it; 0 at first."""
+        with unavailable_as(f"look at consumer {consumer.name}"):
+            try:
+                floor = (await self._js.consumer_info(consumer.stream, consumer.name)).ack_floor
+            except NotFoundError:
+                return 0
+        return floor.stream_seq if floor else 0
+
+    async def backlog(self, stream: Stream) -> int:
+        """Number of messages in a stream. Raises: NATS's own errors."""
+        return (await self._js.stream_info(stream.name)).state.messages

@@ -1,0 +1,172 @@
+"""A tenant's files: rows to train on."""
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from typing import IO
+
+from common import streams
+from common.bus import Outgoing
+from common.door.answers import answer_to
+from common.door.asking import UnknownHere
+from common.door.errors import ClientError, TooManyJobs, rejection_reasons
+from common.door.protocol import AnyDoor
+from common.door.tenancy.packages import UPLOAD_TIMEOUT_S, delete_upload, owner_of
+from common.formats.jsonl import RowChecker, WrongRow
+from common.messages import (
+    DIGEST_CHARS,
+    MAX_FILE_BYTES,
+    PART_BYTES,
+    AskFileChunk,
+    AskFiles,
+    ChunkAnswer,
+    Event,
+    FilesAnswer,
+    StoredFile,
+    UploadFile,
+    file_id,
+)
+from common.messages.asks import CHUNK_BYTES
+
+AHEAD = 16
+"""Parts that are sent before the scheduler has kept the first of them: jobs of all tenants share a stream."""
+PAUSE_S = 0.1
+REFUSED_S = 3.0
+"""Seconds after which a file that the scheduler has nothing of is taken to be refused: the answer to its last part says so."""
+
+
+class Files:
+    """Files of a tenant.
+
+    All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer.
+    """
+
+    def __init__(self, door: AnyDoor) -> None:
+        self._door = door
+
+    async def upload(self, file: IO[bytes], name: str, tenant: str | None = None, *, timeout_s: float = UPLOAD_TIMEOUT_S) -> StoredFile:
+        """Upload a file that can be read from its beginning, a part at a time, and wait until its rows are checked.
+
+        A wrong row is found before anything is sent. What is there already is not sent again. An interrupted upload is completed by
+        the next one of the same file. Raises: Unavailable when NATS does not store a part.
+        """
+        owner = owner_of(self._door, tenant, "file")
+        size, digest = await asyncio.to_thread(_checked, file)
+        present = await self._present(owner, file_id(digest))
+        if present is not None and present.state == "usable":
+            return present
+        request = secrets.token_hex(6)
+
+        async def part(offset: int) -> Outgoing:
+            data = await asyncio.to_thread(_read, file, offset)
+            job = UploadFile(tenant=owner, request=request, digest=digest, size_bytes=size, offset=offset, data=data, name=name)
+            return Outgoing(streams.upload_file(owner), job, f"upload:{request}:{offset}")
+
+        *first, last = range(0, size, PART_BYTES)
+        async with asyncio.timeout(timeout_s):
+            for number, offset in enumerate(first):
+                await self._publish(await part(offset))
+                if number % AHEAD == AHEAD - 1 and not await self._is_kept(owner, file_id(digest), offset - AHEAD * PART_BYTES):
+                    break  # it is refused, as the last part will be
+        answer = await answer_to(self._door, await part(last), owner, "none", lambda event: _is_answer(event, request), timeout_s)
+        if "reasons" in answer.data:
+            raise ClientError("; ".join(rejection_reasons(answer)))
+        return await self.find(file_id(digest), owner)
+
+    async def all(self) -> list[StoredFile]:
+        """Every file of the tenant, or of all, oldest first."""
+        found, after = list[StoredFile](), 0
+        while True:
+            page = await self._door.ask("files", AskFiles(after=after), FilesAnswer)
+            found += page.files
+            if not page.has_more or not page.files:
+                return found
+            after = page.files[-1].number
+
+    async def find(self, file: str, tenant: str | None = None) -> StoredFile:
+        """Raises: UnknownHere where the tenant has no such file."""
+        found = await self._present(tenant, file)
+        if found is None:
+            raise UnknownHere(f"no file '{file}'; `marlaas files list` shows those there are")
+        return found
+
+    async def copies(self, file: str, tenant: str | None = None) -> list[StoredFile]:
+        """The files with that id, up to a page of them: without a tenant, those of all."""
+        return (await self._door.ask("files", AskFiles(file=file), FilesAnswer, tenant=tenant)).files
+
+    async def named(self, named: str) -> StoredFile:
+        """The one file whose id, or digest, begins so; 12 digits at least."""
+        digits = named.removeprefix("file-")
+        found = [one for one in await self.all() if len(digits) >= DIGEST_CHARS and one.digest.startswith(digits)]
+        if len(found) != 1:
+            raise ClientError(f"{len(found) or 'no'} files are named '{named[:100]}'; `marlaas files list` shows those there are")
+        return found[0]
+
+    async def content(self, file: StoredFile) -> AsyncGenerator[bytes]:
+        """The file, a part at a time; what is last is held back until the digest is that of the file."""
+        digest, held = hashlib.sha256(), b""
+        for offset in range(0, file.size_bytes, CHUNK_BYTES):
+            asked = AskFileChunk(file=file.file, offset=offset)
+            part = (await self._door.ask("file-chunk", asked, ChunkAnswer, tenant=file.tenant)).data
+            if held:
+                yield held
+            digest.update(part)
+            held = part
+        if digest.hexdigest() != file.digest:
+            raise ClientError(f"{file.file} did not arrive as it is stored; fetch it again")
+        yield held
+
+    async def delete(self, file: StoredFile) -> int:
+        """Delete a file that no live task names; bytes that it had."""
+        return await delete_upload(self._door, file.tenant, file.digest)
+
+    async def _publish(self, out: Outgoing) -> None:
+        """Publish a part; while others wait, later."""
+        while True:
+            try:
+                return await self._door.publish(out)
+            except TooManyJobs:
+                await asyncio.sleep(PAUSE_S)
+
+    async def _is_kept(self, tenant: str, file: str, size: int) -> bool:
+        """Wait until the scheduler has kept so many bytes; False where it keeps none."""
+        began = time.monotonic()
+        while (found := await self._present(tenant, file)) is None or found.kept_bytes < size:
+            if found is None and time.monotonic() - began > REFUSED_S:
+                return False
+            if found is not None and found.state != "uploading":
+                return False
+            await asyncio.sleep(PAUSE_S)
+        return True
+
+    async def _present(self, tenant: str | None, file: str) -> StoredFile | None:
+        found = await self.copies(file, tenant)
+        return found[0] if found else None
+
+
+def _checked(file: IO[bytes]) -> tuple[int, str]:
+    """Size and digest of a file whose rows are right. Raises: ClientError."""
+    size, digest, rows = 0, hashlib.sha256(), RowChecker()
+    file.seek(0)
+    try:
+        while data := file.read(PART_BYTES):
+            size += len(data)
+            if size > MAX_FILE_BYTES:
+                raise ClientError(f"the file has more than {MAX_FILE_BYTES} bytes, which is the maximum")
+            digest.update(data)
+            rows.feed(data)
+        rows.finish()
+    except WrongRow as error:
+        raise ClientError(str(error)) from None
+    return size, digest.hexdigest()
+
+
+def _read(file: IO[bytes], offset: int) -> bytes:
+    file.seek(offset)
+    return file.read(PART_BYTES)
+
+
+def _is_answer(event: Event, request: str) -> bool:
+    return event.event == "package" and event.data.get("request") == request

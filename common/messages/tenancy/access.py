@@ -1,0 +1,111 @@
+"""Accounts and keys of tenants: what operators record by `jobs.set-access.<tenant>`, and what is asked for (`messages/asks.py`).
+
+Public keys only. A job or an ask about `_all` is about the operators' own keys, of the role admin.
+"""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field, PlainSerializer
+
+from common.limits import LIMITS
+from common.messages.base import Message, Value
+from common.spec import TASK_ID_PATTERN, Name
+
+Role = Literal["owner", "member", "reader", "admin"]
+Account = Annotated[str, Field(pattern=r"^A[A-Z2-7]{55}$")]
+Key = Annotated[str, Field(pattern=r"^U[A-Z2-7]{55}$")]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of an HTTP key's text."""
+Token = Annotated[str, Field(pattern=r"^[\w-]+\.[\w-]+\.[\w-]+$", max_length=12_000)]
+"""A user's token of NATS, of use only to the holder of its seed."""
+Moment = Annotated[AwareDatetime, PlainSerializer(datetime.isoformat, return_type=str)]
+MAX_KEYS = 1_000
+"""Maximum keys of a tenant, revoked ones included: all are in its account's token, or in one answer."""
+
+
+class HttpPart(Value):
+    """What a gateway needs beside the key's text; nothing of it is secret."""
+
+    digest: Digest
+    token: Token
+
+
+class KeyNamed(Value):
+    key: Key
+    name: Name
+    role: Role
+    ends: Moment | None = None
+    """None: it has no end."""
+
+
+class NewKey(KeyNamed):
+    http: HttpPart | None = None
+    """Of an HTTP key."""
+
+
+class SetAccess(Message, kind="set-access.1"):
+    """Record a tenant's account, suspension and keys, in this order; None leaves a value as it is. Harmless when repeated.
+
+    For operators; the answer is the event `access`. NATS knows nothing of it before the account's token is pushed.
+    """
+
+    tenant: Name | None
+    """None: the operators' keys."""
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """Id made by the sender, repeated in the answer."""
+    account: Account | None = None
+    """Its account; makes the tenant unless there is one. Another account than before revokes all its keys, which it has not signed."""
+    suspended: bool | None = None
+    add: NewKey | None = None
+    beside: bool = False
+    """Whether `add` has the name of a key that is valid, which it will replace; otherwise the name must be free."""
+    revoke: list[Key] = Field(default=[], max_length=MAX_KEYS)
+
+
+class AskAccess(Message, kind="ask-access.1"):
+    cursor: Name | None = None
+    """`cursor` of the page before; None for the first."""
+
+
+class KeyRecord(KeyNamed):
+    created: Moment
+    is_http: bool = False
+    revoked: Moment | None = None
+    last_used: Moment | None = None
+    """When its last job was handled, to the minute; asks and events do not count."""
+
+
+class TenantAccess(Value):
+    tenant: str | None
+    """None: the operators' keys."""
+    account: str | None
+    """None where it has none: it has no keys."""
+    suspended: bool
+    keys: list[KeyRecord]
+    """By creation, revoked ones included."""
+    deleted: bool = False
+    """Whether its deletion was requested; its keys are refused, and its name is not used again."""
+    max_connections: int = LIMITS["max_connections"].default or 0
+    """For the token of its account, as the next; from older schedulers the default."""
+    max_message_bytes: int = LIMITS["max_message_bytes"].default or 0
+
+
+class AccessAnswer(Message, kind="access-answer.1"):
+    tenants: list[TenantAccess]
+    """By name; the operators' first, on the first page of all."""
+    cursor: str | None
+    """For the next page; None on the last."""
+
+
+class HttpKey(Message, kind="http-key.1"):
+    """An HTTP key that is valid, in the bucket `http-keys` under its digest. A gateway that is given the key's text connects with it."""
+
+    digest: Digest
+    tenant: Name | None
+    """None: an operators' key."""
+    role: Role
+    name: Name
+    key: Key
+    ends: Moment | None
+    token: Token

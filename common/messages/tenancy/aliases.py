@@ -1,0 +1,94 @@
+"""Aliases: names of a tenant for versions of its tasks, set by jobs and asked for (`messages/asks.py` has the table of verbs).
+
+The scheduler keeps them, and publishes each in the bucket `aliases`, from which rollout replicas know which adapters to keep loaded.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from common.messages.artifacts import AdapterRef
+from common.messages.asks import MAX_VERSION
+from common.messages.base import Message, Value
+from common.spec import TASK_ID_PATTERN, Name
+
+ALIAS_PATTERN = r"^[A-Za-z0-9]([._-]?[A-Za-z0-9])*$"
+"""Letters, digits, and single dots, underscores and hyphens between them: no `@`, which every name of a version has."""
+MAX_ALIAS_CHARS = 63
+MAX_ALIASES = 100
+"""Maximum aliases of a tenant."""
+AliasName = Annotated[str, Field(min_length=1, max_length=MAX_ALIAS_CHARS, pattern=ALIAS_PATTERN)]
+Expected = Annotated[str | None, Field(max_length=80, pattern=r"^[a-z0-9@-]*$")]
+"""What the alias must name for the job to have an effect, as `TASK@7`; empty: there must be no such alias; None: anything."""
+
+
+class SetAlias(Message, kind="set-alias.1"):
+    """Let an alias name a version of a task, whether there is such an alias or not. Answered by the event `alias`.
+
+    `latest` and `best` are resolved once, when the job is handled.
+    """
+
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """Id made by the sender, repeated in the answer."""
+    name: AliasName
+    task: str = Field(pattern=TASK_ID_PATTERN)
+    version: Annotated[int, Field(ge=1, le=MAX_VERSION)] | Literal["latest", "best"] = "latest"
+    expected: Expected = None
+
+
+class DeleteAlias(Message, kind="delete-alias.1"):
+    """Delete an alias; its version is kept only as long as other rules keep it. Answered by the event `alias`."""
+
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    name: AliasName
+    expected: Expected = None
+
+
+class KnownAlias(Message, kind="alias.1"):
+    """Entry of the bucket `aliases`."""
+
+    tenant: str
+    name: str
+    pool: str
+    adapter: AdapterRef
+    changed_s: float
+
+    @property
+    def key(self) -> str:
+        return alias_key(self.tenant, self.name)
+
+
+def alias_key(tenant: str, name: str) -> str:
+    """Key of an alias's entry."""
+    return f"{tenant}.{name}"
+
+
+class AskAliases(Message, kind="ask-aliases.1"):
+    name: AliasName | None = None
+    """Only aliases of this name; None: all."""
+    after: str = Field(default="", max_length=128)
+    """`cursor` of the page before; empty for the first."""
+
+
+class AliasOf(Value):
+    tenant: str
+    name: str
+    task: str
+    version: int
+    pool: str
+    changed_s: float
+    """Unix time of its last change."""
+
+    @property
+    def model(self) -> str:
+        """Exact name of its version."""
+        return f"{self.task}@{self.version}"
+
+
+class AliasesAnswer(Message, kind="aliases-answer.1"):
+    aliases: list[AliasOf]
+    """By tenant and name."""
+    cursor: str | None
+    """For the next page; None on the last."""

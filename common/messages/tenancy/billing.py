@@ -1,0 +1,128 @@
+"""What work costs: prices and budgets, which operators set by jobs, and invoices, which are asked for (`messages/asks.py`).
+
+Money has no unit here: all prices are in the operator's one currency. Amounts are decimal numbers and travel as text, to the last digit.
+"""
+
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Literal, get_args
+
+from pydantic import AwareDatetime, Field, PlainSerializer
+
+from common.messages.base import Message, Value
+from common.spec import TASK_ID_PATTERN, Name
+
+TokenKind = Literal["prompt", "sampled", "trained", "evaluation"]
+TOKEN_KINDS: tuple[TokenKind, ...] = get_args(TokenKind)
+LedgerKind = Literal[TokenKind, "env_ms", "stored_byte_hours"]
+"""What an entry of the ledger counts: tokens, milliseconds that an environment's processes worked, or bytes stored for an hour."""
+LEDGER_KINDS: tuple[LedgerKind, ...] = get_args(LedgerKind)
+ServedKind = Literal["served_prompt", "served_sampled"]
+"""Tokens of requests that were served. They are of no task's training: the tenant's `served_usage` has them."""
+SERVED_KINDS: tuple[ServedKind, ...] = get_args(ServedKind)
+Kind = Literal[LedgerKind, ServedKind]
+"""What has a price."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+Money = Annotated[Decimal, PlainSerializer(lambda amount: format(amount, "f"), return_type=str)]
+Price = Annotated[Money, Field(ge=0, max_digits=30, decimal_places=18)]
+Day = Annotated[date, PlainSerializer(date.isoformat, return_type=str)]
+Moment = Annotated[AwareDatetime, PlainSerializer(datetime.isoformat, return_type=str)]
+Period = Literal["day", "month", "total"]
+"""Of a budget, by UTC."""
+Unit = Literal["tokens", "money"]
+PER = (1, 1_000, 1_000_000, 1_000_000_000, 1_000_000_000_000)
+"""Quantities that a price may be of."""
+
+
+class SetPrice(Message, kind="set-price.1"):
+    """Append a price; those that there are stay, since invoices refer to them. For operators. Harmless when repeated."""
+
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """Id made by the sender, repeated in the answer."""
+    of: Kind
+    pool: Name | None = None
+    """None: of all pools without a price of their own."""
+    price: Price
+    per: Literal[1, 1_000, 1_000_000, 1_000_000_000, 1_000_000_000_000] = 1
+    """Units of the kind that cost `price`."""
+    valid_from: Moment | None = None
+    """With its time zone; None: now. Never in the past."""
+
+
+class SetBudget(Message, kind="set-budget.1"):
+    """Set what a tenant may pay in a period, or remove that budget. For operators. Harmless when repeated."""
+
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """Id made by the sender, repeated in the answer."""
+    period: Period
+    unit: Unit
+    amount: Price | None
+    """None: remove it."""
+
+
+class AskBudgets(Message, kind="ask-budgets.1"):
+    pass
+
+
+class BudgetOf(Value):
+    tenant: str
+    period: Period
+    unit: Unit
+    amount: Money
+    spent: Money
+    """In the present period."""
+    reserved: Money
+    """Worst case of what is in flight."""
+
+
+class BudgetsAnswer(Message, kind="budgets-answer.1"):
+    budgets: list[BudgetOf]
+    """By tenant, period and unit."""
+
+
+class AskPrices(Message, kind="ask-prices.1"):
+    pass
+
+
+class PriceOf(Value):
+    of: Kind
+    pool: str | None
+    price: Price
+    per: int
+    valid_from: Moment
+
+
+class PricesAnswer(Message, kind="prices-answer.1"):
+    prices: list[PriceOf]
+    """By kind, pool and beginning; former ones included."""
+
+
+class AskInvoice(Message, kind="ask-invoice.1"):
+    first: Day | None = None
+    """First day, in UTC; None: the first that there is."""
+    last: Day | None = None
+    """Last day."""
+    cursor: int = Field(default=0, ge=0, lt=2**31)
+    """`cursor` of the page before; 0 for the first."""
+
+
+class InvoiceLine(Value):
+    """Usage of a tenant on one day."""
+
+    day: Day
+    tenant: str
+    pool: str
+    """Empty for tasks that were deleted before invoices were kept by pool."""
+    kind: str
+    """As in the ledger; `void` for tokens, and `void_env_ms` for milliseconds, that nobody pays."""
+    quantity: int
+    money: Money
+
+
+class InvoiceAnswer(Message, kind="invoice-answer.1"):
+    lines: list[InvoiceLine]
+    """By day, tenant, pool and kind; deleted tasks included."""
+    cursor: int | None
+    """For the next page; None on the last."""

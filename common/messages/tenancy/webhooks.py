@@ -1,0 +1,88 @@
+"""Webhooks: addresses of a tenant that receive a message when tasks finish or fail and when a budget is nearly or wholly spent.
+
+Set by jobs and asked for (`messages/asks.py` has the table of verbs). The scheduler sends the messages (docs/adr/0044-webhooks.md).
+"""
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field
+
+from common.messages.base import Message, Sentence, Value
+from common.messages.tenancy.aliases import AliasName
+from common.spec import TASK_ID_PATTERN, Name
+
+WebhookEvent = Literal["finished", "failed", "budget"]
+WEBHOOK_EVENTS: tuple[WebhookEvent, ...] = get_args(WebhookEvent)
+MAX_WEBHOOKS = 10
+"""Maximum webhooks of a tenant."""
+SECRET_PREFIX = "whsec_"
+SECRET_BYTES = 32
+WebhookUrl = Annotated[str, Field(max_length=1000, pattern=r"^https?://[!-~]+$")]
+Secret = Annotated[str, Field(pattern=rf"^{SECRET_PREFIX}[A-Za-z0-9+/]{{43}}=$")]
+
+
+class SetWebhook(Message, kind="set-webhook.1"):
+    """Make a webhook, or change one. Answered by the event `webhook`, which never has the secret."""
+
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    """Id made by the sender, repeated in the answer."""
+    name: AliasName
+    url: WebhookUrl
+    events: list[WebhookEvent] = Field(default=list(WEBHOOK_EVENTS), min_length=1, max_length=len(WEBHOOK_EVENTS))
+    secret: Secret = Field(repr=False)
+    """Made by the sender: that of a new webhook, and of one that is there with `new_secret`; else it is not used."""
+    new_secret: bool = False
+
+
+class DeleteWebhook(Message, kind="delete-webhook.1"):
+    """Delete a webhook, and what waits to be sent to it. Answered by the event `webhook`."""
+
+    tenant: Name
+    request: str = Field(pattern=TASK_ID_PATTERN)
+    name: AliasName
+
+
+class AskWebhooks(Message, kind="ask-webhooks.1"):
+    name: AliasName | None = None
+    """Only webhooks of this name; None: all."""
+    after: str = Field(default="", max_length=128)
+    """`cursor` of the page before; empty for the first."""
+
+
+class DeliveryOf(Value):
+    """A message to a webhook."""
+
+    id: str
+    """`webhook-id` of all its attempts."""
+    event: WebhookEvent
+    state: Literal["waiting", "delivered", "given_up"]
+    created_s: float
+    attempts: int
+    next_s: float | None
+    """Unix time of the next attempt; None where there is none."""
+    status: int | None
+    """Status of the last answer; None where none came."""
+    reason: Sentence
+    """Why the last attempt failed; empty where it did not."""
+
+
+class WebhookOf(Value):
+    tenant: str
+    name: str
+    url: str
+    events: list[WebhookEvent]
+    changed_s: float
+    waiting: int
+    """Messages that are not sent yet."""
+    dropped: int
+    """Messages that were not kept, because too many waited."""
+    deliveries: list[DeliveryOf]
+    """The latest, the newest first."""
+
+
+class WebhooksAnswer(Message, kind="webhooks-answer.1"):
+    webhooks: list[WebhookOf]
+    """By tenant and name."""
+    cursor: str | None
+    """For the next page; None on the last."""

@@ -1,0 +1,112 @@
+"""Trajectories: sampler → environment service → scheduler and trainer."""
+
+import math
+from collections.abc import Container, Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from common.messages.artifacts import TokenRecord
+from common.messages.base import Message, Sentence, Value
+from common.messages.training.prompts import GroupContext
+
+UNSUPPORTED = "unsupported by the sandbox"
+"""Prefix of the failure of an attempt that this deployment cannot grade; the scheduler counts them separately."""
+
+
+class SampledTurn(Value):
+    """One member's turn, sampled; or the reason why it could not be."""
+
+    member: int = Field(ge=0)
+    turn: int = Field(ge=0)
+    transcript: TokenRecord
+    """All tokens so far, this turn's included."""
+    reply: str
+    """The turn's text, without the end-of-turn token."""
+    finish: Literal["stop", "length"]
+    """Whether the policy ended the turn or the token limit did."""
+    state: bytes
+    failure: str | None = None
+    """Reason why the turn could not be sampled: an infrastructure failure, or limits that the prompt exceeds."""
+    env_ms: float = Field(default=0.0, ge=0)
+    """As in the request."""
+
+
+class TurnsSampled(Message, kind="turns-sampled.1"):
+    group: GroupContext
+    members: list[SampledTurn] = Field(min_length=1)
+
+
+class ScoredTrajectory(Value):
+    """One finished attempt. With `failure` set it carries no reward and is void: never reward 0."""
+
+    member: int = Field(ge=0)
+    transcript: TokenRecord
+    reward: float = Field(allow_inf_nan=False)
+    components: dict[str, float] = {}
+    turns: int = Field(ge=0)
+    truncated: bool = False
+    """The last turn hit its token limit."""
+    failure: str | None = None
+    env_ms: int = Field(default=0, ge=0, lt=2**31)
+    """Milliseconds that worker and hosted processes worked for it; 0 from older senders."""
+
+
+class SettledMember(Value):
+    member: int
+    reward: float = Field(allow_inf_nan=False)
+    prompt_tokens: int
+    sampled_tokens: int
+    turns: int
+    truncated: bool = False
+    failure: Sentence | None = None
+    longest_turn_tokens: int | None = None
+    """Sampled tokens of the longest turn; None from older senders, which do not report components either."""
+    components: dict[str, float] = {}
+    """Finite components of the reward that the task ranks by."""
+    env_ms: int = Field(default=0, ge=0, lt=2**31)
+    """As in ScoredTrajectory."""
+
+
+class Settlement(Value):
+    """The scheduler's extract of a scored message, a JSON header (`streams.SETTLEMENT_HEADER`)."""
+
+    task: str
+    group: int
+    version: int | None = None
+    """Version that sampled the group; None from older senders."""
+    members: list[SettledMember] = Field(min_length=1)
+
+
+class TrajectoriesScored(Message, kind="trajectories-scored.1"):
+    """Read by the trainer, by stream sequence; the scheduler sees only its `Settlement` header."""
+
+    group: GroupContext
+    members: list[ScoredTrajectory] = Field(min_length=1)
+
+    def settlement(self) -> "Settlement":
+        return Settlement(
+            task=self.group.task,
+            group=self.group.group,
+            version=self.group.version,
+            members=[
+                SettledMember(
+                    member=member.member,
+                    reward=member.reward,
+                    prompt_tokens=len(member.transcript) - member.transcript.sampled_tokens,
+                    sampled_tokens=member.transcript.sampled_tokens,
+                    turns=member.turns,
+                    truncated=member.truncated,
+                    failure=member.failure,
+                    longest_turn_tokens=member.transcript.longest_turn_tokens,
+                    env_ms=member.env_ms,
+                    components=_finite(member.components, self.group.environment.rank_weights),
+                )
+                for member in self.members
+            ],
+        )
+
+
+def _finite(components: Mapping[str, float], names: Container[str]) -> dict[str, float]:
+    """The finite components among `names`: JSON has no other numbers."""
+    return {name: value for name, value in components.items() if name in names and math.isfinite(value)}

@@ -1,0 +1,195 @@
+"""Commands for tenants, for operators: accounts, weights, limits and deletion."""
+
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from marlaas.cli.operator.keys import Keys, is_operator, with_operator
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, run_module, with_client
+
+app = typer.Typer(no_args_is_help=True, help="Accounts, weights, limits and deletion of tenants, for operators.")
+Tenant = Annotated[str, typer.Argument(help="Name of a tenant.")]
+OrAll = Annotated[str, typer.Argument(help="Name of a tenant; '_all' for the default limits.")]
+NO_LIMIT, DEFAULT = "none", "default"
+SETTING = f"NAME=NUMBER|{NO_LIMIT}|{DEFAULT}"
+KINDS = ("adapters", "checkpoints", "batches", "events", "tasks")
+KEPT = f"{'|'.join(KINDS)}=DAYS"
+
+
+def _limit(text: str) -> tuple[str, int | str]:
+    """Name of a limit, and its value, NO_LIMIT or DEFAULT. Raises: BadParameter."""
+    from common.limits import LIMITS
+
+    name, _, value = text.partition("=")
+    if name not in LIMITS:
+        raise typer.BadParameter(f"there is no limit '{name}'; there are {', '.join(LIMITS)}")
+    if value in (NO_LIMIT, DEFAULT):
+        return name, value
+    try:
+        return name, int(value)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not {SETTING}, such as max_tasks=4") from None
+
+
+def _days(text: str) -> tuple[str, int]:
+    """Name of a setting and its days. Raises: BadParameter."""
+    kind, _, days = text.partition("=")
+    if kind not in KINDS or not days.isdecimal():
+        raise typer.BadParameter(f"'{text}' is not {KEPT}, such as adapters=90")
+    return f"{kind}_days", int(days)
+
+
+@app.command()
+def create(tenant: Tenant, data: Data = DEFAULT_DATA, url: Url = "", keys: Keys = None) -> None:
+    """Make a tenant with an account, so that it may have keys."""
+    from marlaas.tenancy.accounts import create_tenant
+
+    is_new = with_operator(data, url, keys, lambda operator: create_tenant(operator, tenant))
+    echo(f"tenant '{tenant}' {'is made' if is_new else 'is there already'}; next: marlaas keys create {tenant} NAME --role owner --to FILE")
+
+
+@app.command("list")
+def list_tenants(data: Data = DEFAULT_DATA, url: Url = "", keys: Keys = None, wide: Wide = False) -> None:
+    """List all tenants, and how many keys each has."""
+    from marlaas.reporting.tenancy.access import tenant_table
+    from marlaas.tenancy import recording
+
+    found = [one for one in with_operator(data, url, keys, lambda operator: recording.read_all(operator.door)) if one.tenant]
+    if found:
+        print_table(lambda width: tenant_table(found, width), wide)
+    else:
+        echo("no tenants yet; `marlaas tenants create NAME` makes one")
+
+
+@app.command()
+def suspend(
+    tenant: Tenant,
+    end: Annotated[bool, typer.Option("--end", help="End the suspension: its keys are taken again.")] = False,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    keys: Keys = None,
+) -> None:
+    """Refuse all keys of a tenant, and close their connections; its tasks go on."""
+    from marlaas.tenancy.accounts import suspend_tenant
+
+    with_operator(data, url, keys, lambda operator: suspend_tenant(operator, tenant, suspended=not end))
+    echo(f"tenant '{tenant}' is {'active again' if end else 'suspended'}")
+
+
+@app.command()
+def push(
+    delete_others: Annotated[
+        bool, typer.Option("--delete-others", help="Delete accounts from NATS that PostgreSQL knows nothing of.")
+    ] = False,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    keys: Keys = None,
+) -> None:
+    """Make NATS agree with PostgreSQL about all tenants, after a command was interrupted or NATS's store was lost."""
+    from marlaas.tenancy.accounts import push_all
+
+    told, others = with_operator(data, url, keys, lambda operator: push_all(operator, delete_others=delete_others))
+    echo(f"told NATS of {', '.join(told)}" if told else "NATS agrees with PostgreSQL about every tenant")
+    if others:
+        echo(f"{'deleted from NATS' if delete_others else 'unknown to PostgreSQL, kept'}: {', '.join(sorted(others))}")
+
+
+@app.command("set")
+def set_tenant(
+    tenant: OrAll,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    keys: Keys = None,
+    weight: Annotated[float | None, typer.Option(min=1e-6, help="Share of every queue, relative to other tenants' (1 at first).")] = None,
+    limit: Annotated[list[str] | None, typer.Option(help=f"{SETTING}; `show` prints the names. Repeatable.")] = None,
+    keep: Annotated[list[str] | None, typer.Option(help=f"Retention after a task's end: {KEPT}; 0 days: for ever. Repeatable.")] = None,
+) -> None:
+    """Change a tenant's weight, limits and retention; they count from the next decision on, without a restart."""
+    from common.limits import IN_ACCOUNT
+
+    limits, days = dict(map(_limit, limit or [])), dict(map(_days, keep or []))
+    if weight is None and not limits and not days:
+        raise typer.BadParameter("give a weight, a limit or days to set; `marlaas tenants show` prints them")
+    values = [{"of": name, "value": None if value == NO_LIMIT else value} for name, value in limits.items() if value != DEFAULT]
+    defaults = [name for name, value in limits.items() if value == DEFAULT]
+    _print(tenant, data, url, weight=weight, limits=values, defaults=defaults, **days)
+    if limits.keys() & set(IN_ACCOUNT):
+        _push(data, url, keys)
+
+
+def _push(data: Path, url: str, keys: Path | None) -> None:
+    """Put limits of accounts into their tokens, which takes the signing keys."""
+    from marlaas.stack.state_files import StackError
+    from marlaas.tenancy.accounts import push_all
+
+    try:
+        told, _ = with_operator(data, url, keys, lambda operator: push_all(operator, delete_others=False))
+    except StackError as error:
+        echo(f"limits of accounts hold once NATS has them: marlaas tenants push ({error})", to=sys.stderr)
+    else:
+        echo(f"told NATS of {', '.join(told)}" if told else "NATS has these limits already")
+
+
+@app.command()
+def show(tenant: OrAll, data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """Show a tenant's weight, retention and limits: the value that holds, the default, and what is used."""
+    _print(tenant, data, url)
+
+
+@app.command()
+def delete(
+    tenant: Tenant,
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    keys: Keys = None,
+    confirmed: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Cancel and delete all of a tenant's tasks, all else that is stored of it, its keys and its account; what it consumed stays.
+
+    Repeated after an interruption, it reports the rest, or that all is deleted.
+    """
+    if not confirmed:
+        typer.confirm(f"Delete everything that is stored of tenant {tenant}, adapters included?", abort=True)
+    role = "not removed here; `marlaas database revoke` does, where the stack is" if url else _revoke_role(data, tenant)
+    if is_operator(data, keys):
+        from marlaas.client import DELETE_TIMEOUT_S
+        from marlaas.tenancy.deletion import delete_with_account
+
+        receipt = with_operator(data, url, keys, lambda operator: delete_with_account(operator, tenant, DELETE_TIMEOUT_S))
+    else:  # an owner, or a deployment without keys
+        receipt = with_client(data, url, lambda client: client.delete_tenant(tenant))
+    width = max(map(len, receipt))
+    echo("\n".join(f"{name:{width}}  {count}" for name, count in {**receipt, "role": role}.items()))
+
+
+def _revoke_role(data: Path, tenant: str) -> str:
+    """Remove the tenant's role from PostgreSQL, which only the owner of the schema may."""
+    from marlaas.stack.state_files import read_plan, running_stack
+
+    running_stack(data)
+    done = run_module(["scheduler_svc.tenant_access", "revoke", tenant], read_plan(data).prepare_env)
+    if done.returncode and "has no role" not in done.stderr:
+        echo(done.stderr.strip(), to=sys.stderr)
+        raise typer.Exit(1)
+    return "none" if done.returncode else "removed"
+
+
+def _print(tenant: str, data: Any, url: str, **changes: Any) -> None:
+    from pydantic import ValidationError
+
+    from common.messages import SetTenant
+    from common.streams import EVERY_TENANT
+    from marlaas.reporting.tenancy.access import limit_table
+
+    try:
+        request = SetTenant(tenant=None if tenant == EVERY_TENANT else tenant, request=secrets.token_hex(6), **changes)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise typer.BadParameter(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    found: dict[str, Any] = with_client(data, url, lambda client: client.set_tenant(request))
+    limits, width = found.pop("limits"), max(map(len, found))
+    echo("\n".join(f"{name:{width}}  {value}" for name, value in found.items()))
+    print_table(lambda width: limit_table(limits, width), wide=False)

@@ -1,0 +1,122 @@
+"""Commands for environments: `marlaas envs`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, with_client
+
+app = typer.Typer()
+
+
+@app.callback(invoke_without_command=True)
+def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """List the environments that a task may name: the stack's, or without a stack those installed here."""
+    from marlaas.stack.state_files import find_stack
+
+    if context.invoked_subcommand is not None:
+        return
+    if not url and find_stack(data) is None:
+        echo(f"no stack runs on {data}; installed here, so that a stack started here offers them:", to=sys.stderr)
+        raise typer.Exit(subprocess.run([sys.executable, "-m", "env_svc.installed"]).returncode)
+    found = with_client(data, url, lambda client: client.environments())
+    echo("\n".join(found.environments) if found.environments else "no environment service reports; see `marlaas status`")
+    for package in found.packages:
+        if package.state == "usable":
+            echo("\n".join(package.environments))
+    for sandbox in found.sandboxes:
+        echo(f"code that policies write runs in {sandbox}", to=sys.stderr)
+
+
+@app.command("new")
+def new_environment(
+    name: Annotated[str, typer.Argument(help="Name of the package, such as my_env.")],
+    to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<name>.")] = None,
+) -> None:
+    """Write a package with a working environment, its test and a task file."""
+    from marlaas.scaffold import write_package
+
+    folder = to or Path(name)
+    for path in write_package(name, folder):
+        echo(str(path))
+    echo(f"next: cd {folder} && marlaas envs check {name}")
+
+
+@app.command("upload")
+def upload_package(
+    package: Annotated[Path, typer.Argument(help="A project's folder, which is built here, or a wheel.")],
+    tenant: Annotated[str, typer.Option(help="Whose it is; default: the key's tenant.")] = "",
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+) -> None:
+    """Upload a package with environments of a tenant, and wait until it is checked."""
+    from common.messages import DIGEST_CHARS
+    from marlaas.wheels import read_wheel
+
+    wheel = read_wheel(package)
+
+    def waits(reason: str) -> None:
+        echo(reason, to=sys.stderr)
+
+    found = with_client(data, url, lambda client: client.packages.upload(wheel, tenant or None, waits=waits))
+    echo(f"package {found['name']} {found['version']} ({str(found['digest'])[:DIGEST_CHARS]}); a task names its environment:")
+    environments = found["environments"]
+    for name in environments if isinstance(environments, list) else []:
+        echo(f"  {name}")
+
+
+@app.command("list")
+def list_packages(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
+    """List the packages that a tenant has uploaded."""
+    from marlaas.reporting.tenancy.packages import package_table
+
+    found = with_client(data, url, lambda client: client.packages.all())
+    if not found:
+        echo("no packages; upload one with `marlaas envs upload FOLDER`")
+        return
+    print_table(lambda width: package_table(found, width), wide)
+
+
+@app.command("delete")
+def delete_package(
+    package: Annotated[str, typer.Argument(help="Its name, or the first 12 digits or more of its digest.")],
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+) -> None:
+    """Delete a package that no task uses which has not ended."""
+    from common.messages import DIGEST_CHARS
+    from marlaas.client import Client
+
+    async def deleted(client: Client) -> tuple[str, int]:
+        found = await client.packages.find(package)
+        return found.digest[:DIGEST_CHARS], await client.packages.delete(found)
+
+    digest, freed = with_client(data, url, deleted)
+    echo(f"package {digest} is deleted; {freed} bytes")
+
+
+@app.command("check")
+def check_environment(
+    name: Annotated[str, typer.Argument(help="An environment that is installed, or whose package is in this folder; or module:Class.")],
+    options: Annotated[str, typer.Option(help="The task's options, as JSON.")] = "{}",
+    rows: Annotated[int, typer.Option(min=1, help="Prompts to play.")] = 8,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    turns: Annotated[int, typer.Option(min=1, help="Maximum turns of an episode.")] = 16,
+) -> None:
+    """Play an environment with a scripted policy, and report whether it is fit to train on."""
+    from marlaas.scaffold import registered
+
+    here = Path.cwd()  # a package that is not installed is found in this folder or one below
+    for folder in (here, here / name):
+        path = registered(name, folder)
+        if path is not None:
+            name, here = path, folder
+            break
+    argv = [sys.executable, "-m", "env_svc.check", name, "--options", options]
+    argv += ["--rows", str(rows), "--seed", str(seed), "--turns", str(turns)]
+    paths = os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.execve(argv[0], argv, os.environ | {"PYTHONPATH": paths})

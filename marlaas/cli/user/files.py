@@ -1,0 +1,61 @@
+"""Files of rows to train on: put, list, delete."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, with_client
+
+if TYPE_CHECKING:
+    from marlaas.client import Client
+
+app = typer.Typer(help="Files of a tenant: rows with messages, which tasks name as file:ID.", no_args_is_help=True)
+
+
+@app.command("put")
+def put_file(
+    file: Annotated[Path, typer.Argument(help="JSONL: one object with messages a line.")],
+    name: Annotated[str, typer.Option(help="Its name for people; default: the file's.")] = "",
+    tenant: Annotated[str, typer.Option(help="Whose it is; default: the key's tenant.")] = "",
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+) -> None:
+    """Upload a file, and wait until its rows are checked."""
+    from common.door.errors import ClientError
+
+    try:
+        with file.open("rb") as opened:
+            found = with_client(data, url, lambda client: client.files.upload(opened, name or file.name, tenant or None))
+    except OSError as error:
+        raise ClientError(f"cannot read {file}: {error.strerror}") from None
+    echo(f"{found.rows} rows; a task names them as its environment:")
+    echo(f"  file:{found.file}")
+
+
+@app.command("list")
+def list_files(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
+    """List the files that a tenant has uploaded."""
+    from marlaas.reporting.tenancy.files import file_table
+
+    found = with_client(data, url, lambda client: client.files.all())
+    if not found:
+        echo("no files; upload one with `marlaas files put FILE`")
+        return
+    print_table(lambda width: file_table(found, width), wide)
+
+
+@app.command("delete")
+def delete_file(
+    file: Annotated[str, typer.Argument(help="Its id, or its beginning with 12 digits or more.")],
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+) -> None:
+    """Delete a file that no task names which has not ended."""
+
+    async def deleted(client: "Client") -> tuple[str, int]:
+        found = await client.files.named(file)
+        return found.file, await client.files.delete(found)
+
+    name, freed = with_client(data, url, deleted)
+    echo(f"{name} is deleted; {freed} bytes")

@@ -1,0 +1,59 @@
+"""Commands for webhooks: `marlaas webhooks`."""
+
+from typing import Annotated
+
+import typer
+
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, with_client
+
+app = typer.Typer(no_args_is_help=True, help="Addresses that are told when tasks finish or fail, and when a budget is spent; for owners.")
+NameOf = Annotated[str, typer.Argument(help="Name of the webhook.")]
+Whose = Annotated[str, typer.Option("--tenant", help="Whose it is; default: the key's tenant.")]
+
+
+@app.command("set")
+def set_webhook(
+    name: NameOf,
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Where messages are posted: https://…")],
+    event: Annotated[list[str] | None, typer.Option(help="finished, failed or budget; repeat it for several. Default: all.")] = None,
+    new_secret: Annotated[bool, typer.Option("--new-secret", help="Replace the secret of a webhook that is there.")] = False,
+    tenant: Whose = "",
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+) -> None:
+    """Make a webhook, and print the secret that signs its messages; or change one."""
+    from common.messages import WEBHOOK_EVENTS, WebhookEvent
+
+    events: list[WebhookEvent] = [known for known in WEBHOOK_EVENTS if not event or known in event]
+    if unknown := set(event or ()) - set(WEBHOOK_EVENTS):
+        raise typer.BadParameter(f"there is no event '{min(unknown)}'; there are {', '.join(WEBHOOK_EVENTS)}", param_hint="--event")
+    made = with_client(
+        data, url, lambda client: client.webhooks.set(name, address, events, tenant=tenant or None, replace_secret=new_secret)
+    )
+    echo(made.secret or f"{name} is changed; its secret is the one that it had")
+
+
+@app.command("list")
+def list_webhooks(
+    name: Annotated[str, typer.Argument(help="Only this one, with its latest messages.")] = "",
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    wide: Wide = False,
+) -> None:
+    """List webhooks; of one, the outcomes of its latest messages."""
+    from marlaas.reporting.tenancy.webhooks import delivery_table, webhook_table
+
+    found = with_client(data, url, lambda client: client.webhooks.all(name or None))
+    if not found:
+        echo("no such webhook" if name else "no webhooks; `marlaas webhooks set NAME https://…` makes one")
+        return
+    print_table(lambda width: webhook_table(found, width), wide)
+    if name and found[0].deliveries:
+        print_table(lambda width: delivery_table(found[0].deliveries, width), wide)
+
+
+@app.command("delete")
+def delete_webhook(name: NameOf, tenant: Whose = "", data: Data = DEFAULT_DATA, url: Url = "") -> None:
+    """Delete a webhook, and what waits to be sent to it."""
+    with_client(data, url, lambda client: client.webhooks.delete(name, tenant=tenant or None))
+    echo(f"{name} is deleted")

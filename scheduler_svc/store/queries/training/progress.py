@@ -1,0 +1,138 @@
+"""Queries on the progress of tasks: of one, for its status and its steps, and of those without any."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Column, Double, ScalarSelect, and_, case, func, literal_column, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import UNSUPPORTED
+from scheduler_svc.decisions.endings.task_end import Failures
+from scheduler_svc.decisions.endings.task_warnings import Stall, TaskWarning
+from scheduler_svc.store.queries.sql.parameters import given, in_state
+from scheduler_svc.store.queries.sql.statement import Statement
+from scheduler_svc.store.queries.training.steps import StepSummary
+from scheduler_svc.store.states import LIVE, EvaluationState, GroupState, StepState, TaskState, TrajectoryState, VoidReason
+from scheduler_svc.store.tables import dead_letters, evaluations, groups, ledger, steps, tasks, trajectories
+
+LATEST_GROUPS = 100
+"""Number of a task's latest groups in which failures are counted, also by the view `task_status`."""
+
+
+@dataclass(frozen=True)
+class TaskProgress:
+    """Progress of one task."""
+
+    reward: float | None
+    """Mean reward of the latest trained step, None before the first; `staleness` likewise."""
+    staleness: float | None
+    sampled_tokens: int
+    """Tokens sampled for its ended groups."""
+    dead_letters: int
+    failures: Failures
+    """Failures among the latest `LATEST_GROUPS` groups admitted."""
+    voided: dict[str, int]
+    """Groups that ended void since the latest trained step, by reason."""
+
+    def after(self, step: StepSummary) -> "TaskProgress":
+        """This progress with `step` as the latest trained step."""
+        return replace(self, reward=step.reward, staleness=step.staleness_mean)
+
+
+def _of_latest_step(column: Column[Any]) -> ScalarSelect[Any]:
+    trained = select(column).where(steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED)
+    return trained.order_by(steps.c.version.desc()).limit(1).scalar_subquery()
+
+
+_latest = (
+    select(groups.c.state, groups.c.void_reason, groups.c.detail)
+    .where(groups.c.task == given("of_task"))
+    .order_by(groups.c.number.desc())
+    .limit(LATEST_GROUPS)
+    .subquery()
+)
+_failed = in_state(_latest.c.void_reason, VoidReason.FAILED, VoidReason.DEADLINE)
+_unsupported = and_(_failed, _latest.c.detail.startswith(UNSUPPORTED))
+_scored = in_state(_latest.c.state, GroupState.READY, GroupState.BATCHED, GroupState.TRAINED)
+_since = func.coalesce(_of_latest_step(steps.c.trained_at), literal_column("'-infinity'::timestamptz"))
+_voided = (
+    select(groups.c.void_reason, func.count().label("voided"))
+    .where(groups.c.task == given("of_task"), in_state(groups.c.state, GroupState.VOID), groups.c.ended_at > _since)
+    .group_by(groups.c.void_reason)
+    .subquery("voided")
+)
+_PROGRESS = Statement(
+    select(
+        _of_latest_step(steps.c.reward),
+        _of_latest_step(steps.c.staleness_mean),
+        select(tasks.c.sampled_tokens).where(tasks.c.id == given("of_task")).scalar_subquery(),
+        select(func.count()).select_from(dead_letters).where(dead_letters.c.task == given("of_task")).scalar_subquery(),
+        func.count(case((_failed, 1))),
+        func.count(case((or_(_failed, _scored), 1))),
+        func.count(case((_unsupported, 1))),
+        select(func.jsonb_object_agg(_voided.c.void_reason, _voided.c.voided)).scalar_subquery(),
+    ).select_from(_latest)
+)
+
+
+async def progress_of(connection: AsyncConnection, task: str) -> TaskProgress:
+    """Progress as the transaction sees it."""
+    reward, staleness, tokens, letters, failures, ended, unsupported, voided = (await _PROGRESS.run(connection, {"of_task": task}))[0]
+    return TaskProgress(reward, staleness, tokens, letters, Failures(failures, ended, unsupported), voided or {})
+
+
+_SCORED = (
+    select(func.max(trajectories.c.scored_at))
+    .where(trajectories.c.task == tasks.c.id, in_state(trajectories.c.state, TrajectoryState.SCORED))
+    .scalar_subquery()
+)
+_REFILLED = (  # scored too, all with the same reward
+    select(func.max(groups.c.ended_at))
+    .where(groups.c.task == tasks.c.id, in_state(groups.c.state, GroupState.VOID), in_state(groups.c.void_reason, VoidReason.ZERO_VARIANCE))
+    .scalar_subquery()
+)
+_EVALUATED = select(func.max(ledger.c.at)).where(ledger.c.task == tasks.c.id, ledger.c.kind == "evaluation").scalar_subquery()
+_SECONDS = func.extract("epoch", func.now() - func.greatest(tasks.c.updated_at, _SCORED, _REFILLED, _EVALUATED)).cast(Double)
+
+
+async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Collection[str] | None = None) -> dict[str, Stall | None]:
+    """Tasks without progress for `limit_s`, and, as None, those that progress but still have the warning. `only`: among these."""
+    is_waiting = and_(
+        tasks.c.state.in_([TaskState.SUBMITTED, TaskState.RUNNING]),
+        tasks.c.updated_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, limit_s),
+    )
+    is_warned = and_(tasks.c.state.in_(LIVE), tasks.c.warnings[TaskWarning.NO_PROGRESS].astext.is_not(None))
+    statement = select(
+        tasks.c.id,
+        tasks.c.state,
+        tasks.c.pool,
+        tasks.c.family,
+        tasks.c.spec["environment"]["name"].astext.label("environment"),
+        _SECONDS.label("seconds"),
+        select(func.count())
+        .where(groups.c.task == tasks.c.id, in_state(groups.c.state, GroupState.OPEN))
+        .scalar_subquery()
+        .label("open_groups"),
+        select(steps.c.task).where(steps.c.task == tasks.c.id, in_state(steps.c.state, StepState.BATCHED)).exists().label("is_training"),
+        select(evaluations.c.task)
+        .where(evaluations.c.task == tasks.c.id, in_state(evaluations.c.state, EvaluationState.RUNNING))
+        .exists()
+        .label("is_evaluating"),
+    ).where(or_(is_waiting, is_warned))
+    if only is not None:
+        statement = statement.where(tasks.c.id.in_(only))
+    found: dict[str, Stall | None] = {}
+    for row in (await connection.execute(statement)).all():
+        goes_on = row.seconds < limit_s or row.state == TaskState.PAUSED
+        found[row.id] = None if goes_on else Stall(
+            seconds=row.seconds,
+            is_accepted=row.state != TaskState.SUBMITTED,
+            pool=row.pool,
+            environment=row.environment,
+            family=row.family,
+            open_groups=row.open_groups,
+            is_training=row.is_training,
+            is_evaluating=row.is_evaluating,
+        )  # fmt: skip
+    return found

@@ -1,0 +1,34 @@
+"""Packages and modules stay small enough to be guessed: at most 14 modules a package, and 350 lines a module."""
+
+from collections import Counter
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+SERVICES = ("scheduler_svc", "env_svc", "rollout_svc", "trainer_svc", "gateway_svc")
+FOLDERS = ("common", *SERVICES, "marlaas", "bench", "migrations", "docs", "examples", "models", "recipes", "tests")
+MAX_MODULES = 14
+"""Maximum number of modules directly in a package, besides `__init__` and `__main__`."""
+MAX_LINES = 350
+UNBOUNDED = ("bench", "migrations/versions", "tests")
+"""Folders that may have any number of modules: programs and revisions, which are looked up by name, and tests, which mirror the code."""
+
+
+def modules() -> list[Path]:
+    """Python files, relative to the repository."""
+    return sorted(path.relative_to(REPOSITORY) for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py"))
+
+
+def is_unbounded(folder: str) -> bool:
+    return folder in UNBOUNDED or folder.startswith("tests/")
+
+
+def test_packages_have_few_modules() -> None:
+    counted = Counter(path.parent.as_posix() for path in modules() if path.stem not in ("__init__", "__main__"))
+    crowded = {folder: count for folder, count in counted.items() if count > MAX_MODULES and not is_unbounded(folder)}
+    assert not crowded, f"{MAX_MODULES} modules a package are the maximum: make packages by subject of those in {crowded}"
+
+
+def test_modules_are_short() -> None:
+    counted = {path.as_posix(): len((REPOSITORY / path).read_text().splitlines()) for path in modules()}
+    long = {path: lines for path, lines in counted.items() if lines > MAX_LINES}
+    assert not long, f"{MAX_LINES} lines a module are the maximum: split by idea {long}"
