@@ -15,6 +15,10 @@ billing.py    invoices, prices and budgets
 tenants.py    limits of tenants
 audit.py      who has done what
 packages.py   uploads of environments
+files.py      a tenant's files: rows to train on
+aliases.py    a tenant's names for versions
+webhooks.py   addresses that are told of ends and budgets
+names.py      names that a tenant gives
 download.py   adapters, and what is stored
 progress.py   steps, evaluations and versions of a task
 errors.py     what a client is told, and checks before anything is sent
