@@ -1,18 +1,20 @@
-"""Parts of an adapter as they are sent: in order, a few at a time, and compared with the digest before the last byte."""
+"""Parts of a blob as they are sent: in order, a few at a time, and compared with the digest before the last byte."""
 
 import asyncio
 import hashlib
 import re
 import tarfile
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from common.door.asking import Door
 from common.door.errors import ClientError
+from common.door.tenancy.files import fetch_file_part
 from common.door.training.download import fetch_part
-from common.messages import AdapterRef
+from common.messages import AdapterRef, StoredFile
 from common.messages.asks import CHUNK_BYTES
 
 AHEAD = 4
@@ -54,13 +56,35 @@ def requested_span(header: str | None, size: int) -> Span | None:
     return span
 
 
-async def bytes_of(door: Door, adapter: AdapterRef, sent: Span, *, is_checked: bool) -> AsyncGenerator[bytes]:
-    """A span of the adapter's blob. Raises: ClientError; NoAnswer.
+@dataclass(frozen=True)
+class Source:
+    """A stored blob, which is read a part at a time."""
+
+    name: str
+    size_bytes: int
+    digest: str
+    """SHA-256."""
+    part: Callable[[int], Awaitable[bytes]]
+    """The part at an offset, a multiple of CHUNK_BYTES. Raises: ClientError for one of another size; NoAnswer."""
+
+
+def adapter_source(door: Door, adapter: AdapterRef) -> Source:
+    """The tar of an adapter."""
+    return Source(adapter.name, adapter.blob.size_bytes, adapter.blob.sha256, partial(fetch_part, door, adapter.task, adapter))
+
+
+def file_source(door: Door, file: StoredFile) -> Source:
+    """A tenant's file."""
+    return Source(file.file, file.size_bytes, file.digest, partial(fetch_file_part, door, file))
+
+
+async def bytes_of(source: Source, sent: Span, *, is_checked: bool) -> AsyncGenerator[bytes]:
+    """A span of the blob. Raises: ClientError; NoAnswer.
 
     `is_checked`: the whole blob is read, and the last bytes of the span are held back until its digest is the announced one.
     """
     digest, held = hashlib.sha256(), b""
-    async with aclosing(_parts(door, adapter, Span(0, adapter.blob.size_bytes - 1) if is_checked else sent)) as parts:
+    async with aclosing(_parts(source, Span(0, source.size_bytes - 1) if is_checked else sent)) as parts:
         async for offset, data in parts:
             if is_checked:
                 digest.update(data)
@@ -68,16 +92,16 @@ async def bytes_of(door: Door, adapter: AdapterRef, sent: Span, *, is_checked: b
                 if held:
                     yield held
                 held = piece
-    if is_checked and digest.hexdigest() != adapter.blob.sha256:
-        raise ClientError(f"{adapter.name} did not arrive as it is stored; fetch it again")
+    if is_checked and digest.hexdigest() != source.digest:
+        raise ClientError(f"{source.name} did not arrive as it is stored; fetch it again")
     yield held
 
 
-async def files_of(door: Door, adapter: AdapterRef) -> dict[str, Span]:
-    """Files in the adapter's blob, an uncompressed tar, found by its headers alone. Raises: ClientError; NoAnswer."""
+async def files_of(adapter: Source) -> dict[str, Span]:
+    """Files in an adapter's blob, an uncompressed tar, found by its headers alone. Raises: ClientError; NoAnswer."""
     found, offset = dict[str, Span](), 0
-    while offset + BLOCK <= adapter.blob.size_bytes and len(found) < MAX_FILES:
-        header = b"".join([part async for part in bytes_of(door, adapter, Span(offset, offset + BLOCK - 1), is_checked=False)])
+    while offset + BLOCK <= adapter.size_bytes and len(found) < MAX_FILES:
+        header = b"".join([part async for part in bytes_of(adapter, Span(offset, offset + BLOCK - 1), is_checked=False)])
         try:
             info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
         except (tarfile.HeaderError, UnicodeError):  # the blocks of zeros at the end
@@ -89,11 +113,11 @@ async def files_of(door: Door, adapter: AdapterRef) -> dict[str, Span]:
     return found
 
 
-async def _parts(door: Door, adapter: AdapterRef, wanted: Span) -> AsyncGenerator[tuple[int, bytes]]:
-    """Whole parts with their offsets, in order. Raises: ClientError for one of another size; NoAnswer."""
+async def _parts(source: Source, wanted: Span) -> AsyncGenerator[tuple[int, bytes]]:
+    """Whole parts with their offsets, in order. Raises: as `Source.part`."""
 
     async def fetch(offset: int) -> tuple[int, bytes]:
-        return offset, await fetch_part(door, adapter.task, adapter, offset)
+        return offset, await source.part(offset)
 
     offsets = iter(range(wanted.first // CHUNK_BYTES * CHUNK_BYTES, wanted.last + 1, CHUNK_BYTES))
     pending = deque[asyncio.Task[tuple[int, bytes]]]()

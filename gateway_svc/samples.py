@@ -98,6 +98,8 @@ class Samples(BaseModel):
     """Whole attempts of one step."""
 
     task: str
+    tenant: str | None = Field(description="Null, as `pool` is, where no step has samples.")
+    pool: str | None
     steps: list[int] = Field(description="Steps with samples, of the last 50.")
     step: int | None = Field(description="Version that the step made; null where no step has samples.")
     left_out: int = Field(description="Attempts that found no room.")
@@ -107,12 +109,20 @@ class Samples(BaseModel):
 def samples_of(answer: SamplesAnswer, texts: TokenTexts | None) -> Samples:
     found = answer.samples
     if found is None:
-        return Samples(task=answer.task, steps=answer.steps, step=None, left_out=0, data=[])
+        return Samples(task=answer.task, tenant=None, pool=None, steps=answer.steps, step=None, left_out=0, data=[])
     attempts = [
         _attempt(attempt, tokens, texts.openings if texts else ())
         for attempt, tokens in zip(found.attempts, tokens_of(found.attempts, texts), strict=True)
     ]
-    return Samples(task=answer.task, steps=answer.steps, step=found.version, left_out=found.left_out, data=attempts)
+    return Samples(
+        task=answer.task,
+        tenant=found.tenant,
+        pool=found.pool,
+        steps=answer.steps,
+        step=found.version,
+        left_out=found.left_out,
+        data=attempts,
+    )
 
 
 def all_ids(answer: SamplesAnswer) -> bytes:

@@ -48,6 +48,8 @@ from common.task_states import ENDED
 from marlaas.over_http.address import EXAMPLE, is_http
 from marlaas.over_http.connecting import entered
 from marlaas.over_http.jobs import HttpJobs
+from marlaas.over_http.owned import owned_by
+from marlaas.owned import Owned
 from marlaas.preview import Preview
 from marlaas.reading import Reader
 
@@ -75,12 +77,12 @@ class Client(Reader):
     @property
     def aliases(self) -> Aliases:
         """A tenant's names for versions of its tasks."""
-        return Aliases(self._door)
+        return self._owned.aliases
 
     @property
     def webhooks(self) -> Webhooks:
         """Addresses of a tenant that receive messages about ends and budgets."""
-        return Webhooks(self._door)
+        return self._owned.webhooks
 
     @property
     def packages(self) -> Packages:
@@ -90,11 +92,13 @@ class Client(Reader):
     @property
     def files(self) -> Files:
         """A tenant's files: rows to train on."""
-        return Files(self._door)
+        return self._owned.files
 
-    def __init__(self, door: AnyDoor, jobs: Jobs) -> None:
+    def __init__(self, door: AnyDoor, jobs: Jobs, owned: Owned | None = None) -> None:
+        """`owned`: None where the door takes all questions and jobs, as NATS does."""
         super().__init__(door)
         self._jobs = jobs
+        self._owned = owned or Owned.by(door)
 
     @classmethod
     @asynccontextmanager
@@ -121,7 +125,7 @@ class Client(Reader):
                 raise ClientError("a file with a key is for NATS; a gateway takes key='mk-…', or MARLAAS_KEY on the command line")
             limits = {"timeout_s": timeout_s, "patience_s": patience_s}
             async with entered(url, tenant, key=key, insecure=insecure, tls=tls, **limits) as door:
-                yield cls(door, HttpJobs(door))
+                yield cls(door, HttpJobs(door), owned_by(door))
             return
         if objection := objection_to_address(url):
             raise ClientError(f"{objection}; that of a gateway looks like {EXAMPLE}")

@@ -106,6 +106,9 @@ class SyncFiles(_Blocking):
     def all(self) -> list[StoredFile]:
         return self._run(self._client.files.all())
 
+    def find(self, file: str, tenant: str | None = None) -> StoredFile:
+        return self._run(self._client.files.find(file, tenant))
+
     def named(self, named: str) -> StoredFile:
         return self._run(self._client.files.named(named))
 

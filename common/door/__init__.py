@@ -7,6 +7,7 @@ protocol.py  AnyDoor and Jobs: what a client needs of its way in, NATS or HTTP
 asking.py    Door: asks, with retries and clear errors
 pages.py     questions whose answers come a page at a time
 answers.py   answers to jobs, which are events
+names.py     names that a tenant gives
 errors.py    what a client is told, and checks before anything is sent
 training/    tasks
 tenancy/     tenants

@@ -1,16 +1,16 @@
 """Downloads: parts of a blob as an answer, with Range and ETag."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from common.messages import AdapterRef
-from gateway_svc.access import Caller
-from gateway_svc.downloads import Span, Unsatisfiable, bytes_of, requested_span
+from gateway_svc.downloads import Source, Span, Unsatisfiable, bytes_of, requested_span
 from gateway_svc.problems import Problem
+
+TAR = "application/x-tar"
 
 
 class Closing(StreamingResponse):
@@ -30,23 +30,27 @@ class Closing(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def download(request: Request, caller: Caller, adapter: AdapterRef, file: Span, *, name: str, media_type: str) -> Response:
-    """A file in the blob of an adapter, or the whole blob. Raises: Problem; ClientError; NoAnswer."""
-    etag = f'"{adapter.blob.sha256}"' if file.size == adapter.blob.size_bytes else f'"{adapter.blob.sha256}-{file.first}"'
-    headers = {"ETag": etag, "Accept-Ranges": "bytes", "Cache-Control": "private, immutable, max-age=31536000"}
-    headers["Content-Disposition"] = f'attachment; filename="{name}"'
+def adapter_headers(name: str) -> dict[str, str]:
+    """Of a download of an adapter, or of a file of it: a version is never another one. `name`: of the file that a browser writes."""
+    return {"Cache-Control": "private, immutable, max-age=31536000", "Content-Disposition": f'attachment; filename="{name}"'}
+
+
+async def download(request: Request, source: Source, wanted: Span, headers: Mapping[str, str], *, media_type: str) -> Response:
+    """A span of a blob, or the whole, as far as the request wants it. `headers`: of the answer. Raises: Problem; ClientError; NoAnswer."""
+    etag = f'"{source.digest}"' if wanted.size == source.size_bytes else f'"{source.digest}-{wanted.first}"'
+    answered = {**headers, "ETag": etag, "Accept-Ranges": "bytes"}
     if etag in [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]:
-        return Response(status_code=304, headers=headers)
+        return Response(status_code=304, headers=answered)
     condition = request.headers.get("if-range")
     try:
-        span = requested_span(request.headers.get("range") if condition in (None, etag) else None, file.size)
+        span = requested_span(request.headers.get("range") if condition in (None, etag) else None, wanted.size)
     except Unsatisfiable:
-        refusal = {"Content-Range": f"bytes */{file.size}"}
-        raise Problem(416, "Range not satisfiable", f"it has {file.size} bytes", "range", headers=refusal) from None
-    sent = file if span is None else Span(file.first + span.first, file.first + span.last)
+        refusal = {"Content-Range": f"bytes */{wanted.size}"}
+        raise Problem(416, "Range not satisfiable", f"it has {wanted.size} bytes", "range", headers=refusal) from None
+    sent = wanted if span is None else Span(wanted.first + span.first, wanted.first + span.last)
     if span is not None:
-        headers["Content-Range"] = f"bytes {span.first}-{span.last}/{file.size}"
-    headers["Content-Length"] = str(sent.size)
-    parts = bytes_of(caller.door, adapter, sent, is_checked=span is None)
+        answered["Content-Range"] = f"bytes {span.first}-{span.last}/{wanted.size}"
+    answered["Content-Length"] = str(sent.size)
+    parts = bytes_of(source, sent, is_checked=span is None)
     first = await anext(parts, b"")  # so that what is wrong at once is an answer of its own
-    return Closing(first, parts, 200 if span is None else 206, headers, media_type)
+    return Closing(first, parts, 200 if span is None else 206, answered, media_type)

@@ -6,11 +6,14 @@ from contextlib import suppress
 from typing import TypeVar
 
 from common.door.asking import Door, UnknownHere
+from common.door.errors import NotPermitted, WrongQuestion
+from common.door.tenancy import aliases
 from common.door.tenancy.billing import Billing
 from common.door.training import progress
 from common.door.training.failures import read_failures
 from common.door.training.progress import read_evaluations, read_steps, read_versions
 from common.messages import (
+    AliasOf,
     AskDeployment,
     AskSamples,
     AskSteps,
@@ -101,7 +104,15 @@ async def read_task_page(door: Door, task: str, over: Over) -> TaskPage:
         versions=await read_versions(door, task),
         spec=flat((await read_spec(door, task)).spec),
         failures=await read_failures(door, task) if status.dead_letters else [],
+        aliases=[one for one in await read_aliases(door) if one.task == task],
     )
+
+
+async def read_aliases(door: Door) -> list[AliasOf]:
+    """None for a key, or a scheduler, that is older than aliases."""
+    with suppress(NotPermitted, WrongQuestion):
+        return await aliases.read_aliases(door)
+    return []
 
 
 async def read_samples(door: Door, task: str, step: int | None) -> SamplesAnswer:

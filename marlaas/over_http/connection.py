@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -12,7 +13,7 @@ from common.bus import TlsFiles
 from common.bus.transport.address import without_password
 from common.door.errors import ClientError
 from common.resilience.backoff import Backoff
-from marlaas.over_http.refusals import REPEATED, Lost, failure, refusal
+from marlaas.over_http.refusals import REPEATED, Busy, Lost, failure, refusal
 
 CONNECT_S = 5.0
 ANSWER_S = 45.0
@@ -20,6 +21,20 @@ ANSWER_S = 45.0
 PAUSE = Backoff(first_s=0.1, max_s=2.0)
 MAX_RETRY_AFTER_S = 60.0
 Params = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A body that is sent a part at a time."""
+
+    media_type: str
+    size_bytes: int
+    parts: Callable[[], AsyncIterator[bytes]]
+    """Parts from the beginning, for each attempt."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Content-Type": self.media_type, "Content-Length": str(self.size_bytes)}
 
 
 class Connection:
@@ -46,17 +61,25 @@ class Connection:
         return (await self.request("GET", path, params)).content
 
     async def request(
-        self, method: str, path: str, params: Params = (), *, body: Any = None, answer_s: float = ANSWER_S, patience_s: float | None = None
+        self,
+        method: str,
+        path: str,
+        params: Params = (),
+        *,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        answer_s: float = ANSWER_S,
+        patience_s: float | None = None,
     ) -> httpx2.Response:
         """The answer, of a status below 300. The request may arrive more than once.
 
-        `body`: sent as JSON. `answer_s`: maximum time for the answer. `patience_s`: in place of the connection's.
+        `body`: an `Upload`, or sent as JSON. `answer_s`: maximum time for the answer. `patience_s`: in place of the connection's.
         Raises: ClientError when it is refused; NoAnswer.
         """
         patience_s = self.patience_s if patience_s is None else patience_s
         began, attempt = time.monotonic(), 0
         while True:
-            found = await self._attempt(method, path, params, body, answer_s)
+            found = await self._attempt(method, path, params, body, dict(headers or {}), answer_s)
             if isinstance(found, httpx2.Response) and found.is_success:
                 return found
             error, after_s = (found, 0.0) if isinstance(found, Lost) else (self._refusal(found), _retry_after(found))
@@ -67,11 +90,18 @@ class Connection:
                 raise error
             await asyncio.sleep(pause_s)
 
-    async def _attempt(self, method: str, path: str, params: Params, body: Any, answer_s: float) -> httpx2.Response | Lost:
+    async def _attempt(
+        self, method: str, path: str, params: Params, body: Any, headers: dict[str, str], answer_s: float
+    ) -> httpx2.Response | Lost:
         """Raises: ClientError for a failure that another attempt has too."""
         timeout = httpx2.Timeout(answer_s, connect=CONNECT_S)
+        sent: dict[str, Any] = {"params": httpx2.QueryParams(list(params)), "timeout": timeout}
+        if isinstance(body, Upload):
+            sent |= {"content": body.parts(), "headers": headers | body.headers}
+        else:
+            sent |= {"json": body, "headers": headers}
         try:
-            return await self._http.request(method, path, params=httpx2.QueryParams(list(params)), json=body, timeout=timeout)
+            return await self._http.request(method, path, **sent)
         except httpx2.TransportError as error:
             failed = failure(error, self.shown)
         except httpx2.HTTPError as error:  # an answer that cannot be decoded
@@ -84,13 +114,15 @@ class Connection:
     async def stream(
         self, method: str, path: str, params: Params = (), *, headers: Mapping[str, str] | None = None, body: Any = None
     ) -> AsyncGenerator[httpx2.Response]:
-        """An answer that is read as it comes, requested once. Raises: ClientError when it is refused; Lost, also while it is read."""
+        """An answer that is read as it comes, requested once. Raises: ClientError when it is refused, Busy where a later request may
+        succeed; Lost, also while it is read."""
         sent = httpx2.QueryParams(list(params))
         try:
             async with self._http.stream(method, path, params=sent, headers=headers, json=body) as response:
                 if not response.is_success:
                     await response.aread()
-                    raise self._refusal(response)
+                    refused, after_s = self._refusal(response), _retry_after(response)
+                    raise Busy(str(refused), after_s) if response.status_code == 503 and after_s else refused
                 yield response
         except httpx2.TransportError as error:
             raise failure(error, self.shown) from None

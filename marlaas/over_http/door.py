@@ -53,7 +53,8 @@ class HttpDoor(Asking):
         except Invalid as error:
             raise WrongQuestion(verb, str(error)) from None
         try:
-            return answer.model_validate_json(json.dumps(question.answer(json.loads(body))), extra="ignore")
+            found = question.chosen(request, question.answer(json.loads(body)))
+            return answer.model_validate_json(json.dumps(found), extra="ignore")
         except (ValidationError, ValueError, LookupError, TypeError):
             raise no_gateway(self.connection.shown) from None
 

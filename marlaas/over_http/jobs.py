@@ -12,10 +12,11 @@ from common.door.training.control import check_live
 from common.door.training.submission import given_values, new_task_id
 from common.messages import AdapterRef, AskTask, Event, StatusAnswer, TaskStatus
 from common.spec import TaskSpec
-from marlaas.over_http.connection import PAUSE, Params
+from marlaas.over_http.connection import Params
 from marlaas.over_http.door import HttpDoor
+from marlaas.over_http.downloading import downloaded
 from marlaas.over_http.questions import read_status
-from marlaas.over_http.refusals import Conflict, Invalid, Lost
+from marlaas.over_http.refusals import Conflict, Invalid
 
 LOOK_S = 0.5
 """Interval of looks at a submission that is not answered yet."""
@@ -134,31 +135,6 @@ class HttpJobs:
 
     async def blob(self, task: str, adapter: AdapterRef) -> bytes:
         """See `Jobs.blob`. A download that breaks off goes on where it ended."""
-        received, size, etag = bytearray(), adapter.blob.size_bytes, f'"{adapter.blob.sha256}"'
-        path, attempt, progressed = f"/v1/tasks/{task}/versions/{adapter.version}/adapter.tar", 0, time.monotonic()
-        while len(received) < size:
-            before = len(received)
-            try:
-                await self._receive(path, received, size, etag)
-            except (Lost, NoAnswer):
-                if len(received) > before:
-                    attempt, progressed = 0, time.monotonic()
-                elif time.monotonic() - progressed > self._connection.patience_s:
-                    raise
-            attempt += 1
-            if len(received) < size:
-                await asyncio.sleep(PAUSE.pause_s(attempt))
-        return bytes(received)
-
-    async def _receive(self, path: str, received: bytearray, size: int, etag: str) -> None:
-        """Append what comes. Raises: ClientError when it is of another blob; Lost when it breaks off."""
-        headers = {"Range": f"bytes={len(received)}-", "If-Range": etag} if received else {}
-        async with self._connection.stream("GET", path, self._door.params(), headers=headers) as response:
-            if response.headers.get("etag") != etag:
-                raise ClientError(f"{path.rsplit('/', 1)[0]} is another adapter now; fetch it again")
-            if response.status_code == 200:
-                received.clear()
-            async for part in response.aiter_bytes():
-                received += part
-                if len(received) > size:
-                    raise ClientError(f"more than {size} bytes came for {path}; fetch it again")
+        path = f"/v1/tasks/{task}/versions/{adapter.version}/adapter.tar"
+        parts = downloaded(self._connection, path, self._door.params(), adapter.blob.size_bytes, adapter.blob.sha256)
+        return b"".join([part async for part in parts])

@@ -1,21 +1,29 @@
 """Questions: the route of each verb of `ask.<tenant>.<verb>`, and the answer as NATS has it."""
 
+import base64
 import json
+import math
+import sys
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from common.messages import (
     AskAdapter,
+    AskAliases,
     AskAudit,
     AskEvaluations,
     AskEvents,
     AskFailures,
+    AskFiles,
     AskInvoice,
+    AskSamples,
     AskSteps,
     AskTask,
     AskTasks,
     AskVersions,
+    AskWebhooks,
     Event,
     Message,
     TaskStatus,
@@ -34,7 +42,9 @@ class Question:
     answer: Callable[[Json], Json] = lambda found: found
     """JSON of the message, from that of the route."""
     absent: Json | None = None
-    """The answer about a task that there is not; None: an error."""
+    """The answer about what there is not; None: an error."""
+    chosen: Callable[[Any, Json], Json] = lambda _, found: found
+    """What the request wants of the answer's JSON, where the route gives more."""
 
 
 def task_status(found: Json) -> Json:
@@ -100,6 +110,72 @@ def _audit(asked: AskAudit) -> tuple[str, Params]:
     return "/v1/audit", _given(since=asked.since and asked.since.isoformat(), cursor=asked.cursor)
 
 
+def _samples(asked: AskSamples) -> tuple[str, Params]:
+    return _about(asked.task, "/samples"), _given(step=asked.step)
+
+
+def _file(asked: AskFiles) -> tuple[str, Params]:
+    """Raises: ValueError for a list, whose pages `HttpFiles` reads: a route's page begins behind an id."""
+    if asked.file is None:
+        raise ValueError("a list of files has a route of its own")
+    return f"/v1/files/{asked.file}", []
+
+
+def file_of(found: Json) -> Json:
+    """JSON of a `StoredFile`, from that of a file in OpenAI's shape."""
+    more = found["marlaas"]
+    same = {name: more[name] for name in ("number", "tenant", "kept_bytes", "state", "rows", "live_tasks")}
+    named = {"file": found["id"], "name": found["filename"], "size_bytes": found["bytes"]}
+    return {**same, **named, "reason": found["status_details"] or "", "uploaded_s": more["uploaded_at"]}
+
+
+def alias_of(found: Json) -> Json:
+    """JSON of an `AliasOf`."""
+    return {**found, "changed_s": found["changed_at"]}
+
+
+def _webhook_of(found: Json) -> Json:
+    sent = [{**one, "created_s": one["created_at"], "next_s": one["next_at"]} for one in found["deliveries"]]
+    return {**found, "changed_s": found["changed_at"], "deliveries": sent}
+
+
+def _named(asked: AskAliases | AskWebhooks, listed: str, found: Json) -> Json:
+    """Routes list all; of one name an admin may want those of every tenant."""
+    return {**found, listed: [one for one in found[listed] if asked.name in (None, one["name"])]}
+
+
+def _samples_of(found: Json) -> Json:
+    """JSON of a `SamplesAnswer`: the conversations, back as the tokens that they are made of."""
+    if found["step"] is None:
+        return {"task": found["task"], "steps": found["steps"], "samples": None}
+    same = {name: found[name] for name in ("tenant", "task", "pool", "left_out")}
+    attempts = [{**one, **_tokens_of(one["tokens"])} for one in found["data"]]
+    return {"task": found["task"], "steps": found["steps"], "samples": {**same, "version": found["step"], "attempts": attempts}}
+
+
+def _tokens_of(found: Json) -> Json:
+    sampled = found["sampled"]
+    tokens = {
+        "ids": _in_bytes("i", found["ids"]),
+        "logprobs": _in_bytes("f", _numbers(found["sampler_logprobs"], sampled)),
+        "sampled": _in_bytes("B", [int(one) for one in sampled]),
+    }
+    return {"tokens": tokens, "trainer_logprobs": _in_bytes("f", _numbers(found["trainer_logprobs"], sampled))}
+
+
+def _numbers(values: list[float | None], sampled: list[bool]) -> list[float]:
+    """Null means 0 where the token was not sampled, and a number that is not finite where it was."""
+    return [value if value is not None else math.nan if is_sampled else 0.0 for value, is_sampled in zip(values, sampled, strict=True)]
+
+
+def _in_bytes(kind: str, values: list[Any]) -> str:
+    """Little-endian numbers in base64."""
+    packed = array(kind, values)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return base64.b64encode(packed.tobytes()).decode()
+
+
 def _always(path: str) -> Callable[[Message], tuple[str, Params]]:
     return lambda _: (path, [])
 
@@ -127,4 +203,16 @@ QUESTIONS: dict[str, Question] = {
     "prices": Question(_always("/v1/prices")),
     "budgets": Question(_always("/v1/budgets")),
     "audit": Question(_audit),
+    "samples": Question(_samples, _samples_of),
+    "files": Question(_file, lambda found: {"files": [file_of(found)], "has_more": False}, absent={"files": [], "has_more": False}),
+    "aliases": Question(
+        _always("/v1/aliases"),
+        lambda found: {"aliases": [alias_of(one) for one in found["data"]], "cursor": None},
+        chosen=lambda asked, found: _named(asked, "aliases", found),
+    ),
+    "webhooks": Question(
+        _always("/v1/webhooks"),
+        lambda found: {"webhooks": [_webhook_of(one) for one in found["data"]], "cursor": None},
+        chosen=lambda asked, found: _named(asked, "webhooks", found),
+    ),
 }

@@ -20,6 +20,14 @@ class Lost(NoAnswer):
     """The connection failed: the request may have had its effect."""
 
 
+class Busy(NoAnswer):
+    """The gateway takes such a request later; `after_s`: seconds after which it says that it does."""
+
+    def __init__(self, said: str, after_s: float) -> None:
+        super().__init__(said)
+        self.after_s = after_s
+
+
 class Invalid(ClientError):
     """The gateway finds the request wrong; `reasons` begin with the field, where one is meant."""
 
@@ -30,6 +38,10 @@ class Invalid(ClientError):
 
 class Conflict(ClientError):
     """The id has submitted another task."""
+
+
+class Unexpected(ClientError):
+    """What is there is not what the request's condition says."""
 
 
 class NotOverHttp(ClientError):
@@ -65,6 +77,8 @@ def refusal(status: int, body: bytes, shown: str, *, has_key: bool, location: st
             return Conflict(detail)
         case 409:
             return WrongState(detail)
+        case 412:
+            return Unexpected(detail)
         case 429:
             return TooManyJobs(detail or "too many requests; send this one again later")
         case _ if status in REPEATED:

@@ -11,11 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.bus import Bus, Delivery
 from common.errors import Reject
-from common.messages import AdapterRef, DeadLetter, HttpKey, Settlement, StatusesRemoved, TaskStatus, WeightUpdated, from_json
+from common.messages import AdapterRef, DeadLetter, HttpKey, KnownAlias, Settlement, StatusesRemoved, TaskStatus, WeightUpdated, from_json
 from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.handlers.results.dead_letters import concerns_dead_letter
 from scheduler_svc.maintenance.deletion import status_bucket
 from scheduler_svc.store.queries.tenancy import packages
+from scheduler_svc.store.queries.tenancy.aliases import Alias, all_aliases
 from scheduler_svc.store.states import TaskState, TrajectoryState
 from scheduler_svc.store.tables import dead_letters, steps, tasks, trajectories
 from scheduler_svc.store.tenancy.keys import RecordedHttpKey, http_keys
@@ -30,8 +31,9 @@ STATUS = "the status that users read is the task's"
 LETTERS = "every dead letter is recorded"
 DELETED = "no announcement or status of a deleted task is stored"
 HTTP_KEYS = "gateways are told of exactly the HTTP keys that are valid"
+ALIASES = "rollout replicas are told of exactly the aliases that there are"
 BOUNDS = "every stream and bucket is bounded as it is declared"
-RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED, HTTP_KEYS, BOUNDS)
+RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED, HTTP_KEYS, ALIASES, BOUNDS)
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Recorded:
     deleted: set[str]
     """Deleted tasks whose data in NATS was erased."""
     http_keys: list[RecordedHttpKey]
+    aliases: list[Alias]
 
 
 async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded:
@@ -74,6 +77,7 @@ async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded
         letters=set((await connection.execute(select(dead_letters.c.sequence))).scalars()),
         deleted=set((await connection.execute(deleted, {"grace_s": grace_s})).scalars()),
         http_keys=await http_keys(connection),
+        aliases=await all_aliases(connection),
     )
 
 
@@ -87,6 +91,7 @@ async def examine_streams(bus: Bus, recorded: Recorded) -> list[Violation]:
         await _letters(bus, recorded),
         await _deleted(bus, recorded),
         await _http_keys(bus, recorded),
+        await _aliases(bus, recorded),
         await _bounds(bus),
     ]
     return [violation for part in parts for violation in part]
@@ -193,6 +198,20 @@ async def _http_keys(bus: Bus, recorded: Recorded) -> list[Violation]:
         for digest in sorted(told.keys() | wanted.keys())
         if told.get(digest) != wanted.get(digest)
     ]
+
+
+async def _aliases(bus: Bus, recorded: Recorded) -> list[Violation]:
+    told = {alias.key: alias for alias in await bus.kv.values(streams.ALIASES_BUCKET, KnownAlias)}
+    wanted = {alias.known.key: alias.known for alias in recorded.aliases}
+    return [
+        Violation(ALIASES, f"alias={key} names={_named(wanted.get(key))} told={_named(told.get(key))}")
+        for key in sorted(told.keys() | wanted.keys())
+        if told.get(key) != wanted.get(key)
+    ]
+
+
+def _named(alias: KnownAlias | None) -> str:
+    return alias.adapter.name if alias is not None else "nothing"
 
 
 async def _bounds(bus: Bus) -> list[Violation]:

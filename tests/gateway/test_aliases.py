@@ -93,7 +93,7 @@ async def test_alias_is_set_moved_listed_and_deleted(world: World, door: httpx.A
     listed = (await door.get("/v1/aliases", params=ACME)).json()["data"]
     assert [(one["name"], one["model"]) for one in listed] == [("prod", "a@3")]
     assert (await door.delete("/v1/aliases/prod", params=ACME, headers={"If-Match": '"a@2"'})).status_code == 412
-    assert (await door.delete("/v1/aliases/prod", params=ACME)).json() == {"name": "prod", "deleted": True}
+    assert (await door.delete("/v1/aliases/prod", params=ACME)).json() == {**moved.json(), "deleted": True}
     assert (await door.delete("/v1/aliases/prod", params=ACME)).status_code == 404
     await eventually_equals(lambda: told(world), {})
     verbs = await world.rows("SELECT verb, target, outcome FROM audit WHERE verb LIKE '%-alias' AND outcome = 'accepted' ORDER BY id")

@@ -10,7 +10,7 @@ import pytest
 from common.door.asking import Door
 from common.door.errors import ClientError
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter
-from gateway_svc.downloads import Span, Unsatisfiable, bytes_of, requested_span
+from gateway_svc.downloads import Span, Unsatisfiable, adapter_source, bytes_of, requested_span
 from tests.scheduler.stages import World, spec
 
 WHOLE = "/v1/tasks/a-1/versions/{}/adapter.tar"
@@ -88,7 +88,7 @@ async def test_last_byte_is_sent_only_when_the_digest_is_right(world: World, nat
         span = wanted or Span(0, ref.blob.size_bytes - 1)
         got = b""
         try:
-            async for part in bytes_of(door, ref, span, is_checked=True):
+            async for part in bytes_of(adapter_source(door, ref), span, is_checked=True):
                 got += part
         except ClientError:
             assert len(got) < span.size

@@ -81,7 +81,8 @@ async def test_ids_are_given_where_no_replica_serves(door: httpx.AsyncClient, wo
     assert (tokens["ids"], tokens["texts"]) == ([5, 6, 7, 8], None)
     assert [(message["role"], message["count"]) for message in found["data"][0]["messages"]] == [("prompt", 2), ("assistant", 2)]
     assert [answer.status_code for answer in (absent, foreign)] == [404, 404]
-    assert absent.json() == foreign.json()
+    assert absent.json()["detail"] == "task a has no samples of step 2; steps with some: 1"
+    assert (found["tenant"], found["pool"], empty["pool"]) == ("acme", "tiny", None)
     assert [answer.status_code for answer in wrong[:3]] == [400, 400, 400]
 
 

@@ -310,11 +310,8 @@ async def test_budgets_are_set_listed_and_removed(world: World, run: Run, operat
         assert (await operate("budgets", "set", *wrong)).returncode == 2
 
 
-async def test_samples_of_a_step_are_listed(world: World, run: Run, transport: str) -> None:
+async def test_samples_of_a_step_are_listed(world: World, run: Run) -> None:
     await world.run("a")
-    if transport != "nats":  # a gateway gives them as conversations, with texts: GET /v1/tasks/{task}/samples
-        assert "the question 'samples' is not offered over HTTP" in (await run("samples", "a")).stderr
-        return
     assert "no step has samples yet" in await out(run("samples", "a"))
     hostile = kept_attempt(member=1, reward=-2.0, components={"\x1b[31mred": 0.5}, finish="length")
     await keep(world.bus, step_samples("a", 1), step_samples("a", 3, [kept_attempt(), hostile]))

@@ -8,6 +8,7 @@ from common.bus import Outgoing
 from common.door.answers import answer_to_request
 from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
+from common.door.names import check_name
 from common.door.protocol import AnyDoor
 from common.messages import AliasesAnswer, AliasOf, AskAliases, DeleteAlias, SetAlias
 
@@ -93,10 +94,12 @@ class Aliases:
         self, name: str, task: str, version: Version = "latest", *, tenant: str | None = None, expected: str | None = None
     ) -> AliasOf:
         """Let an alias name a version. `tenant`: whose it is; default: the key's. `expected`: as in `SetAlias`."""
+        check_name(name)
         return await set_alias(self._door, self._owner(tenant), name, task, version, expected=expected)
 
     async def delete(self, name: str, *, tenant: str | None = None, expected: str | None = None) -> AliasOf:
         """Delete an alias; what it named."""
+        check_name(name)
         return await delete_alias(self._door, self._owner(tenant), name, expected=expected)
 
     def _owner(self, tenant: str | None) -> str:

@@ -57,6 +57,11 @@ class Files:
         present = await self._present(owner, file_id(digest))
         if present is not None and present.state == "usable":
             return present
+        await self._send(file, name, owner, size, digest, timeout_s)
+        return await self.find(file_id(digest), owner)
+
+    async def _send(self, file: IO[bytes], name: str, owner: str, size: int, digest: str, timeout_s: float) -> None:
+        """Send it, and wait until its rows are checked. Raises: ClientError with what is wrong; NoAnswer; Unavailable."""
         request = secrets.token_hex(6)
 
         async def part(offset: int) -> Outgoing:
@@ -73,7 +78,6 @@ class Files:
         answer = await answer_to(self._door, await part(last), owner, "none", lambda event: _is_answer(event, request), timeout_s)
         if "reasons" in answer.data:
             raise ClientError("; ".join(rejection_reasons(answer)))
-        return await self.find(file_id(digest), owner)
 
     async def all(self) -> list[StoredFile]:
         """Every file of the tenant, or of all, oldest first."""
@@ -108,8 +112,7 @@ class Files:
         """The file, a part at a time; what is last is held back until the digest is that of the file."""
         digest, held = hashlib.sha256(), b""
         for offset in range(0, file.size_bytes, CHUNK_BYTES):
-            asked = AskFileChunk(file=file.file, offset=offset)
-            part = (await self._door.ask("file-chunk", asked, ChunkAnswer, tenant=file.tenant)).data
+            part = await fetch_file_part(self._door, file, offset)
             if held:
                 yield held
             digest.update(part)
@@ -144,6 +147,14 @@ class Files:
     async def _present(self, tenant: str | None, file: str) -> StoredFile | None:
         found = await self.copies(file, tenant)
         return found[0] if found else None
+
+
+async def fetch_file_part(door: AnyDoor, file: StoredFile, offset: int) -> bytes:
+    """The part at `offset`, a multiple of CHUNK_BYTES. Raises: ClientError for one of another size; NoAnswer."""
+    data = (await door.ask("file-chunk", AskFileChunk(file=file.file, offset=offset), ChunkAnswer, tenant=file.tenant)).data
+    if len(data) != min(CHUNK_BYTES, file.size_bytes - offset):
+        raise ClientError(f"{file.file}: {len(data)} bytes came for the part at {offset}; fetch it again")
+    return data
 
 
 def _checked(file: IO[bytes]) -> tuple[int, str]:

@@ -1,6 +1,7 @@
 """Webhooks: addresses of a tenant that are told of ends and budgets."""
 
 import base64
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from common.bus import Outgoing
 from common.door.answers import answer_to_request
 from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
+from common.door.names import check_name
 from common.door.protocol import AnyDoor
 from common.messages import (
     SECRET_BYTES,
@@ -23,6 +25,7 @@ from common.messages import (
     WebhookOf,
     WebhooksAnswer,
 )
+from common.messages.tenancy.webhooks import MAX_URL_CHARS, URL_PATTERN
 
 TIMEOUT_S = 30.0
 
@@ -42,6 +45,13 @@ class WebhookSet:
 
 def new_secret() -> str:
     return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+
+
+def check_webhook(name: str, url: str) -> None:
+    """Raises: ClientError for what cannot be one, before anything is sent."""
+    check_name(name)
+    if len(url) > MAX_URL_CHARS or re.fullmatch(URL_PATTERN, url) is None:
+        raise ClientError(f"url: https://…, of {MAX_URL_CHARS} characters at most; not '{url[:100]}'")
 
 
 class Webhooks:
@@ -74,6 +84,7 @@ class Webhooks:
         timeout_s: float = TIMEOUT_S,
     ) -> WebhookSet:
         """Make a webhook, or change one. `tenant`: whose it is; default: the key's. `replace_secret`: of one that is there."""
+        check_webhook(name, url)
         owner, request, secret = self._owner(tenant), secrets.token_hex(6), new_secret()
         job = SetWebhook(
             tenant=owner, request=request, name=name, url=url, events=list(dict.fromkeys(events)), secret=secret, new_secret=replace_secret
@@ -83,6 +94,7 @@ class Webhooks:
 
     async def delete(self, name: str, *, tenant: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
         """Delete a webhook, and what waits to be sent to it."""
+        check_name(name)
         owner, request = self._owner(tenant), secrets.token_hex(6)
         job = DeleteWebhook(tenant=owner, request=request, name=name)
         await self._answered(Outgoing(streams.delete_webhook(owner), job, f"delete-webhook:{request}"), owner, request, timeout_s)

@@ -17,7 +17,9 @@ MAX_WEBHOOKS = 10
 """Maximum webhooks of a tenant."""
 SECRET_PREFIX = "whsec_"
 SECRET_BYTES = 32
-WebhookUrl = Annotated[str, Field(max_length=1000, pattern=r"^https?://[!-~]+$")]
+MAX_URL_CHARS = 1000
+URL_PATTERN = r"^https?://[!-~]+$"
+WebhookUrl = Annotated[str, Field(max_length=MAX_URL_CHARS, pattern=URL_PATTERN)]
 Secret = Annotated[str, Field(pattern=rf"^{SECRET_PREFIX}[A-Za-z0-9+/]{{43}}=$")]
 
 

@@ -7,10 +7,10 @@ from fastapi import APIRouter, Path, Request, Response
 from common.messages import AdapterAnswer, AskAdapter
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
-from gateway_svc.downloads import Span
+from gateway_svc.downloads import Span, adapter_source
 from gateway_svc.http.dashboard.route import PageRoute
 from gateway_svc.http.dashboard.visitor import Filtered, Looking
-from gateway_svc.http.download import download
+from gateway_svc.http.download import TAR, adapter_headers, download
 from gateway_svc.problems import not_found
 from gateway_svc.web.assets import assets
 from gateway_svc.web.reading import read_usage
@@ -33,8 +33,8 @@ async def asset(digest: str, name: str) -> Response:
 @router.get("/tasks/{task}/versions/{version}/adapter.tar")
 async def adapter(visitor: Looking, request: Request, task: TaskId, version: Annotated[int, Path(ge=0, le=MAX_VERSION)]) -> Response:
     found = (await visitor.caller.door.ask("adapter", AskAdapter(task=task, version=version), AdapterAnswer)).adapter
-    whole = Span(0, found.blob.size_bytes - 1)
-    return await download(request, visitor.caller, found, whole, name=f"{task}-v{version}.tar", media_type="application/x-tar")
+    source = adapter_source(visitor.caller.door, found)
+    return await download(request, source, Span(0, source.size_bytes - 1), adapter_headers(f"{task}-v{version}.tar"), media_type=TAR)
 
 
 @router.get("/usage.csv")

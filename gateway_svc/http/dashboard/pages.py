@@ -1,13 +1,13 @@
 """Pages to read."""
 
 import asyncio
+import json
 import re
 from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import ValidationError
-from starlette.responses import JSONResponse
 
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
@@ -94,15 +94,9 @@ async def timeline(visitor: Filtered, cursor: TimelineCursor = "") -> Response:
     """`cursor`: as the page before says, where a tenant has more tasks than a page."""
     lines, following = await reading.read_timeline(visitor.caller.door, cursor or None)
     load = zip(STAGES, load_of(lines), strict=True)
-    return visitor.page(
-        "timeline", lines=lines, load=load, stages=STAGES, most_steps=reading.TIMELINE_STEPS, cursor=cursor, following=following
-    )
-
-
-@router.get("/timeline.json")
-async def timeline_data(visitor: Filtered, cursor: TimelineCursor = "") -> Response:
-    lines, _ = await reading.read_timeline(visitor.caller.door, cursor or None)
-    return JSONResponse(as_data(lines, {line.task: f"{visitor.root}/tasks/{line.task}" for line in lines}))
+    drawn = json.dumps(as_data(lines, {line.task: f"{visitor.root}/tasks/{line.task}" for line in lines}))
+    most = reading.TIMELINE_STEPS
+    return visitor.page("timeline", lines=lines, load=load, stages=STAGES, most_steps=most, cursor=cursor, following=following, drawn=drawn)
 
 
 @router.get("/compare")

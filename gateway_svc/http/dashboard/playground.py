@@ -20,6 +20,7 @@ from gateway_svc.openai.parsing import parse_request
 from gateway_svc.problems import Problem, roles_of_job
 from gateway_svc.web.playground import MAX_MODELS, MAX_TURNS, SETTINGS, Playground, as_code, first_playground, read_playground
 from gateway_svc.web.playground import ROLES as TURN_ROLES
+from gateway_svc.web.reading import read_aliases
 from gateway_svc.web.views.answers import Answer, failed_answer, whole_answer
 
 COLUMNS = f"{PREFIX}/playground/columns"
@@ -94,13 +95,14 @@ def _api(visitor: Visitor) -> str:
 
 
 async def _page(visitor: Visitor, form: Playground, *, answers: list[Answer] | None = None, code: dict[str, str] | None = None) -> Response:
-    may = visitor.may("submit")
+    may, door = visitor.may("submit"), visitor.caller.door
     return visitor.page(
         "playground",
         form=form,
         may=may,
         permitted=[role for role in ROLES if role in roles_of_job("submit")],
-        models=[model.id for model in (await listed(visitor.caller.door)).data] if may else [],
+        models=[model.id for model in (await listed(door)).data] if may else [],
+        named={alias.name: alias.model for alias in await read_aliases(door)} if may else {},
         settings=SETTINGS,
         turn_roles=TURN_ROLES,
         most_turns=MAX_TURNS,

@@ -1,6 +1,7 @@
 """Aliases: names of a tenant for versions of its tasks."""
 
 import re
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Path, Response
@@ -16,7 +17,7 @@ from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, tenant_of
 from gateway_svc.http.routes.named import check_name, only_one
 from gateway_svc.http.strict import StrictRoute
-from gateway_svc.problems import FieldError, Problem, invalid, rejected
+from gateway_svc.problems import FieldError, Problem, invalid, not_found, rejected
 
 router = APIRouter(prefix="/v1/aliases", tags=["aliases"], route_class=StrictRoute)
 FAMILY = Family(router)
@@ -59,8 +60,9 @@ class AliasList(BaseModel):
     data: list[Alias]
 
 
-class DeletedAlias(BaseModel):
-    name: str
+class DeletedAlias(Alias):
+    """What it named."""
+
     deleted: Literal[True] = True
 
 
@@ -102,10 +104,12 @@ async def remove_alias(caller: Acting, name: AliasPath, if_match: IfMatch = None
     check_job(caller, "delete-alias")
     check_name(name)
     try:
-        await delete_alias(caller.door, tenant_of(caller), name, expected=_expected(if_match, None))
+        found = await delete_alias(caller.door, tenant_of(caller), name, expected=_expected(if_match, None))
+    except UnknownHere as error:
+        raise replace(not_found(), detail=str(error)) from None
     except AliasChanged as error:
         raise _changed(error) from None
-    return DeletedAlias(name=name)
+    return DeletedAlias(**Alias.of(found).model_dump())
 
 
 def _shown(response: Response, alias: AliasOf) -> Alias:

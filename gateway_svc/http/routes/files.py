@@ -1,7 +1,6 @@
 """OpenAI's routes of files."""
 
 import re
-from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -14,7 +13,8 @@ from common.door.tenancy.files import Files
 from common.messages import FILE_ID_PATTERN, MAX_FILE_BYTES, StoredFile
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.access import Caller
-from gateway_svc.http.download import Closing
+from gateway_svc.downloads import Span, file_source
+from gateway_svc.http.download import Closing, download
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, tenant_of
 from gateway_svc.http.openai_family import OpenAIRoute, render, responses
@@ -32,7 +32,8 @@ FORM_BYTES = 64 * 1024
 """Bytes of a form beside its file."""
 MAX_FIELDS = 8
 CHARSETS = (b"utf-8", b"utf8")
-JSONL = {"content": {"application/jsonl": {"schema": {"type": "string"}}}}
+MEDIA_TYPE = "application/jsonl"
+JSONL = {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}
 FORM: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -99,23 +100,25 @@ async def retrieve_file(caller: Acting, file: FileId) -> FileObject:
 @router.get(
     "/{file}/content",
     response_class=Response,
-    responses={**responses(FileObject, 400, 401, 403, 404, 409, 429, 503), 200: {"description": "The file."} | JSONL},
+    responses={
+        **responses(FileObject, 400, 401, 403, 404, 409, 416, 429, 503),
+        200: {"description": "The file; ETag has its digest."} | JSONL,
+        206: {"description": "The range that was requested."} | JSONL,
+        304: {"description": "The client has it."},
+    },
 )
-async def read_file_content(caller: Acting, file: FileId) -> Response:
-    """The rows as they were uploaded; of a result, the job's steps."""
+async def read_file_content(request: Request, caller: Acting, file: FileId) -> Response:
+    """The rows as they were uploaded, or a range of them; of a result, the job's steps, which have no ranges."""
     if (task := task_of_result(file)) is not None:
         status = await status_of(caller, _checked_task(task))
-        return await _streamed(result_parts(caller.door, status.task), {})
+        parts = result_parts(caller.door, status.task)
+        first = await anext(parts, b"")  # so that what is wrong at once is an answer of its own
+        return Closing(first, parts, 200, {}, MEDIA_TYPE)
     found = await _found(caller, file)
     if found.state != "usable":
         raise Problem(409, "Wrong state", f"the file is {found.state}: {found.reason}".removesuffix(": "), "wrong_state")
-    headers = {"Content-Length": str(found.size_bytes), "ETag": f'"{found.digest}"', "Cache-Control": "private"}
-    return await _streamed(Files(caller.door).content(found), headers)
-
-
-async def _streamed(parts: AsyncGenerator[bytes], headers: dict[str, str]) -> Response:
-    first = await anext(parts, b"")  # so that what is wrong at once is an answer of its own
-    return Closing(first, parts, 200, headers, "application/jsonl")
+    whole = Span(0, found.size_bytes - 1)
+    return await download(request, file_source(caller.door, found), whole, {"Cache-Control": "private"}, media_type=MEDIA_TYPE)
 
 
 @router.delete("/{file}", responses=responses(FileDeleted, 400, 401, 403, 404, 409, 429, 503))

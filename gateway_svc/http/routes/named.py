@@ -1,10 +1,9 @@
 """What routes of a tenant's names share: aliases, webhooks."""
 
-import re
 from collections.abc import Sequence
 from typing import TypeVar
 
-from common.messages.tenancy.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
+from common.door.names import RULE, is_name
 from gateway_svc.access import Caller
 from gateway_svc.http.gateway import tenant_of
 from gateway_svc.problems import FieldError, invalid, not_found
@@ -14,9 +13,8 @@ T = TypeVar("T")
 
 def check_name(name: str, *, is_new: bool = False) -> None:
     """Raises: Problem for what cannot be such a name."""
-    if len(name) > MAX_ALIAS_CHARS or re.fullmatch(ALIAS_PATTERN, name) is None:
-        rule = f"letters, digits, and single '.', '_' and '-' between them, {MAX_ALIAS_CHARS} characters at most"
-        raise invalid(FieldError("name", rule)) if is_new else not_found()
+    if not is_name(name):
+        raise invalid(FieldError("name", RULE)) if is_new else not_found()
 
 
 def only_one(caller: Caller, found: Sequence[T]) -> T:

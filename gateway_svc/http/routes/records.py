@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
+from common.door.asking import UnknownHere
 from common.door.training.control import resend
 from common.door.training.failures import read_failure
 from common.door.training.following import follow
@@ -128,7 +130,10 @@ async def read_samples(
 ) -> Samples:
     """Whole attempts of one step, as many as `keep.samples` of the task says, with log-probabilities of each sampled token."""
     await status_of(caller, task)
-    answer = await caller.door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
+    try:
+        answer = await caller.door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
+    except UnknownHere as error:  # the task is the caller's: which steps have some may be said
+        raise replace(not_found(), detail=str(error)) from None
     return samples_of(answer, await token_texts(gateway_of(request), answer))
 
 

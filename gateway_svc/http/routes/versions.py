@@ -9,8 +9,8 @@ from common.door.asking import UnknownHere
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskVersions, VersionsAnswer
 from common.messages.asks import MAX_VERSION
 from gateway_svc.access import Caller
-from gateway_svc.downloads import Span, files_of
-from gateway_svc.http.download import download
+from gateway_svc.downloads import Span, adapter_source, files_of
+from gateway_svc.http.download import TAR, adapter_headers, download
 from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/v1/tasks/{task}/versions", tags=["versions"], route_
 FAMILY = Family(router)
 
 COMMON = responses(400, 401, 403, 404, 429, 503)
-TAR, BINARY, JSON = "application/x-tar", "application/octet-stream", "application/json"
+BINARY, JSON = "application/octet-stream", "application/json"
 
 
 def _download(*media_types: str) -> dict[int | str, dict[str, Any]]:
@@ -63,7 +63,7 @@ async def read_adapter(request: Request, caller: Acting, task: TaskId, version: 
     """A version's adapter: a tar of a PEFT folder."""
     adapter = await _adapter(caller, task, version)
     whole = Span(0, adapter.blob.size_bytes - 1)
-    return await download(request, caller, adapter, whole, name=f"{adapter.name}.tar", media_type=TAR)
+    return await download(request, adapter_source(caller.door, adapter), whole, adapter_headers(f"{adapter.name}.tar"), media_type=TAR)
 
 
 @router.get("/{version}/files/{name:path}", response_class=Response, responses=_download(JSON, BINARY))
@@ -72,12 +72,13 @@ async def read_adapter_file(
 ) -> Response:
     """One file of a version's adapter, such as `adapter_config.json`."""
     adapter = await _adapter(caller, task, version)
-    file = (await files_of(caller.door, adapter)).get(name)
+    source = adapter_source(caller.door, adapter)
+    file = (await files_of(source)).get(name)
     if file is None:
         raise not_found()
     shown = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in name.rpartition("/")[2])
     media_type = JSON if name.endswith(".json") else BINARY
-    return await download(request, caller, adapter, file, name=shown, media_type=media_type)
+    return await download(request, source, file, adapter_headers(shown), media_type=media_type)
 
 
 async def _adapter(caller: Caller, task: str, version: str) -> AdapterRef:

@@ -1,10 +1,12 @@
 """Webhooks: addresses of a tenant that receive messages about ends and budgets."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
+from common.door.asking import UnknownHere
 from common.door.tenancy.webhooks import RefusedWebhook, Webhooks
 from common.messages import WEBHOOK_EVENTS, WebhookEvent, WebhookOf
 from common.messages.tenancy.webhooks import WebhookUrl
@@ -13,7 +15,7 @@ from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, check_question, tenant_of
 from gateway_svc.http.routes.named import check_name, only_one
 from gateway_svc.http.strict import StrictRoute
-from gateway_svc.problems import rejected
+from gateway_svc.problems import not_found, rejected
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=StrictRoute)
 FAMILY = Family(router)
@@ -114,5 +116,8 @@ async def remove_webhook(caller: Acting, name: WebhookPath) -> DeletedWebhook:
     """Delete a webhook, and what waits to be sent to it."""
     check_job(caller, "delete-webhook")
     check_name(name)
-    await Webhooks(caller.door).delete(name, tenant=tenant_of(caller))
+    try:
+        await Webhooks(caller.door).delete(name, tenant=tenant_of(caller))
+    except UnknownHere as error:
+        raise replace(not_found(), detail=str(error)) from None
     return DeletedWebhook(name=name)

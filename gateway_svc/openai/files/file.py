@@ -14,6 +14,29 @@ STATUSES: dict[str, Literal["uploaded", "processed", "error"]] = {"usable": "pro
 """State of a file → status; others are `uploaded`."""
 
 
+class FileDetails(BaseModel):
+    """What OpenAI's shape has no place for."""
+
+    number: int
+    """Order in which files were uploaded."""
+    tenant: str
+    state: str
+    """`uploading`: parts are missing; `usable`; `refused`; `deleting`."""
+    rows: int
+    """0 until it is usable."""
+    kept_bytes: int
+    """Bytes of the parts that have arrived."""
+    uploaded_at: float
+    """Unix time of its first part."""
+    live_tasks: int
+    """Tasks that use it and have not ended."""
+
+    @classmethod
+    def of(cls, file: StoredFile) -> "FileDetails":
+        same = file.model_dump(include={"number", "tenant", "state", "rows", "kept_bytes", "live_tasks"})
+        return cls(**same, uploaded_at=file.uploaded_s)
+
+
 class FileObject(BaseModel):
     id: str
     object: Literal["file"] = "file"
@@ -25,6 +48,8 @@ class FileObject(BaseModel):
     status_details: str | None = None
     """Why its rows are refused."""
     expires_at: None = None
+    marlaas: FileDetails | None = None
+    """Of an uploaded file."""
 
 
 class FileDeleted(BaseModel):
@@ -42,6 +67,7 @@ def file_object(file: StoredFile) -> FileObject:
         purpose=PURPOSE,
         status=STATUSES.get(file.state, "uploaded"),
         status_details=file.reason or None,
+        marlaas=FileDetails.of(file),
     )
 
 

@@ -260,7 +260,7 @@ function listen() {
 }
 
 if (box) {
-  data = await (await fetch(box.dataset.address)).json();
+  data = JSON.parse(box.dataset.drawn);
   data.tasks = data.tasks.map((task) => unpack(task, data.missing));
   load = Array.from({ length: STAGES }, (_, stage) => counter(stage));
   end = Math.max(MIN_WIDTH_S, ...data.tasks.map((task) => task.to.reduce((last, one) => (one > last ? one : last), 0)));

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from common.door.training.failures import Failure
-from common.messages import EvaluationOf, StepOf, TaskStatus, VersionsAnswer, WhyAnswer
+from common.messages import AliasOf, EvaluationOf, StepOf, TaskStatus, VersionsAnswer, WhyAnswer
 from common.task_states import ENDED
 from gateway_svc.web.views.charts import Chart, Over, chart, series
 
@@ -26,6 +26,8 @@ class TaskPage:
     spec: Sequence[tuple[str, str]]
     """Path of a field → its value, as a task file has it."""
     failures: Sequence[Failure]
+    aliases: Sequence[AliasOf] = ()
+    """Those that name a version of it."""
 
     @property
     def has_ended(self) -> bool:

@@ -48,7 +48,7 @@ def chat(  # noqa: PLR0913 - each is an option with a name of its own
         where = url or _gateway_of(data)
         limits = {"timeout_s": 10.0, "patience_s": 10.0}
         async with entered(where, tenant_named(), key=http_key(), insecure=is_insecure(), tls=tls_files(), **limits) as door:
-            talk = Chat(door.connection, door.params(), model, system, settings)
+            talk = Chat(door.connection, door.params(), model, system, settings, waits=lambda why: echo(f"[{why}]", to=sys.stderr))
             if prompt is not None:
                 await _reply(talk, prompt)
                 return

@@ -82,6 +82,31 @@ async def test_files_are_created_listed_read_and_deleted(world: World, opened: O
                 await call("file-none")
 
 
+async def test_download_of_a_file_is_resumed_after_cuts_and_gives_the_digest(world: World, nats_url: str) -> None:
+    data = rows(40_000)  # several parts
+    async with gateway(world.bus, nats_url, sampler=NOTHING) as address, client_of(address) as acme, client(address) as door:
+        file, tenant = await put(acme, data), {"tenant": "acme"}
+        path = f"/v1/files/{file.id}/content"
+        got = b""
+        while len(got) < len(data):
+            part = await door.get(
+                path, params=tenant, headers={"Range": f"bytes={len(got)}-{len(got) + 699_999}", "If-Range": f'"{digest_of(data)}"'}
+            )
+            assert (part.status_code, bool(part.content)) == (206, True)
+            assert part.headers["content-range"] == f"bytes {len(got)}-{len(got) + len(part.content) - 1}/{len(data)}"
+            got += part.content
+        whole = await door.get(path, params=tenant)
+        beyond = await door.get(path, params=tenant, headers={"Range": f"bytes={len(data)}-"})
+        last = await door.get(path, params=tenant, headers={"Range": "bytes=-7"})
+        other = await door.get(path, params=tenant, headers={"Range": "bytes=0-4", "If-Range": '"other"'})
+        known = await door.get(path, params=tenant, headers={"If-None-Match": whole.headers["etag"]})
+    assert digest_of(got) == file.id.removeprefix("file-")
+    assert (whole.content, whole.headers["etag"], whole.headers["accept-ranges"]) == (data, f'"{digest_of(data)}"', "bytes")
+    assert (beyond.status_code, beyond.headers["content-range"]) == (416, f"bytes */{len(data)}")
+    assert (last.status_code, last.content, other.status_code, other.content) == (206, data[-7:], 200, data)
+    assert (known.status_code, known.content) == (304, b"")
+
+
 async def test_another_tenant_finds_none_of_it(world: World, nats_url: str) -> None:
     async with (
         gateway(world.bus, nats_url, sampler=NOTHING) as address,

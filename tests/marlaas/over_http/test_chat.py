@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway_svc.openai.errors import STATUSES
 from marlaas.cli.user.chat import visible
 from tests.gateway.openai.deltas import Part, Source, deltas, failing
 from tests.gateway.serving import gateway
@@ -52,6 +53,30 @@ async def test_what_goes_wrong_is_one_line(scheduler: World, nats_url: str, tmp_
     monkeypatch.setenv("MARLAAS_NATS_URL", nats_url)
     done = await asyncio.to_thread(marlaas, "chat", "tiny", "hello", cwd=tmp_path)
     assert complaint(done) == "marlaas: a chat goes over HTTP: name the gateway with --url https://HOST, or MARLAAS_URL\n"
+
+
+async def test_reply_without_a_place_is_asked_for_a_bounded_number_of_times(
+    scheduler: World, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STATUSES, "engine_lost", (503, "engine_lost", {"Retry-After": "1"}))
+    await scheduler.run("a")
+    left = [2]
+
+    def answer(_: object) -> object:
+        left[0] -= 1
+        return failing("engine_lost") if left[0] >= 0 else deltas(WORDS)
+
+    async with gateway(scheduler.bus, nats_url, sampler=Source(answer)) as url:
+        done = await run(monkeypatch, tmp_path, url, "tiny", "hello")
+        left[0] = 99
+        never = await run(monkeypatch, tmp_path, url, "tiny", "hello")
+    assert (done.returncode, done.stdout.partition(" ")[0]) == (0, "Hello")
+    waits = done.stderr.splitlines()
+    assert len(waits) == 2 and all("asking again in 1 s" in line for line in waits)
+    assert waits[1].endswith("(2 of 3)]")
+    *waits, last = never.stderr.splitlines()
+    assert (never.returncode, len(waits), 99 - left[0]) == (1, 3, 4)
+    assert last.startswith("marlaas: ")
 
 
 def test_what_controls_a_terminal_is_shown() -> None:

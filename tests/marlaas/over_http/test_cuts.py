@@ -1,5 +1,6 @@
 """A connection that breaks off: one submission is one task, and events and downloads go on where they ended."""
 
+import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import openai
 
 from marlaas.client import Client
+from tests.gateway.openai.test_files import rows
 from tests.gateway.serving import gateway
 from tests.marlaas.conftest import SPEC, STEPS
 from tests.marlaas.over_http.cutting import Cut, cutting
@@ -86,3 +88,45 @@ async def test_download_that_breaks_off_goes_on_where_it_ended(scheduler: World,
         assert (tmp_path / "adapter" / "content").read_text() == f"{task} {STEPS} adapter "
         assert proxy.cuts > before
         assert any(b"range: bytes=" in data.lower() and b"if-range:" in data.lower() for data in proxy.sent)
+
+
+async def test_upload_whose_answer_is_lost_is_one_file(scheduler: World, nats_url: str) -> None:
+    await scheduler.run("a")  # so that there is such a tenant
+    async with gateway(scheduler.bus, nats_url) as url, cutting(url) as proxy, Client.connect(proxy.address, "acme") as client:
+        left: list[Cut] = ["answer", "request"]
+        proxy.cut_request = lambda data: left.pop() if left and data.startswith(b"POST /v1/files") else None
+        file = await client.files.upload(io.BytesIO(rows(9)), "rows.jsonl")
+        assert (file.state, file.rows, proxy.cuts) == ("usable", 9, 2)
+        assert await client.files.all() == [file]
+
+
+async def test_content_of_a_file_goes_on_where_it_broke_off(scheduler: World, nats_url: str) -> None:
+    await scheduler.run("a")
+    data = rows(500)
+    async with gateway(scheduler.bus, nats_url) as url, cutting(url) as proxy, Client.connect(proxy.address, "acme") as client:
+        file = await client.files.upload(io.BytesIO(data), "rows.jsonl")
+        proxy.most = 6_000
+        proxy.sent.clear()
+        before = proxy.cuts
+        assert b"".join([part async for part in client.files.content(file)]) == data
+        assert proxy.cuts > before + 2
+        assert any(b"range: bytes=" in sent.lower() for sent in proxy.sent)
+
+
+async def test_deletions_whose_answers_are_lost_are_done(scheduler: World, nats_url: str) -> None:
+    await scheduler.run("a")
+    async with gateway(scheduler.bus, nats_url) as url, cutting(url) as proxy, Client.connect(proxy.address, "acme") as client:
+        file = await client.files.upload(io.BytesIO(rows(2)), "rows.jsonl")
+        made = await client.aliases.set("prod", "a", 2)
+        left = {b"DELETE /v1/files", b"DELETE /v1/aliases"}
+
+        def cut(data: bytes) -> Cut | None:
+            found = {one for one in left if data.startswith(one)}
+            left.difference_update(found)
+            return "answer" if found else None
+
+        proxy.cut_request = cut
+        assert await client.files.delete(file) == len(rows(2))
+        assert await client.aliases.delete("prod") == made
+        assert proxy.cuts == 2
+        assert (await client.files.all(), await client.aliases.all()) == ([], [])

@@ -24,6 +24,7 @@ RULES_OF: dict[str, Sequence[str]] = {
     "_statuses": [stream_rules.STATUS],
     "_deleted": [stream_rules.DELETED],
     "_http_keys": [stream_rules.HTTP_KEYS],
+    "_aliases": [stream_rules.ALIASES],
     "_bounds": [stream_rules.BOUNDS],
     "_letters": [stream_rules.LETTERS],
     "_is_readable": [stream_rules.LETTERS],

@@ -11,6 +11,7 @@ from common.messages import OWN_FAMILY, BlobRef, CheckPackage, DeadLetter, HttpK
 from scheduler_svc.doctor import blob_rules, stream_rules
 from scheduler_svc.doctor.runner import Depth
 from scheduler_svc.maintenance.deletion import status_bucket
+from scheduler_svc.store.queries.tenancy.aliases import all_aliases
 from tests.scheduler.finished import QUIESCENT, Copy, store
 from tests.scheduler.stages import scored, updated
 
@@ -257,12 +258,45 @@ async def forget_a_revoked_http_key(world: Copy) -> None:
     await record_an_http_key(world, revoked_at="now()")
 
 
+async def record_an_alias(world: Copy) -> None:
+    """Record an alias that rollout replicas are not told of."""
+    await world.execute(
+        "INSERT INTO aliases (tenant, name, task, version, pool, adapter, request)"
+        " SELECT 'acme', 'prod', task, version + 1, 'tiny', adapter, 'r' FROM steps WHERE task = 'a' AND version = 1"
+    )
+
+
+async def tell_of_an_alias(world: Copy, **changes: object) -> None:
+    """Record an alias, and tell of it with these changes."""
+    await record_an_alias(world)
+    async with world.database.statements() as connection:
+        [alias] = await all_aliases(connection)
+    await world.bus.kv.put(streams.ALIASES_BUCKET, alias.known.key, alias.known.model_copy(update=changes))
+
+
+async def tell_of_an_older_change(world: Copy) -> None:
+    await tell_of_an_alias(world, changed_s=1.0)
+
+
+async def tell_of_another_pool(world: Copy) -> None:
+    await tell_of_an_alias(world, pool="other")
+
+
+async def tell_of_a_deleted_alias(world: Copy) -> None:
+    await tell_of_an_alias(world)
+    await world.execute("DELETE FROM aliases")
+
+
 VIOLATIONS: list[tuple[str, Change]] = [
     (stream_rules.HTTP_KEYS, record_an_http_key),
     (stream_rules.HTTP_KEYS, tell_of_an_http_key),
     (stream_rules.HTTP_KEYS, tell_of_another_token),
     (stream_rules.HTTP_KEYS, tell_of_a_revoked_http_key),
     (stream_rules.HTTP_KEYS, lose_an_http_key_that_will_end),
+    (stream_rules.ALIASES, record_an_alias),
+    (stream_rules.ALIASES, tell_of_an_older_change),
+    (stream_rules.ALIASES, tell_of_another_pool),
+    (stream_rules.ALIASES, tell_of_a_deleted_alias),
     (stream_rules.BOUNDS, unbind_a_stream),
     (stream_rules.BOUNDS, keep_events_for_ever),
     (stream_rules.BOUNDS, unbind_the_bytes_of_one_stream),
@@ -320,6 +354,7 @@ COMPLIANT: list[tuple[str, Change, Depth]] = [
     (stream_rules.HTTP_KEYS, forget_an_ended_http_key, QUIESCENT),
     (stream_rules.HTTP_KEYS, keep_an_ended_http_key, QUIESCENT),
     (stream_rules.HTTP_KEYS, forget_a_revoked_http_key, QUIESCENT),
+    (stream_rules.ALIASES, tell_of_an_alias, QUIESCENT),
     (stream_rules.BOUNDS, bound_the_bytes, QUIESCENT),
     (stream_rules.ANNOUNCED, lose_the_announcements_of_an_ended_task, QUIESCENT),
     (stream_rules.STATUS, remove_the_status_of_an_ended_task, QUIESCENT),

@@ -1,0 +1,12 @@
+"""What a tenant has beside tasks, over HTTP."""
+
+from marlaas.over_http.aliases import HttpAliases
+from marlaas.over_http.door import HttpDoor
+from marlaas.over_http.files import HttpFiles
+from marlaas.over_http.webhooks import HttpWebhooks
+from marlaas.owned import Owned
+
+
+def owned_by(door: HttpDoor) -> Owned:
+    """What the tenant of the door has."""
+    return Owned(HttpAliases(door), HttpFiles(door), HttpWebhooks(door))
