@@ -10,7 +10,7 @@ from common.errors import Forbidden, Unavailable
 from common.messages import AskDeployment, PoolsAnswer
 from common.runtime.health import Health
 from common.streams import KIND_HEADER
-from gateway_svc.offers import Offers
+from gateway_svc.serving.offers import Offers
 
 EVERY_S = 2.0
 ANSWER_S = 5.0

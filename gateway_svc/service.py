@@ -13,12 +13,12 @@ from gateway_svc.http.application import all_families, application
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.server import listener, server
 from gateway_svc.keys import HttpKeys
-from gateway_svc.offers import Offers
 from gateway_svc.openai.base_models import BaseModels
 from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.openai.sampling.replicas import Replicas
 from gateway_svc.readiness import keep_readiness
 from gateway_svc.serving.client import Serving
+from gateway_svc.serving.offers import Offers
 from gateway_svc.settings import GatewaySettings
 
 REPORTS_S = 5.0

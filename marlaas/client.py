@@ -48,7 +48,7 @@ from common.task_states import ENDED
 from marlaas.over_http.address import EXAMPLE, is_http
 from marlaas.over_http.connecting import entered
 from marlaas.over_http.jobs import HttpJobs
-from marlaas.over_http.owned import owned_by
+from marlaas.over_http.tenancy.owned import owned_by
 from marlaas.owned import Owned
 from marlaas.preview import Preview
 from marlaas.reading import Reader

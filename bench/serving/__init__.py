@@ -12,5 +12,5 @@ Each writes bench/results/serving-NAME.json.
     failover     streams survive the death of the replica that samples them
 
 Layout    stacks.py a stack that serves · http.py a client · overheard.py tokens of each request, as NATS carried them
-          cases.py and source.py made-up replies, and a replica that samples them · paced.py a source of tokens at a rate
+          standins/ replicas without an engine
 """

@@ -20,8 +20,8 @@ from bench.harness import report
 from bench.harness.report import ROOT
 from bench.serving.http import CHAT, Answer, ask, events, session
 from bench.serving.overheard import Overheard, overhearing
-from bench.serving.source import replica
 from bench.serving.stacks import POOL, Serving, pools_file, serving_stack, with_tenant
+from bench.serving.standins.source import replica
 from common.pools import read_pools
 from marlaas.client import Client
 from rollout_svc.chat import Chat

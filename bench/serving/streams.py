@@ -47,7 +47,7 @@ def run(*, small: bool) -> dict[str, Any]:
     of_events = {name: arm["processor_us_per_event"] for name, arm in arms.items()}
     base = of_events["100 streams, 1 processes"] or 1.0
     return {
-        "source": "a committed source of tokens on replies.<gateway> in place of the engine (bench/serving/paced.py)",
+        "source": "a committed source of tokens on replies.<gateway> in place of the engine (bench/serving/standins/paced.py)",
         "rate": RATE,
         "seconds": seconds,
         "arms": arms,
@@ -63,7 +63,7 @@ async def _tenant(url: str) -> None:
 
 @contextmanager
 def _source(url: str, counts: dict[str, int]) -> Generator[None]:
-    command = [sys.executable, "-m", "bench.serving.paced", url, str(RATE)]
+    command = [sys.executable, "-m", "bench.serving.standins.paced", url, str(RATE)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         yield

@@ -14,11 +14,11 @@ from typing import Any
 import aiohttp
 
 from bench.harness.report import ROOT
-from bench.serving.cases import KINDS, SCHEMAS, TOOLS, Case, case_of, cut
 from bench.serving.http import CHAT, TEXT, Answer, ask, session
 from bench.serving.overheard import Overheard, overhearing
-from bench.serving.source import CONTEXT, Source, replica
 from bench.serving.stacks import POOL, serving_stack, task, with_tenant
+from bench.serving.standins.cases import KINDS, SCHEMAS, TOOLS, Case, case_of, cut
+from bench.serving.standins.source import CONTEXT, Source, replica
 from common.tool_calls import ToolCall, find_calls, without_calls
 from marlaas.client import Client
 from rollout_svc.chat import Chat
@@ -36,7 +36,7 @@ def run(*, small: bool) -> dict[str, Any]:
         made = asyncio.run(_made(serving.urls[0], serving.nats_url, chat, 40 if small else 2000))
     with serving_stack() as serving:
         sampled = asyncio.run(_sampled(serving.urls[0], serving.nats_url, chat, 4 if small else 200))
-    return {"source": "committed replies in place of the engine (bench/serving/cases.py)", "made": made, "engine": sampled}
+    return {"source": "committed replies in place of the engine (bench/serving/standins/cases.py)", "made": made, "engine": sampled}
 
 
 async def _made(url: str, nats_url: str, chat: Chat, count: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from common.messages import KnownAlias
 from common.messages.tenancy.aliases import alias_key
 from common.streams import ALIASES_BUCKET
 from gateway_svc.followed import FollowedBucket, Reading
-from gateway_svc.offers import Offers
+from gateway_svc.serving.offers import Offers
 
 
 class BaseModels:

@@ -8,11 +8,7 @@ questions.py   each question's route
 events.py      streams of events, continued over reconnects
 door.py        HttpDoor
 jobs.py        HttpJobs
-owned.py       what a tenant has beside tasks: files, aliases and webhooks
-aliases.py     HttpAliases
-webhooks.py    HttpWebhooks
-files.py       HttpFiles, whose uploads are sent a part at a time
-forms.py       a form with a file, a part at a time
+tenancy/       files, aliases and webhooks of a tenant
 downloading.py a download that goes on where it broke off
 chat.py        replies of a version, as they are sampled
 """

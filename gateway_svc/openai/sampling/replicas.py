@@ -6,11 +6,11 @@ from contextlib import aclosing
 from common.messages.served import ServingEnded
 from common.messages.serving import ServedDelta
 from common.messages.tenancy.access import Key
-from gateway_svc.offers import Offers
 from gateway_svc.openai.errors import RETRY_LATER
 from gateway_svc.openai.sampling.order import Choice, Target, serve_request
 from gateway_svc.problems import Problem
 from gateway_svc.serving.client import Serving, TooManyStreams
+from gateway_svc.serving.offers import Offers
 
 
 class Replicas:

@@ -6,7 +6,7 @@ import tracemalloc
 
 from common.bus import NO_FILES
 from marlaas.over_http.connection import Connection
-from marlaas.over_http.forms import form_with_file
+from marlaas.over_http.tenancy.forms import form_with_file
 
 SIZE = 96 * 1024 * 1024
 MOST = 8 * 1024 * 1024

@@ -16,9 +16,9 @@ from common.messages import StoredFile, file_id
 from marlaas.over_http.connection import PAUSE, Params
 from marlaas.over_http.door import HttpDoor
 from marlaas.over_http.downloading import downloaded
-from marlaas.over_http.forms import form_with_file
 from marlaas.over_http.questions import file_of
 from marlaas.over_http.refusals import no_gateway
+from marlaas.over_http.tenancy.forms import form_with_file
 
 ATTEMPTS = 4
 """Times that a file is sent from its beginning: a connection that breaks off has kept nothing of it."""

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bench.serving.cases import Case, case_of
 from bench.serving.stacks import POOL, SEQUENCES
+from bench.serving.standins.cases import Case, case_of
 from common.bus import Bus, Slots
 from common.messages import AdapterRef, ReplicaReport
 from common.runtime.service import report_replica

@@ -1,9 +1,9 @@
 """What a tenant has beside tasks, over HTTP."""
 
-from marlaas.over_http.aliases import HttpAliases
 from marlaas.over_http.door import HttpDoor
-from marlaas.over_http.files import HttpFiles
-from marlaas.over_http.webhooks import HttpWebhooks
+from marlaas.over_http.tenancy.aliases import HttpAliases
+from marlaas.over_http.tenancy.files import HttpFiles
+from marlaas.over_http.tenancy.webhooks import HttpWebhooks
 from marlaas.owned import Owned
 
 
