@@ -83,7 +83,7 @@ async def test_wrong_row_is_named_and_nothing_is_kept(world: World, run: Run, tm
     assert "no files" in await out(run("files", "list"))
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", 'é; "two" \\ {}.jsonl'])
+@pytest.mark.parametrize("name", ["rows.jsonl", 'é; "; two \\" {}.jsonl'])
 async def test_file_is_the_same_by_both_doors(world: World, address: str, nats_url: str, name: str) -> None:
     data = rows(20_000)  # parts of more than one upload message
     async with Client.connect(address, "acme") as client, Client.connect(nats_url, "acme") as other:

@@ -92,7 +92,12 @@ async def test_download_that_breaks_off_goes_on_where_it_ended(scheduler: World,
 
 async def test_upload_whose_answer_is_lost_is_one_file(scheduler: World, nats_url: str) -> None:
     await scheduler.run("a")  # so that there is such a tenant
-    async with gateway(scheduler.bus, nats_url) as url, cutting(url) as proxy, Client.connect(proxy.address, "acme") as client:
+    """Without patience, as after a long upload: each request is sent once."""
+    async with (
+        gateway(scheduler.bus, nats_url) as url,
+        cutting(url) as proxy,
+        Client.connect(proxy.address, "acme", patience_s=0) as client,
+    ):
         left: list[Cut] = ["answer", "request"]
         proxy.cut_request = lambda data: left.pop() if left and data.startswith(b"POST /v1/files") else None
         file = await client.files.upload(io.BytesIO(rows(9)), "rows.jsonl")

@@ -1,6 +1,7 @@
 """What is wrong with an address, a key, a certificate or a server is one clear line."""
 
 import asyncio
+import io
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from marlaas.stack import servers
 from tests.common.access.keyed import Keyed
 from tests.common.bus.test_tls import Authority
 from tests.gateway.entering import entering
+from tests.gateway.openai.test_files import rows
 from tests.gateway.serving import gateway
 from tests.marlaas.command import marlaas
 from tests.marlaas.test_cli import complaint
@@ -129,3 +131,23 @@ def test_refusal_is_an_error_of_the_client(status: int, body: str, kind: type) -
     assert type(found) is kind
     assert "<html>" not in str(found)
     assert "\n" not in str(found)
+
+
+async def test_role_that_may_not_upload_is_told_so_and_a_member_needs_no_tenant(keyed: Keyed, keyed_world: World) -> None:
+    """The gateway refuses a form before it has read it."""
+    async with entering(keyed) as entered, gateway(entered.bus, keyed.url, access=entered.access) as address:
+        await entered.tenant("acme")
+        await keyed_world.run("a")
+        reader, member = [await entered.key("acme", role, role) for role in ("reader", "member")]
+        async with Client.connect(address, key=reader) as client:
+            with pytest.raises(NotPermitted, match="forbids this: this needs a key of the role owner, member or admin"):
+                await client.files.upload(io.BytesIO(rows(200_000)), "rows.jsonl")
+            with pytest.raises(NotPermitted):
+                await client.aliases.set("prod", "a", 1)
+            with pytest.raises(NotPermitted):
+                await client.webhooks.all()
+        async with Client.connect(address, key=member) as client:
+            file = await client.files.upload(io.BytesIO(rows(3)), "rows.jsonl")
+            assert (file.tenant, file.rows) == ("acme", 3)
+            assert (await client.aliases.set("prod", "a", 1)).tenant == "acme"
+            assert await client.files.delete(file) == len(rows(3))
