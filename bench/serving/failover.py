@@ -57,6 +57,7 @@ async def _round(
         await asyncio.sleep(0.005)
     loads = {name: await _load(http, serving.http_port(name)) for name in serving.names("rollout")}
     busier = max(loads, key=lambda name: loads[name])
+    killed = serving.process(busier)
     serving.kill(busier)
     await running
     different = [number for number, one in enumerate(answers) if one.text != undisturbed[number].text]
@@ -69,8 +70,7 @@ async def _round(
         "tokens_wrong_in_number": sum(one.completion_tokens != TOKENS for one in answers if one.is_complete),
         "longest_pause_s": max(_pauses(answers)),
     }
-    await asyncio.sleep(1.0)  # until its supervisor has noticed
-    await asyncio.to_thread(wait_until, f"{busier} is back", lambda: serving.is_ready(busier))
+    await asyncio.to_thread(wait_until, f"{busier} is back", lambda: serving.is_back(busier, killed))
     return result
 
 

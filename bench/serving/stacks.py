@@ -104,6 +104,11 @@ class Serving:
     def is_ready(self, name: str) -> bool:
         return self.stack.component(name).condition == "ready"
 
+    def is_back(self, name: str, before: psutil.Process) -> bool:
+        """Whether another process than `before` is ready: the state may not show yet that that one was killed."""
+        found = self.stack.component(name)
+        return found.condition == "ready" and found.process is not None and found.process.pid != before.pid
+
     def names(self, package: str) -> list[str]:
         """Components whose names begin so."""
         return [one.name for one in self._stack.components if one.name.startswith(package)]
