@@ -66,6 +66,7 @@ async def test_each_request_is_booked_once_and_paid_for(bus: Bus, nats_url: str,
         async with world.database.transaction() as tx:
             await budgets.set_budget(tx.connection, "acme", "total", "tokens", Decimal(10**6))
             await budgets.set_budget(tx.connection, "acme", "total", "money", Decimal(10**6))
+        await settled(world)  # what is stored of the ended task is part of the usage too
         [before] = (await asks.ask(UsageAnswer, "acme", "usage")).tenants
         [(time, weight)] = await world.rows("SELECT virtual_time, weight FROM tenants WHERE id = 'acme'")
         spent = {one.unit: one.spent for one in (await asks.ask(BudgetsAnswer, "acme", "budgets")).budgets}
