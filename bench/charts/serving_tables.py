@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from bench.charts.tables import Result, machine_line
 
-__all__ = ["disconnects", "failover", "greedy", "kills", "latency", "streams", "text"]
+__all__ = ["contended", "disconnects", "failover", "greedy", "kills", "latency", "streams", "text"]
 
 
 def text(result: Result) -> str:
@@ -47,6 +47,18 @@ def streams(result: Result) -> str:
         "messages a flush",
     )
     return _table(result, heads, rows)
+
+
+def contended(result: Result) -> str:
+    names = {"a burst of another tenant": "burst", "rollouts of more adapters than places": "rollouts"}
+    rows: list[tuple[object, ...]] = []
+    for name, part in names.items():
+        ms, ratio = result[part]["first_token_ms"], result[part]["ratio"]
+        rows.append((name, ms["alone"]["p50"], ms["alone"]["p99"], ms["beside"]["p50"], ms["beside"]["p99"], ratio["p99"]))
+    gaps = result["reader"]["between_events_ms"]
+    read, unread = gaps["read"], gaps["unread"]
+    rows.append(("a reader that stands still", read["p50"], read["p99"], unread["p50"], unread["p99"], result["reader"]["ratio_p99"]))
+    return _table(result, ("beside", "alone, p50 ms", "p99 ms", "beside it, p50 ms", "p99 ms", "p99 over alone"), rows)
 
 
 def greedy(result: Result) -> str:
