@@ -72,14 +72,12 @@ class Serving:
         self._stack = stack
         self.urls = urls
         self.nats_url = stack.nats_url
-        data = psutil.Process(stack.supervisor.pid).environ().get("STACK_OF_MARLAAS")
-        self._data = Path(data) if data else None
+        self._data = Path(psutil.Process(stack.supervisor.pid).cmdline()[-1])
 
     @property
     def stack(self) -> Stack:
         """As its supervisor sees it now."""
-        found = read_stack(self._data) if self._data else None
-        return found or self._stack
+        return read_stack(self._data) or self._stack
 
     def process(self, name: str) -> psutil.Process:
         identity = self.stack.component(name).process
