@@ -15,7 +15,7 @@ from gateway_svc.settings import GatewaySettings
 
 BACKLOG = 2048
 """Connections that wait in the kernel until they are accepted."""
-ACCEPTED_AT_ONCE = 8
+ACCEPTED_AT_ONCE = 2
 """Connections accepted between two turns of requests that run: asyncio would accept BACKLOG of them, which takes it some 300 ms."""
 VANISHED_MS = 30_000
 """Time without an acknowledgement after which the kernel ends a connection: a client that vanished is not streamed to for ever."""

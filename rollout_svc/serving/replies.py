@@ -1,6 +1,7 @@
-"""Deltas on their way to gateways: one message per gateway every FLUSH_S, however many requests it has."""
+"""Deltas on their way to gateways: at most one message per gateway every FLUSH_S, however many requests it has."""
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -17,7 +18,9 @@ from common.resilience.cancellation import notice_cancellation
 from rollout_svc.serving.reply import Piece
 
 FLUSH_S = 0.005
-"""Seconds that deltas wait for others: a message for each token costs NATS and gateways a hundred times as much."""
+"""Seconds between two messages: one for each token costs NATS and gateways a hundred times as much."""
+GATHER_S = 0.001
+"""Seconds that a first delta waits for others, which come with it from the same step of the engine."""
 
 log = structlog.get_logger()
 
@@ -93,11 +96,13 @@ class Replies:
             log.warning("reply_lost", gateway=gateway, reason=str(error))
 
     async def _flush_often(self) -> None:
+        sent_s = -FLUSH_S
         while True:
             notice_cancellation()
             await self._woken.wait()
-            await asyncio.sleep(FLUSH_S)
+            await asyncio.sleep(max(GATHER_S, sent_s + FLUSH_S - time.monotonic()))
             self._woken.clear()
+            sent_s = time.monotonic()
             await self.flush()
 
     async def _show_life(self) -> None:
