@@ -75,6 +75,7 @@ async def test_stream_survives_its_replica(bus: Bus, fault: str) -> None:
         assert [place for place, delta in enumerate(answer.deltas) if delta.prompt_tokens is not None] == [0]
 
 
+@pytest.mark.timeout(120)
 async def test_stream_whose_replicas_are_all_dead_ends_with_an_error(bus: Bus) -> None:
     async with performing(bus) as stage:
         await stage.replica()
