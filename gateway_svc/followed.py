@@ -1,4 +1,4 @@
-"""Values of a bucket as they are now: followed, and reread now and then."""
+"""Values of a bucket as they are now: followed, and reread periodically."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from common.door.names import is_name
 from common.messages.asks import MAX_VERSION
-from common.messages.tenancy.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.openai.errors import model_not_found
 
@@ -33,7 +33,7 @@ class VersionName:
 def parse_name(name: str) -> PlainName | VersionName:
     """What a name means. Raises: Problem for what cannot name a model."""
     before, at, after = name.partition("@")
-    if not at and len(name) <= MAX_ALIAS_CHARS and re.fullmatch(ALIAS_PATTERN, name):
+    if not at and is_name(name):
         return PlainName(name)
     if at and re.fullmatch(TASK_ID_PATTERN, before):
         if after == "latest" or after == "best":

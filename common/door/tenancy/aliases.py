@@ -10,6 +10,7 @@ from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
 from common.door.names import check_name
 from common.door.protocol import AnyDoor
+from common.door.tenancy.packages import owner_of
 from common.messages import AliasesAnswer, AliasOf, AskAliases, DeleteAlias, SetAlias
 
 Version = int | Literal["latest", "best"]
@@ -103,7 +104,4 @@ class Aliases:
         return await delete_alias(self._door, self._owner(tenant), name, expected=expected)
 
     def _owner(self, tenant: str | None) -> str:
-        owner = tenant or self._door.tenant
-        if owner is None:
-            raise ClientError("say whose alias it is: --tenant NAME")
-        return owner
+        return owner_of(self._door, tenant, "alias")

@@ -5,6 +5,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import IO
 
 from common import streams
@@ -111,15 +112,19 @@ class Files:
     async def content(self, file: StoredFile) -> AsyncGenerator[bytes]:
         """The file, a part at a time; what is last is held back until the digest is that of the file."""
         digest, held = hashlib.sha256(), b""
-        for offset in range(0, file.size_bytes, CHUNK_BYTES):
-            part = await fetch_file_part(self._door, file, offset)
-            if held:
-                yield held
-            digest.update(part)
-            held = part
+        async with aclosing(self._parts(file)) as parts:
+            async for part in parts:
+                if held:
+                    yield held
+                digest.update(part)
+                held = part
         if digest.hexdigest() != file.digest:
             raise ClientError(f"{file.file} did not arrive as it is stored; fetch it again")
         yield held
+
+    async def _parts(self, file: StoredFile) -> AsyncGenerator[bytes]:
+        for offset in range(0, file.size_bytes, CHUNK_BYTES):
+            yield await fetch_file_part(self._door, file, offset)
 
     async def delete(self, file: StoredFile) -> int:
         """Delete a file that no live task names; bytes that it had."""

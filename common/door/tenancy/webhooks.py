@@ -13,6 +13,7 @@ from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
 from common.door.names import check_name
 from common.door.protocol import AnyDoor
+from common.door.tenancy.packages import owner_of
 from common.messages import (
     SECRET_BYTES,
     SECRET_PREFIX,
@@ -108,7 +109,4 @@ class Webhooks:
         return answer
 
     def _owner(self, tenant: str | None) -> str:
-        owner = tenant or self._door.tenant
-        if owner is None:
-            raise ClientError("say whose webhook it is: --tenant NAME")
-        return owner
+        return owner_of(self._door, tenant, "webhook")
