@@ -1,17 +1,20 @@
 """Benchmarks of one GPU: `python -m bench.gpu` measures speed in less than 8 minutes and writes bench/results/gpu.json;
-`python -m bench.gpu acceptance` runs everything that needs a GPU, and writes bench/results/gpu-acceptance.json.
+`python -m bench.gpu acceptance` runs everything that needs a GPU, and writes bench/results/gpu-acceptance.json;
+`python -m bench.gpu trainer` runs what needs no engine, and writes bench/results/gpu-trainer.json.
 
     demo         `marlaas demo`: three tenants' tasks on the tiny model, from start to stop
     canary       engine against trainer under each of many adapters, alone and in one batch (bench.canary)
     isolation    a task alone against the same beside seven others (bench.isolation)
     memory       peak memory of a training step against its estimate (bench.memory)
+    largest      the same with 8 B parameters, near the largest micro-batch of a GPU of 80 GB
     engine       tokens a second with 1 to 32 adapters in a batch against the engine without any, and adapter publish latency
     end_to_end   the one-machine stack trains four tasks at once
     steps        optimizer steps of ready tasks computed together against one after another (bench.shared_steps)
 
-Speed is the last three. All but the demo and the isolation run on a base model of Qwen3-0.6B's shape with random weights, made on
-the spot. Without a GPU a small model takes its place, and the result says what that cannot show. Each part is a process of its own,
-which frees its memory for the next; a failed part is reported with its last output, and the exit status is 1.
+Speed is the last three; the trainer's are `memory`, `largest` and `steps`. The engine's parts and `steps` run on a base model of
+Qwen3-0.6B's shape with random weights, made on the spot. Without a GPU a small model takes its place, and the result says what that
+cannot show. Each part is a process of its own, which frees its memory for the next; a failed part is reported with its last output, and
+the exit status is 1.
 """
 
 import argparse
@@ -32,9 +35,13 @@ from marlaas.stack.placement import has_gpu
 
 SPEED = ("engine", "end_to_end", "steps")
 ACCEPTANCE = ("demo", "canary", "isolation", "memory", *SPEED)
-TIME_LIMIT_S = {"speed": 450.0, "acceptance": 3600.0}
+TRAINER = ("memory", "largest", "steps")
+PARTS = {"speed": SPEED, "acceptance": ACCEPTANCE, "trainer": TRAINER}
+ANY = dict.fromkeys((*ACCEPTANCE, *TRAINER))
+TIME_LIMIT_S = {"speed": 450.0, "acceptance": 3600.0, "trainer": 450.0}
 """Seconds after which no part continues."""
 TASKS = 4
+LARGEST = ("--forms", "recomputed", "--rows", "alone", "--name", "largest")
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class Scale:
     canary: tuple[str, ...]
     isolation: tuple[str, ...]
     memory: tuple[str, ...]
+    largest: tuple[str, ...]
     engine: tuple[str, ...]
     steps: tuple[str, ...]
     end_to_end: dict[str, Any]
@@ -64,7 +72,8 @@ QWEN = Scale(
     demo=(),
     canary=("--device", "cuda", "--adapters", "32"),
     isolation=("--seeds", "0,1,2"),
-    memory=("--device", "cuda"),
+    memory=("--device", "cuda", "--precision", "bfloat16", "--forms", "kept,recomputed", "--tokens", "2048,8192", "--steps", "3"),
+    largest=("--model", "qwen3-8b", *LARGEST, "--device", "cuda", "--precision", "bfloat16", "--tokens", "100352", "--steps", "2"),
     engine=("--adapters", "0,1,4,16,32", "--requests", "256", "--tokens", "128", "--prompt", "256", "--cores", "", "--device", "cuda"),
     steps=("--device", "cuda", "--tasks", "1,8", "--repeats", "3"),
     end_to_end={"steps": 5, "sampling": {"max_tokens": 64}, "algorithm": {"group_size": 8, "groups_per_step": 8, "max_staleness": 1}},
@@ -80,6 +89,7 @@ SMALL = Scale(
     canary=("--device", "cpu"),
     isolation=("--seeds", "0", "--steps", "2"),
     memory=("--device", "cpu", "--model", "small", "--tokens", "512,2048"),
+    largest=("--model", "small", *LARGEST, "--device", "cpu", "--precision", "float32", "--tokens", "2048"),
     engine=("--adapters", "0,1,4", "--requests", "32", "--tokens", "16", "--prompt", "32", "--device", "cpu"),
     steps=("--device", "cpu", "--tasks", "2", "--repeats", "2", "--groups", "2"),
     end_to_end={"steps": 2, "sampling": {"max_tokens": 8}, "algorithm": {"group_size": 4, "groups_per_step": 2, "max_staleness": 1}},
@@ -100,7 +110,7 @@ def main(given: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as name:
         folder = Path(name)
         pools = make_pool(scale, folder)
-        for part in options.parts or (ACCEPTANCE if options.what == "acceptance" else SPEED):
+        for part in options.parts or PARTS[options.what]:
             left_s = TIME_LIMIT_S[options.what] - (time.monotonic() - began)
             started = time.monotonic()
             found = run_part(part, scale, pools, left_s)
@@ -109,7 +119,7 @@ def main(given: list[str] | None = None) -> None:
                 failed.append(part)
             print(f"{part}: {json.dumps(result[part], indent=1)}", flush=True)
     result |= {"failed": failed, "seconds": round(time.monotonic() - began, 1)}
-    print(f"written: {report.write('gpu' if options.what == 'speed' else 'gpu-acceptance', result)}")
+    print(f"written: {report.write('gpu' if options.what == 'speed' else f'gpu-{options.what}', result)}")
     for line in result["cannot_show"]:
         print(f"not shown: {line}")
     sys.exit(f"bench.gpu: failed: {', '.join(failed)}" if failed else 0)
@@ -118,11 +128,11 @@ def main(given: list[str] | None = None) -> None:
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=sorted(TIME_LIMIT_S), default="speed")
-    parser.add_argument("--parts", type=lambda text: text.split(","), help=f"some of {','.join(ACCEPTANCE)}")
+    parser.add_argument("--parts", type=lambda text: text.split(","), help=f"some of {','.join(ANY)}")
     parser.add_argument("--small", action="store_true", help="as without a GPU")
     options = parser.parse_args(given)
-    if unknown := set(options.parts or ()) - set(ACCEPTANCE):
-        parser.error(f"no part is named {', '.join(sorted(unknown))}; there are {', '.join(ACCEPTANCE)}")
+    if unknown := set(options.parts or ()) - ANY.keys():
+        parser.error(f"no part is named {', '.join(sorted(unknown))}; there are {', '.join(ANY)}")
     return options
 
 
@@ -145,6 +155,7 @@ def run_part(part: str, scale: Scale, pools: Path, left_s: float) -> dict[str, A
         "canary": ["bench.canary", *on_bench_pool, *scale.canary],
         "isolation": ["bench.isolation", *scale.isolation],
         "memory": ["bench.memory", *scale.memory],
+        "largest": ["bench.memory", *scale.largest],
         "engine": ["bench.engine", *on_bench_pool, *scale.engine],
         "steps": ["bench.shared_steps", "--model", str(folder / "model"), *scale.steps],
         "end_to_end": ["bench.stack", "--pools", str(pools), "--spec", json.dumps(scale.end_to_end), "--tasks", str(TASKS)],
@@ -164,9 +175,9 @@ def result_of(part: str, printed: str, folder: Path, scale: Scale) -> dict[str, 
     """The part's JSON; the demo's last lines."""
     if part == "demo":
         return {"printed": printed.splitlines()[-20:]}
-    if part in ("isolation", "memory"):
+    if part in ("isolation", "memory", "largest"):
         found = json.loads((folder / f"{part}.json").read_text())
-        return found | ({"failed": wrong} if part == "memory" and (wrong := wrong_memory(found["rows"], scale.most_of_estimate)) else {})
+        return found | ({"failed": wrong} if part != "isolation" and (wrong := wrong_memory(found["rows"], scale.most_of_estimate)) else {})
     start = printed.find("{\n")
     return json.loads(printed[start:]) if start >= 0 else {"failed": printed.strip()[-1500:]}
 

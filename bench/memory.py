@@ -2,12 +2,13 @@
 
 A base model of Qwen3-0.6B's shape with random weights takes one step on a single micro-batch of 512 to 8192 tokens, once with
 a row for each trajectory and once with shared prompts, with all activations kept or (`--forms recomputed`) recomputed. Each case is a
-process of its own. On a CPU the peak is the process's resident memory (VmHWM), on a GPU what PyTorch allocated. A case whose
-estimate exceeds the free memory is listed, not run.
+process of its own; of several `--steps` the time is the median of all but the first. On a CPU the peak is the process's resident memory
+(VmHWM), on a GPU what PyTorch allocated. A case whose estimate exceeds the free memory is listed, not run.
 """
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -59,6 +60,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=1, help="of each case")
     parser.add_argument("--name", default="memory", help="of the file in bench/results")
     parser.add_argument("--shared", action="store_true", help="in one case: share prompts")
     parser.add_argument("--recomputed", action="store_true", help="in one case: recompute activations")
@@ -77,7 +79,7 @@ def run_case(args: argparse.Namespace, precision: Precision, tokens: int, *, sha
     free = psutil.virtual_memory().available
     if args.device != "cuda" and estimate.total > FREE_SHARE * free:
         return row | {"skipped": f"{free / 2**30:.1f} GiB are free"}
-    given = [f"--{name}={getattr(args, name)}" for name in ("model", "rank", "device", "threads")]
+    given = [f"--{name}={getattr(args, name)}" for name in ("model", "rank", "device", "threads", "steps")]
     command = [sys.executable, "-m", "bench.memory", "--case", *given, f"--precision={precision}", f"--tokens={tokens}"]
     command += ["--shared"] * shared + ["--recomputed"] * recomputed
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
@@ -109,9 +111,13 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     groups = made_groups(policy.vocabulary, int(args.tokens), shared=args.shared)
     loaded = now_bytes(device)
     forget_peak(device)
-    began, cpu = time.perf_counter(), time.process_time()
-    metrics = train_step(policy, resident, groups, spec, budget_tokens=2 * int(args.tokens)).metrics
-    found = {"wall_s": round(time.perf_counter() - began, 1), "cpu_s": round(time.process_time() - cpu, 1)}
+    wall, cpu = list[float](), list[float]()
+    for _ in range(args.steps):
+        began, computed = time.perf_counter(), time.process_time()
+        metrics = train_step(policy, resident, groups, spec, budget_tokens=2 * int(args.tokens)).metrics
+        wall.append(time.perf_counter() - began)
+        cpu.append(time.process_time() - computed)
+    found = {name: round(statistics.median(took[1:] or took), 2) for name, took in (("wall_s", wall), ("cpu_s", cpu))}
     tokens, peak, shape = int(metrics["computed_tokens"]), peak_bytes(device), ModelShape.of(MODELS[args.model])
     assert metrics["micro_batches"] == 1
     assert shape is not None

@@ -38,7 +38,8 @@ QWEN3 = {
 SMALL = QWEN3_0_6B | {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 768, "vocab_size": 20_000}
 LARGE_VOCABULARY = SMALL | {"vocab_size": QWEN3_0_6B["vocab_size"]}
 DEEP = SMALL | {"num_hidden_layers": 24, "hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 4}
-MODELS = {"qwen3-0.6b": QWEN3_0_6B, "small": SMALL, "large-vocabulary": LARGE_VOCABULARY, "deep": DEEP}
+SHAPES = {f"qwen3-{size.replace(' ', '').lower()}": config for size, config in QWEN3.items()}
+MODELS = SHAPES | {"small": SMALL, "large-vocabulary": LARGE_VOCABULARY, "deep": DEEP}
 """Name → arguments of transformers' `Qwen3Config`."""
 
 

@@ -52,10 +52,10 @@ def compared(policy: Policy, model: Path, folder: Path, spec: TaskSpec, *, seed:
 
 def errors(before: Resident, found: StepResult, expected: ReferenceStep) -> Compared:
     after, layout = found.resident.optimizer, before.layout
-    old = before.optimizer.params
+    old, new = before.optimizer.params.cpu(), after.params.cpu()
     return Compared(
-        relative(after.exp_avg, flat(layout, expected.exp_avg)),
-        relative(after.params - old, flat(layout, expected.params) - old),
+        relative(after.exp_avg.cpu(), flat(layout, expected.exp_avg)),
+        relative(new - old, flat(layout, expected.params) - old),
         abs(found.metrics["loss"] - expected.loss) / max(abs(expected.loss), 0.01),
         abs(found.metrics["grad_norm"] / expected.grad_norm - 1),
     )
@@ -75,7 +75,7 @@ def trained_resident(policy: Policy, spec: TaskSpec) -> Resident:
     """Version 0 with an adapter as after training: no part zero."""
     fresh = initial_resident(policy, "oracle", spec)
     random = torch.randn(fresh.layout.size, generator=torch.Generator().manual_seed(1)) * 0.05
-    return replace(fresh, optimizer=replace(fresh.optimizer, params=random))
+    return replace(fresh, optimizer=replace(fresh.optimizer, params=random.to(fresh.optimizer.params.device)))
 
 
 def plain_model(model: Path, adapter: Path, dtype: torch.dtype) -> peft.PeftModel:

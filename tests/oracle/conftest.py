@@ -1,4 +1,4 @@
-"""A small random base model."""
+"""A small random base model, on the CPU and, where there is one, on the GPU."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import torch
 from tests.trainer.conftest import random_model
 from trainer_svc.model.policy import Policy
 
-CPU = torch.device("cpu")
+DEVICES = [torch.device(name) for name in ("cpu", *(["cuda"] if torch.cuda.is_available() else []))]
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +25,14 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+@pytest.fixture(scope="session", params=DEVICES, ids=str)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Of the trainer; the reference computes on the CPU."""
+    return request.param
+
+
 @pytest.fixture(scope="session")
-def policy(model_folder: Path) -> Policy:
-    found = Policy.load(str(model_folder), CPU, "float32")
+def policy(model_folder: Path, device: torch.device) -> Policy:
+    found = Policy.load(str(model_folder), device, "float32")
     assert found.shares_prefixes
     return found

@@ -8,7 +8,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.oracle.comparison import BUDGET_TOKENS, errors, flat, plain_model, relative, sampled_groups, trained_resident
-from tests.oracle.conftest import CPU
 from tests.oracle.reference import reference_step
 from tests.oracle.settings import rows, spec_of
 from trainer_svc.algorithm.step import train_step
@@ -34,8 +33,8 @@ def rough_folder(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def rough(rough_folder: Path) -> Policy:
-    found = Policy.load(str(rough_folder), CPU, "bfloat16")
+def rough(rough_folder: Path, device: torch.device) -> Policy:
+    found = Policy.load(str(rough_folder), device, "bfloat16")
     assert found.shares_prefixes
     return found
 
