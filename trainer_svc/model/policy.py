@@ -209,8 +209,13 @@ def available_bytes(device: torch.device, engine_share: float) -> int:
 
 
 def prepare_torch(threads: int, device: torch.device) -> None:
-    """Set torch's number of CPU threads; on a CPU, also make it deterministic."""
+    """Set torch's number of CPU threads; on a CPU, also make it deterministic.
+
+    On a GPU attention does without cuDNN, which compiles a plan for each new shape: seconds in every step, whose trajectories have
+    other lengths each time.
+    """
     torch.set_num_threads(threads)
+    torch.backends.cuda.enable_cudnn_sdp(device.type != "cuda")
     if device.type == "cpu":
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]  # costs time, helps debugging only
