@@ -30,6 +30,8 @@ TABLES: dict[str, Table] = {
     "trl-eight": tables.trl,
     "shared-steps-cpu": tables.shared_steps,
     "shared-steps-tiny": tables.shared_steps,
+    "shared-steps-gpu": tables.shared_steps,
+    "memory-gpu": tables.memory,
     "trainer-overhead": tables.outside_torch,
     "learning": composition_tables.learning,
     "learning-settings": composition_tables.settings,

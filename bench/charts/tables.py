@@ -133,6 +133,21 @@ def shared_steps(result: Result) -> str:
     return "\n".join(lines)
 
 
+def memory(result: Result) -> str:
+    """Peak memory of a step against its estimate, and its time, by the form of its activations."""
+    lines = [
+        machine_line(result),
+        "",
+        "| tokens | activations | prompts | measured MiB | estimated MiB | share | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        form, prompts = "recomputed" if row["recomputed"] else "kept", "shared" if row["shared"] else "of each row"
+        sizes = f"{row['measured_mib']:,} | {row['estimate_mib']:,} | {row['measured_share']:.3f}"
+        lines.append(f"| {row['tokens']:,} | {form} | {prompts} | {sizes} | {row['wall_s']:.2f} |")
+    return "\n".join(lines)
+
+
 def outside_torch(result: Result) -> str:
     """The share of a step outside torch, and in which module."""
     columns = {  # modules by their names now, and when they were measured
@@ -159,7 +174,8 @@ def outside_torch(result: Result) -> str:
 
 def machine_line(result: Result) -> str:
     machine = result["machine"]
-    return f"{machine['cores']} cores ({machine['processor']}), load {machine['load_before']} before it began{_speed(machine)}."
+    gpu = f"{machine['gpu']}, " if machine.get("gpu") else ""
+    return f"{gpu}{machine['cores']} cores ({machine['processor']}), load {machine['load_before']} before it began{_speed(machine)}."
 
 
 def _speed(machine: Result) -> str:

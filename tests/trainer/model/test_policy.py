@@ -28,7 +28,7 @@ from trainer_svc.learner import initial_resident
 from trainer_svc.model.adapter import initial_adapter, read_adapter, write_adapter
 from trainer_svc.model.lora import Layout
 from trainer_svc.model.packing import Row, Sample, collate
-from trainer_svc.model.policy import NO_ADAPTER, Adapted, Policy, canary_sample
+from trainer_svc.model.policy import NO_ADAPTER, Adapted, Policy, canary_sample, prepare_torch
 
 CPU = torch.device("cpu")
 
@@ -285,3 +285,12 @@ def test_weights_file_holds_what_vllm_expects(policy: Policy, tmp_path: Path) ->
     tensors = load_file(tmp_path / "adapter_model.safetensors")
     assert tensors["base_model.model.model.layers.0.self_attn.o_proj.lora_A.weight"].shape == (2, 128)
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+
+
+def test_attention_on_a_gpu_does_without_cudnn() -> None:
+    prepare_torch(1, torch.device("cuda"))
+    try:
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        prepare_torch(1, CPU)
+    assert torch.backends.cuda.cudnn_sdp_enabled()
