@@ -19,6 +19,7 @@ from common.bus.delivery import Delivery, delivery_of, refuse_oversize
 from common.bus.transport.connection import Connection, unavailable_as
 from common.errors import Unavailable
 from common.messages import Message
+from common.resilience.cancellation import notice_cancellation
 from common.streams import KIND_HEADER
 
 T = TypeVar("T")
@@ -58,9 +59,11 @@ class Listening:
         """None when nothing comes for so long. Raises: Unavailable when the connection is closed."""
         with unavailable_as("listen"):
             try:
-                return delivery_of(await self._subscription.next_msg(timeout=timeout_s))
+                message = await self._subscription.next_msg(timeout=timeout_s)
             except TimeoutError:
-                return None
+                message = None
+        notice_cancellation()
+        return None if message is None else delivery_of(message)
 
 
 class Requests:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from common.bus import Bus
 from common.messages import ServedDelta, TermsAnswer
+from common.resilience.cancellation import notice_cancellation
 from gateway_svc.access import Caller
 from gateway_svc.limits.account import Account, LimitMet, Standing, StoreAway
 from gateway_svc.limits.estimate import ASSUMED_REPLY, tokens_of
@@ -73,6 +74,7 @@ class Limiter:
         """Until cancelled; then the others are told of the last use."""
         try:
             while True:
+                notice_cancellation()
                 await asyncio.sleep(UPKEEP_S)
                 for name, account in list(self._accounts.items()):
                     account.upkeep()

@@ -1,7 +1,7 @@
 """Client of serving: a request becomes a stream of deltas, whichever replicas sample it.
 
-The request is stored in a work queue, from which one replica takes it; its tokens come by NATS's core. Where some are missing, or the
-replica is silent, the next attempt brings the tokens so far, and another replica goes on behind them.
+The request waits for its turn, and is stored in a work queue, from which one replica takes it; its tokens come by NATS's core. Where some
+are missing, or the replica is silent, the next attempt brings the tokens so far, and another replica goes on behind them.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress
 from gateway_svc.serving.reports import Reports, report_of
 from gateway_svc.serving.texts import Texts
+from gateway_svc.serving.turns import Turns
 
 MAX_STREAMS = 1000
 """Requests at once in one process."""
@@ -82,6 +83,7 @@ class Serving:
         self._monotonic_s = monotonic_s
         self._streams: dict[str, _Stream] = {}
         self._listens = asyncio.Event()
+        self._turns = Turns()
         self.reports = Reports(bus)
         self.texts = Texts(bus, gateway)
 
@@ -131,17 +133,24 @@ class Serving:
         size = len(request.encode())
         self._check_room(request.tenant, size)
         stream = self._streams[request.request] = _Stream(request, size_bytes=size)
+        end_turn: Callable[[], None] | None = None
         try:
             await self._listens.wait()
-            await self._begin(request)
+            end_turn = await self._turn(request)
+            if end_turn is not None:
+                await self._begin(request)
             while True:
-                delta = stream.buffer.take() or await self._missing(stream)
+                delta = stream.buffer.take() or (await self._missing(stream) if end_turn else _overdue(stream))
                 if delta is not None:
+                    if end_turn is not None:
+                        end_turn()
                     stream.given.add(delta)
                     yield delta
                     if delta.finish or delta.failure:
                         return
         finally:
+            if end_turn is not None:
+                end_turn()
             del self._streams[request.request]
             if (ended := report_of(stream.request, stream.given)) is not None:
                 (report or self.reports.send)(ended)
@@ -155,6 +164,14 @@ class Serving:
         of_tenant = sum(stream.size_bytes for stream in waiting if stream.request.tenant == tenant)
         if of_all + size > self._max_waiting_bytes or of_tenant + size > TENANTS_SHARE * self._max_waiting_bytes:
             raise TooManyStreams("requests of as many bytes as may wait for replicas; ask again later")
+
+    async def _turn(self, request: ServeRequest) -> Callable[[], None] | None:
+        """Waits until the request may be sent, and gives what ends its turn; None when its time has passed."""
+        try:
+            async with asyncio.timeout(request.first_token_by_s - self._bus.clock.now_s()):
+                return await self._turns.begin(request.pool, request.tenant, request.key)
+        except TimeoutError:
+            return None
 
     async def _begin(self, request: ServeRequest) -> None:
         """Raises: as `deltas`."""
@@ -177,7 +194,7 @@ class Serving:
 
     async def _not_taken(self, stream: _Stream) -> ServedDelta | None:
         if not stream.progress.ids:
-            return _failed(stream, "overdue", f"no replica of pool '{stream.request.pool}' had a place for it in time")
+            return _overdue(stream)
         stream.unheard += 1
         if stream.unheard >= MAX_UNHEARD:
             return _failed(stream, "engine_lost", "no replica goes on with it")
@@ -246,6 +263,10 @@ class Serving:
             await self._bus.requests.tell(streams.cancels(replica), message)
         except Unavailable as error:
             log.warning("cancellation_lost", request=request, reason=str(error))
+
+
+def _overdue(stream: _Stream) -> ServedDelta:
+    return _failed(stream, "overdue", f"no replica of pool '{stream.request.pool}' had a place for it in time")
 
 
 def _failed(stream: _Stream, failure: Failure, reason: str) -> ServedDelta:

@@ -2,16 +2,19 @@
 
 import asyncio
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from typing import Any, cast
 
 import pytest
 
 from common import streams
-from common.bus import Bus
+from common.bus import Bus, Outgoing
 from common.errors import Reject
-from common.messages import ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest
+from common.messages import ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest, ServingEnded
 from gateway_svc.serving.client import TooManyStreams
 from gateway_svc.serving.progress import SILENT_S
+from gateway_svc.serving.reports import Reports
+from gateway_svc.serving.turns import AT_ONCE
 from tests.conftest import eventually
 from tests.rollout.test_adapter_rules import version
 from tests.serving.replicas import CHAT, CONTEXT, QUESTION, expected, performing
@@ -84,6 +87,26 @@ async def test_stream_whose_replicas_are_all_dead_ends_with_an_error(bus: Bus) -
         await stage.replicas[0].die()
         answer = await running
         assert (answer.last.failure, answer.last.finish) == ("engine_lost", None)
+
+
+async def test_reports_end_although_a_library_loses_the_cancellation() -> None:
+    """As nats-py does on Python 3.11 where NATS's answer comes in the same turn of the event loop."""
+    is_publishing = asyncio.Event()
+
+    class Losing:
+        async def publish(self, out: Outgoing) -> None:
+            is_publishing.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    reports = Reports(cast("Bus", Losing()))
+    running = asyncio.create_task(reports.run())
+    one: dict[str, Any] = {"request": "r", "attempt": 0, "tenant": "acme", "key": None, "pool": "tiny", "task": None, "version": None}
+    reports.send(ServingEnded(**one, prompt_tokens=1, cached_tokens=0, sampled_tokens=1))
+    await is_publishing.wait()
+    running.cancel()
+    done, _ = await asyncio.wait([running], timeout=5)
+    assert done
 
 
 async def test_request_that_no_replica_takes_is_overdue_and_never_sampled(bus: Bus) -> None:
@@ -274,10 +297,10 @@ async def test_tenants_wait_by_weight_not_by_number_of_requests(bus: Bus) -> Non
         held = asyncio.create_task(stage.answer(stage.request(3, tenant="greedy")))
         await eventually(lambda: replica.source.running)
         many = [asyncio.create_task(stage.answer(stage.request(3, tenant="greedy"))) for _ in range(10)]
-        await eventually(lambda: replica.serving.requests == 11)
+        await eventually(lambda: replica.serving.requests == AT_ONCE)
         modest = stage.request(3, tenant="modest")
         one = asyncio.create_task(stage.answer(modest))
-        await eventually(lambda: replica.serving.requests == 12)
+        await eventually(lambda: replica.serving.requests == AT_ONCE + 1)
         replica.source.may_begin.set()
         await asyncio.gather(held, one, *many)
         order = [request.request_id.split(":")[2] for request in replica.source.begun]
