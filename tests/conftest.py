@@ -29,6 +29,7 @@ from tests.long_tests import pytest_configure, pytest_runtest_call  # noqa: F401
 T = TypeVar("T")
 RUN_FIRST = (
     "tests/compose/",
+    "tests/bench/test_main_paths",
     "tests/rollout/",
     "tests/common/test_cluster",
     "tests/trainer/test_process",
@@ -37,7 +38,14 @@ RUN_FIRST = (
     "tests/scheduler/maintenance/test_store_consistency",
 )
 """Files that take minutes begin first: where several processes run the tests, none of these is left over for the end."""
-APART = ("tests/common/test_cluster", "tests/trainer/test_process", "tests/env/test_main", "tests/env/hosted/test_hosted", "tests/e2e/")
+APART = (
+    "tests/bench/test_main_paths",
+    "tests/common/test_cluster",
+    "tests/trainer/test_process",
+    "tests/env/test_main",
+    "tests/env/hosted/test_hosted",
+    "tests/e2e/",
+)
 """Files whose tests share nothing and wait long, so that several processes may share them; any other file is one process's."""
 ALONE = "tests/compose/"
 """Each of its files starts a whole deployment: one at a time."""

@@ -12,6 +12,7 @@ import itertools
 import json
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -111,8 +112,8 @@ async def _beside_burst(http: aiohttp.ClientSession, url: str, body: dict[str, A
     await asyncio.sleep(0)
     found = await _while(running, lambda number: _first(http, url, {**body, "seed": number}, OTHER))
     answers: list[Answer] = await running
-    counts = {"complete": sum(one.is_complete for one in answers), "refused": sum(one.status == 429 for one in answers)}
-    return found, {"at_once": burst, **counts}
+    counts = Counter("complete" if one.is_complete else f"{one.status} {one.error or 'cut'}" for one in answers)
+    return found, {"at_once": burst, "complete": counts.pop("complete", 0), "others": dict(counts)}
 
 
 async def _beside_reader(http: aiohttp.ClientSession, url: str, body: dict[str, Any], streams: int) -> dict[str, Any]:
