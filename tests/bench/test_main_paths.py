@@ -25,6 +25,7 @@ SMALL: dict[str, str] = {
     "invariance": "--steps 2 --conditions killed --pairs 1",
     "isolation": "--steps 1 --seeds 0",
     "kept_samples": "--groups 1 --size 2 --seconds 0.5 --repeats 1",
+    "large_files": "--mib 2 --files 1 --cuts 2",
     "limits": "--counts 3,5 --asks 10",
     "machinery": "--tasks 2 --steps 1 --runs 1 --counts 10",
     "memory": "--model small --tokens 512 --precision float32",
