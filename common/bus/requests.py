@@ -4,6 +4,7 @@ A client that may publish `ask.<tenant>.*` and subscribe to its inbox can ask; o
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -19,10 +20,14 @@ from common.bus.delivery import Delivery, delivery_of, refuse_oversize
 from common.bus.transport.connection import Connection, unavailable_as
 from common.errors import Unavailable
 from common.messages import Message
-from common.resilience.cancellation import notice_cancellation
 from common.streams import KIND_HEADER
 
 T = TypeVar("T")
+
+ARRIVED = 64
+"""Live messages that wait for their reader here; more wait in nats-py, within its bounds."""
+CLOSED_CHECK_S = 1.0
+"""Seconds between two looks whether the connection is closed."""
 
 REPLY_SUBJECTS = ("_INBOX.", "_R_.")
 """Beginnings of subjects that are replied to: inboxes, and what a server makes of them between accounts. A caller names the subject,
@@ -52,18 +57,23 @@ class Request:
 class Listening:
     """Live messages on a subject. Some may be lost, where the connection is, and some may come twice."""
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
+    def __init__(self, client: Client, arrived: asyncio.Queue[Msg]) -> None:
+        self._client = client
+        self._arrived = arrived
 
     async def next(self, timeout_s: float) -> Delivery | None:
         """None when nothing comes for so long. Raises: Unavailable when the connection is closed."""
-        with unavailable_as("listen"):
-            try:
-                message = await self._subscription.next_msg(timeout=timeout_s)
-            except TimeoutError:
-                message = None
-        notice_cancellation()
-        return None if message is None else delivery_of(message)
+        ends_s = time.monotonic() + timeout_s
+        while self._arrived.empty():
+            if self._client.is_closed:
+                raise Unavailable("could not listen: nats: connection closed")
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0:
+                return None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, CLOSED_CHECK_S)):
+                    return delivery_of(await self._arrived.get())
+        return delivery_of(self._arrived.get_nowait())
 
 
 class Requests:
@@ -92,17 +102,21 @@ class Requests:
 
     @asynccontextmanager
     async def listening(self, subject: str) -> AsyncGenerator[Listening]:
-        """Messages that are published after this began. Raises: Unavailable; Forbidden."""
+        """Messages that are published after this began. Raises: Unavailable; Forbidden.
+
+        They arrive by a callback: nats-py's `next_msg` creates two tasks and a random name for each.
+        """
+        arrived = asyncio.Queue[Msg](ARRIVED)
 
         async def subscribe() -> Subscription:
-            subscription = await self._client.subscribe(subject)
+            subscription = await self._client.subscribe(subject, cb=arrived.put)
             await self._client.flush(timeout=int(self._connection.timings.answer_timeout_s) or 1)  # the server listens, or has refused
             return subscription
 
         with unavailable_as(f"subscribe to {subject}"):
             subscription = await self._connection.unless_refused(subject, subscribe())
         try:
-            yield Listening(subscription)
+            yield Listening(self._client, arrived)
         finally:
             with suppress(NatsError, asyncio.TimeoutError):
                 await subscription.unsubscribe()

@@ -6,15 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from nats.aio.msg import Msg
 from nats.js.kv import KeyValue
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.bus.requests import Listening
 from common.bus.transport.timings import Timings
 from common.errors import Fatal
 from common.messages import ReplicaReport, TaskStatus
@@ -152,21 +150,3 @@ async def test_bucket_that_seems_empty_for_a_moment_is_reread(bus: Bus, monkeypa
     monkeypatch.setattr(KeyValue, "watchall", hasty)
     assert await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport) == [status]
     assert looks == 2
-
-
-async def test_message_that_comes_with_a_cancellation_does_not_undo_it() -> None:
-    """As nats-py's wait does on Python 3.11 where both come in one turn of the event loop."""
-
-    class Subscription:
-        async def next_msg(self, timeout: float) -> Msg:
-            try:
-                await asyncio.sleep(timeout)
-            except asyncio.CancelledError:
-                return Msg(_client=cast("Any", None), subject="a", data=b"x")
-            raise AssertionError
-
-    listening = asyncio.create_task(Listening(cast("Any", Subscription())).next(60))
-    await asyncio.sleep(0)
-    listening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await listening
