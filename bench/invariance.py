@@ -11,12 +11,14 @@ not invariant on this machine, which it finds by itself at its start.
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,8 +28,9 @@ from typing import Any
 import psutil
 
 from bench.harness import report
-from bench.harness.services import local_stack
+from bench.harness.services import BenchError, local_stack
 from bench.isolation import OTHERS, spec
+from bench.serving.http import TEXT, Answer, ask, session
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus
@@ -40,6 +43,8 @@ from trainer_svc.state.checkpoint import read_manifest
 NAME = "invariance"
 KILLED = ("rollout_svc", "env_svc", "trainer_svc")
 KILL_EVERY_S = 6.0
+SERVED_RATE = 20
+"""Requests a second."""
 COST_MEASURES = ("rollout_svc", "bench/engine.py")
 SUBJECTS = (0, 1, 3)
 """Environments of the compared tasks, in `bench.isolation.GYM`."""
@@ -74,20 +79,23 @@ async def digests(url: str, task: str, pool: str = "tiny", creds: Path | None = 
 
 async def train(stack: Stack, specs: Sequence[TaskSpec], condition: "Condition | None" = None) -> dict[str, dict[str, str]]:
     """Digests of these tasks by name, trained together."""
-    condition = condition or Condition()
+    condition, served = condition or Condition(), list[Answer]()
     async with Client.connect(stack.nats_url) as client:
         companions = [await client.submit(companion(number)) for number in range(condition.others)]
         tasks = {one.name: await client.submit(one) for one in specs}
-        killer = asyncio.create_task(_kill(stack)) if condition.kill else None
+        disturbers = [asyncio.create_task(_kill(stack))] if condition.kill else []
+        disturbers += [asyncio.create_task(_serve(stack, specs[0].tenant, served))] if condition.serve else []
         try:
             for name, task in tasks.items():
                 status = await client.wait(task)
                 assert status.state == "finished", (name, status)
         finally:
-            if killer is not None:
-                killer.cancel()
+            for disturber in disturbers:
+                disturber.cancel()
             for task in companions:
                 await client.cancel(task, "the compared tasks have ended")
+        if condition.serve and not any(answer.is_complete for answer in served):
+            raise BenchError(f"no request was served beside the tasks: {Counter(answer.error for answer in served)}")
         return {name: await digests(stack.nats_url, task) for name, task in tasks.items()}
 
 
@@ -101,6 +109,17 @@ async def _kill(stack: Stack) -> None:
                     process.kill()
 
 
+async def _serve(stack: Stack, tenant: str, served: list[Answer]) -> None:
+    """Ask the base model at a fixed rate, until cancelled."""
+    assert stack.gateway is not None
+    async with session() as http, asyncio.TaskGroup() as asking:
+        for number in itertools.count():
+            body = {"model": "tiny", "prompt": f"What is {number} + 7?", "max_tokens": 16, "seed": number}
+            served.append(Answer())
+            asking.create_task(ask(http, stack.gateway.url, TEXT, body, served[-1], tenant=tenant))
+            await asyncio.sleep(1 / SERVED_RATE)
+
+
 @dataclass(frozen=True)
 class Condition:
     """What runs while the compared tasks are trained together."""
@@ -108,6 +127,7 @@ class Condition:
     others: int = 0
     kill: bool = False
     samplers: int = 1
+    serve: bool = False
 
 
 CONDITIONS = {
@@ -115,6 +135,7 @@ CONDITIONS = {
     "beside 15": Condition(others=13),
     "killed": Condition(kill=True),
     "two samplers": Condition(samplers=2),
+    "served": Condition(serve=True),
 }
 
 

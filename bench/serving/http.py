@@ -44,15 +44,17 @@ def session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=BODY_TIMEOUT)
 
 
-async def ask(client: aiohttp.ClientSession, url: str, path: str, body: dict[str, Any], found: Answer | None = None) -> Answer:
+async def ask(
+    client: aiohttp.ClientSession, url: str, path: str, body: dict[str, Any], found: Answer | None = None, *, tenant: str = TENANT
+) -> Answer:
     """The whole answer, streamed where the body says so, into `found` as it comes. A broken connection is the error `cut`."""
     found = found or Answer()
     try:
         if body.get("stream"):
-            async for event in events(client, url, path, body, found):
+            async for event in events(client, url, path, body, found, tenant=tenant):
                 _take(found, event, "delta" if path == CHAT else "")
         else:
-            async with client.post(f"{url}{path}", params={"tenant": TENANT}, json=body) as response:
+            async with client.post(f"{url}{path}", params={"tenant": tenant}, json=body) as response:
                 _begin(found, response)
                 _take(found, await response.json(), "message" if path == CHAT else "")
     except (aiohttp.ClientError, ConnectionError, TimeoutError):

@@ -22,7 +22,7 @@ SMALL: dict[str, str] = {
     "greedy": "--prompts 4",
     "head": "--device cpu --prompts 2 --tokens 4",
     "http_limits": "--gateways 1,2 --seconds 4 --requests 60 --tokens 540",
-    "invariance": "--steps 2 --conditions killed --pairs 1",
+    "invariance": "--steps 2 --conditions killed,served --pairs 1",
     "isolation": "--steps 1 --seeds 0",
     "kept_samples": "--groups 1 --size 2 --seconds 0.5 --repeats 1",
     "large_files": "--mib 2 --files 1 --cuts 2",
