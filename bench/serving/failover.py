@@ -3,6 +3,7 @@
 import asyncio
 import re
 import statistics
+from collections import Counter
 from typing import Any
 
 import aiohttp
@@ -37,6 +38,7 @@ async def _survived(serving: Serving, streams: int, rounds: int) -> dict[str, An
         "streams": streams,
         "rounds": rounds,
         "complete": sum(one["complete"] for one in found),
+        "errors": dict(sum((Counter(one["errors"]) for one in found), Counter[str]())),
         "resumed": sum(one["resumed"] for one in found),
         "text_differs": sum(one["text_differs"] for one in found),
         "of_these_no_tie": sum(one["of_these_no_tie"] for one in found),
@@ -64,6 +66,7 @@ async def _round(
     result = {
         "loads": list(loads.values()),
         "complete": sum(one.is_complete for one in answers),
+        "errors": dict(Counter(f"{one.status} {one.error} after {len(one.came_s)} events" for one in answers if not one.is_complete)),
         "resumed": sum(heard.attempts(f"{one.request}n0") > 1 for one in answers),
         "text_differs": len(different),
         "of_these_no_tie": sum(not _is_tie(number, answers[number], undisturbed[number]) for number in different),
