@@ -7,7 +7,7 @@ from random import Random
 from bench.plex.trace import ENVIRONMENT, Executor, Phase, Task, Trace
 from scheduler_svc.decisions.accelerators.state import Budget, Function, Rules, Tier
 
-GENERATE_S, TRAIN_S = 4.0, 2.0
+GENERATE_S, TRAIN_S = 2.0, 1.0
 """Mean seconds of a step's sampling and of its training."""
 OPERATION_S = (GENERATE_S + TRAIN_S) / 2
 """Mean operation, of which the cost of a switch is a share."""
@@ -33,7 +33,7 @@ class Cell:
 
 
 def cell_trace(cell: Cell, steps: int, seed: int) -> Trace:
-    """A tenant for each pool. Durations are lognormal."""
+    """A tenant for each pool. Durations are lognormal; tasks are submitted at random during the length of a step."""
     random = Random(f"{cell}{seed}")
     environment_s = cell.idle / (1 - cell.idle) * (GENERATE_S + TRAIN_S)
     executors: list[Executor] = []
@@ -44,7 +44,8 @@ def cell_trace(cell: Cell, steps: int, seed: int) -> Trace:
         weight = cell.weights[number] if cell.weights else 1.0
         for each in range(cell.tasks):
             step = tuple(_step(environment_s, random) for _ in range(steps))
-            tasks.append(Task(f"task-{number}-{each}", f"tenant-{number}", pool, 0.0, step, weight))
+            submitted_s = random.uniform(0, GENERATE_S + environment_s + TRAIN_S)
+            tasks.append(Task(f"task-{number}-{each}", f"tenant-{number}", pool, submitted_s, step, weight))
     return Trace(tuple(executors), tuple(tasks))
 
 

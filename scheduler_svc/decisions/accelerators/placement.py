@@ -51,10 +51,9 @@ class Accelerator:
         return any(one.pool == pool for one in self.jobs)
 
     def has_memory_for(self, job: Profile) -> bool:
-        """Whether its pool fits the device, and all other pools fit host memory while it computes."""
-        pools = {one.pool: one.host_bytes for one in (*self.jobs, job)}
-        in_host = sum(pools.values()) - max(pools.values())
-        return job.device_bytes <= self.budget.device_bytes and in_host <= self.budget.host_bytes
+        """Whether its pool fits the device, and all pools fit host memory, as in the middle of a switch."""
+        in_host = {one.pool: one.host_bytes for one in (*self.jobs, job)}
+        return job.device_bytes <= self.budget.device_bytes and sum(in_host.values()) <= self.budget.host_bytes
 
     def plus(self, job: Profile) -> "Accelerator":
         return Accelerator(self.accelerator, self.budget, (*self.jobs, job))

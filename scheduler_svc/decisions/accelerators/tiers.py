@@ -39,10 +39,10 @@ class Residents:
 def where_to_park(next_: Demand, residents: Residents, budget: Budget, moves: Moves) -> tuple[Park, ...] | None:
     """Moves that make room on the device for `next_`; None when it does not fit even alone.
 
-    Executors that stay on the device need no move. `next_` leaves its own place in host memory when it wakes.
+    Executors that stay on the device need no move. Others are parked before `next_` wakes, so its own place in host memory is not free yet.
     """
     free = budget.device_bytes - residents.device_bytes
-    free_in_host = budget.host_bytes - residents.host_bytes + (next_.host_bytes if next_.tier is Tier.HOST else 0)
+    free_in_host = budget.host_bytes - residents.host_bytes
     missing = 0 if next_.tier is Tier.DEVICE else next_.device_bytes - free
     parks: list[Park] = []
     for one in residents.on_device:
