@@ -1,16 +1,14 @@
 """A simulated accelerator: its executors, their operations and slices. All decisions are those of `scheduler_svc`."""
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from random import Random
 
 from bench.plex.accounts import Accounts, Counts, Place
 from bench.plex.events import Events
+from bench.plex.executors import Moving, State
 from bench.plex.pieces import Operation, Predictions
 from bench.plex.trace import Executor, Task
 from scheduler_svc.decisions.accelerators import slicing
-from scheduler_svc.decisions.accelerators.moves import NEWEST, Key, Moves, prior_s
 from scheduler_svc.decisions.accelerators.state import (
     Demand,
     Drain,
@@ -29,20 +27,6 @@ EPSILON_S = 1e-9
 NEVER_S = float("inf")
 
 
-@dataclass
-class State:
-    """One executor in the simulation."""
-
-    table: Executor
-    tier: Tier = Tier.HOST
-    ready: deque[Operation] = field(default_factory=deque[Operation])
-    parked_since_s: float = -NEVER_S
-
-    @property
-    def ready_since_s(self) -> float | None:
-        return self.ready[0].ready_s if self.ready else None
-
-
 class SharedAccelerator:
     """Executors that share one accelerator. `calibrated`: moves are known before the first one, as after a calibration."""
 
@@ -50,12 +34,10 @@ class SharedAccelerator:
         self.counts = Counts()
         self.accounts = Accounts()
         self.predictions = Predictions()
-        self._rules, self._events, self._random, self._calibrated = rules, events, random, calibrated
+        self._rules, self._events, self._calibrated = rules, events, calibrated
         self._executors: dict[str, State] = {}
         self._by_function: dict[tuple[str, Function], State] = {}
-        self._measured: dict[Key, deque[float]] = {}
-        self._quantiles: dict[Key, Quantiles] = {}
-        self._moves = Moves(self._quantiles)
+        self._moving = Moving(random)
         self._running: list[Operation] = []
         self._holder: State | None = None
         self._target: Switch | None = None
@@ -77,10 +59,7 @@ class SharedAccelerator:
         for function in table.functions:
             self._by_function[table.pool, function] = state
         if self._calibrated:
-            for (from_tier, to_tier), durations in table.moves.items():
-                key = (table.executor, from_tier, to_tier)
-                self._measured[key] = deque(durations, maxlen=NEWEST)
-                self._quantiles[key] = _quantiles(durations)
+            self._moving.calibrate(table)
 
     def remove(self, executor: str) -> None:
         """An executor without work leaves: its slice ends, and its state is dropped."""
@@ -114,7 +93,7 @@ class SharedAccelerator:
         if self._target is not None:
             self._drain(now_s)
             return
-        decision = slicing.next_slice(now_s, self._holding(now_s), self._demands(now_s), self._moves, self._rules)
+        decision = slicing.next_slice(now_s, self._holding(now_s), self._demands(now_s), self._moving.known, self._rules)
         if isinstance(decision, Keep):
             self._start_ready(now_s)
             self._wake_at(decision.until_s)
@@ -166,10 +145,10 @@ class SharedAccelerator:
             self._holder.parked_since_s = now_s
         duration_s = 0.0
         for park in switch.park_to:
-            duration_s += self._move(self._executors[park.executor], park.to_tier)
+            duration_s += self._moving.move(self._executors[park.executor], park.to_tier)
         next_ = self._executors[switch.executor]
         moves_state = bool(switch.park_to) or next_.tier is not Tier.DEVICE
-        duration_s += self._move(next_, Tier.DEVICE)
+        duration_s += self._moving.move(next_, Tier.DEVICE)
         self._ordered_for = {one.task.task for one in next_.ready}
         self._holder, self._token = next_, self._token + 1
         self.counts.executor_waits_s.append(now_s + duration_s - self._waiting_since_s(next_))
@@ -188,22 +167,6 @@ class SharedAccelerator:
         self.counts.switch_s += duration_s
         self.counts.longest_switch_s[name] = max(self.counts.longest_switch_s.get(name, 0.0), duration_s)
         self._decide()
-
-    def _move(self, state: State, to_tier: Tier) -> float:
-        """Seconds of one move, drawn from those measured; without any, those that bytes suggest."""
-        table, from_tier = state.table, state.tier
-        durations = table.moves.get((from_tier, to_tier))
-        if durations:
-            seconds = durations[0] if len(durations) == 1 else self._random.choice(durations)
-        else:
-            seconds = prior_s(from_tier, to_tier, table.device_bytes, self._moves.rates)
-        key = (table.executor, from_tier, to_tier)
-        known = self._measured.setdefault(key, deque(maxlen=NEWEST))
-        known.append(seconds)
-        if key not in self._quantiles or len(durations or ()) > 1:
-            self._quantiles[key] = _quantiles(known)
-        state.tier = to_tier
-        return seconds
 
     # ------------------------------------------------------------------------------------------------- progress
 
@@ -346,8 +309,3 @@ class SharedAccelerator:
         """End the last slice, when all is done."""
         self._progress(self._events.now_s)
         self._book(self._events.now_s)
-
-
-def _quantiles(durations: Sequence[float] | deque[float]) -> Quantiles:
-    ordered = sorted(durations)
-    return Quantiles(ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))])

@@ -67,15 +67,19 @@ class Run:
     """From the first submission to the end of the last task; the accelerator is held for all of it."""
 
 
-def simulate(trace: Trace, rules: Rules, seed: int, *, until_s: float = float("inf"), calibrated: bool = True) -> Run:
-    """Play `trace` on one accelerator; its executors are in host memory at first. Equal arguments give equal runs.
+def simulate(
+    trace: Trace, rules: Rules, seed: int, *, until_s: float = float("inf"), calibrated: bool = True, is_awake: bool = False
+) -> Run:
+    """Play `trace` on one accelerator. Equal arguments give equal runs.
 
+    `calibrated`: moves are known before the first one. `is_awake`: executors are on the device at first, where all of them must fit;
+    else in host memory.
     Raises: RuntimeError when tasks can never end, because the state of an executor does not fit into the budget.
     """
     events = Events()
     accelerator = SharedAccelerator(rules, events, Random(seed), calibrated=calibrated)
     for table in trace.executors:
-        accelerator.add(table, Tier.HOST)
+        accelerator.add(table, Tier.DEVICE if is_awake else Tier.HOST)
     running = [RunningTask(task, accelerator, events) for task in trace.tasks]
     for one in running:
         events.at(one.task.at_s, one.start)

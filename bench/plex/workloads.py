@@ -21,15 +21,21 @@ PAUSE_S = 0.005
 
 @dataclass(frozen=True)
 class Cell:
-    """Pools of `tasks` tasks each. `idle`: share of a task's time alone that is spent in its environment. `switch`: cost of changing
-    from a pool to another, both executors of each, as a share of a mean operation."""
+    """One accelerator, and the tasks on it."""
 
     pools: int
     tasks: int
+    """Of each pool."""
     idle: float
+    """Share of a task's time alone that is spent in its environment."""
     switch: float
+    """Cost of changing from a pool to another, both executors of each, as a share of a mean operation."""
     weights: tuple[float, ...] = ()
     """Of the pools' tenants; 1 each unless given."""
+
+    @property
+    def switch_s(self) -> float:
+        return self.switch * OPERATION_S
 
 
 def cell_trace(cell: Cell, steps: int, seed: int) -> Trace:
@@ -40,7 +46,7 @@ def cell_trace(cell: Cell, steps: int, seed: int) -> Trace:
     tasks: list[Task] = []
     for number in range(cell.pools):
         pool = f"pool-{number}"
-        executors += pool_executors(pool, cell.switch * OPERATION_S, random)
+        executors += pool_executors(pool, cell.switch_s, random)
         weight = cell.weights[number] if cell.weights else 1.0
         for each in range(cell.tasks):
             step = tuple(_step(environment_s, random) for _ in range(steps))
@@ -77,4 +83,6 @@ def lognormal(mean: float, variation: float, random: Random) -> float:
     return mean * math.exp(random.gauss(-variance / 2, math.sqrt(variance)))
 
 
-RULES = Rules(BUDGET)
+def cell_rules(cell: Cell) -> Rules:
+    """Defaults, and for the policy `static` windows of four operations or four switches, the longer one."""
+    return Rules(BUDGET, window_s=4 * max(OPERATION_S, cell.switch_s))

@@ -44,10 +44,10 @@ class Moves:
 
 def prior_s(from_tier: Tier, to_tier: Tier, size_bytes: int, rates: Rates) -> float:
     """Expected seconds of a move that was never measured. Bytes are dropped at no cost and fetched at the deeper tier's rate."""
-    shallow, deep = sorted((from_tier, to_tier), key=lambda tier: tier.depth)
+    is_fetched = to_tier.depth < from_tier.depth
+    deep = from_tier if is_fetched else to_tier
     if deep is Tier.DEVICE:
         return PAUSE_S
-    is_fetched = to_tier is shallow
     if deep is Tier.HOST:
         return rates.fixed_s + size_bytes / rates.host_bytes_per_s
     if not is_fetched:

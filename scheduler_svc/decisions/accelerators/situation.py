@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from scheduler_svc.decisions.accelerators.moves import Moves
 from scheduler_svc.decisions.accelerators.state import Demand, Holding, Park, Reason, Rules, Switch, Tier
@@ -79,6 +80,12 @@ class Situation:
         found = [one for one in self.candidates if one.demand.waiting_since_s + self.rules.max_wait_s <= self.now_s]
         return sorted(found, key=lambda one: (one.demand.waiting_since_s, one.executor))
 
+    @cached_property
+    def fair(self) -> set[str]:
+        """Executors with work that are not ahead of their share."""
+        own = [self.holder] if self.holder is not None and self.is_working else []
+        return within_share([*own, *(one.demand for one in self.candidates)], self.rules.lead_s)
+
     @property
     def next_overdue_s(self) -> float:
         """When the first candidate becomes overdue; infinite without candidates."""
@@ -106,7 +113,7 @@ def situation(now_s: float, holding: Holding | None, demands: Sequence[Demand], 
     for one in ordered:
         if one.ready_since_s is None or one is holder:
             continue
-        parks = where_to_park(one, residents, rules.budget, moves)
+        parks = where_to_park(one, residents, rules.budget)
         if parks is not None:
             found.append(Candidate(one, parks, _switch_s(one, parks, residents, moves)))
     pools = tuple(sorted({one.pool for one in ordered}))
@@ -114,26 +121,27 @@ def situation(now_s: float, holding: Holding | None, demands: Sequence[Demand], 
 
 
 def _switch_s(next_: Demand, parks: Sequence[Park], residents: Residents, moves: Moves) -> float:
-    sizes = {one.executor: one.device_bytes for one in residents.on_device} if parks else {}
+    sizes = {one.demand.executor: one.demand.device_bytes for one in residents.on_device} if parks else {}
     parked = sum(moves.seconds(park.executor, park.from_tier, park.to_tier, sizes[park.executor]) for park in parks)
     return parked + moves.seconds(next_.executor, next_.tier, Tier.DEVICE, next_.device_bytes)
 
 
-def within_share(working: Sequence[Demand], lead_s: float) -> list[Demand]:
-    """Demands with a tenant that is not ahead of the least-served one by more than `lead_s`, nor the pool of the tenant's other pools.
+def within_share(working: Sequence[Demand], lead_s: float) -> set[str]:
+    """Executors with a tenant that is not ahead of the least-served one by more than `lead_s`, nor the pool of the tenant's other pools.
 
-    Times are weighted seconds of the accelerator. Demands without claims count as within.
+    `working`: executors with work. Times are weighted seconds of the accelerator. Executors without claims count as within.
     """
-    least = min((claim.virtual_s for one in working for claim in one.claims), default=0.0)
-    least_of_pools: dict[str, float] = {}
+    least, least_of_pools = float("inf"), dict[str, float]()
     for one in working:
         for claim in one.claims:
+            least = min(least, claim.virtual_s)
             known = least_of_pools.get(claim.tenant)
             if known is None or claim.pool_virtual_s < known:
                 least_of_pools[claim.tenant] = claim.pool_virtual_s
-    return [
-        one
+    bound_s = least + lead_s
+    return {
+        one.executor
         for one in working
         if not one.claims
-        or any(claim.virtual_s <= least + lead_s and claim.pool_virtual_s <= least_of_pools[claim.tenant] + lead_s for claim in one.claims)
-    ]
+        or any(claim.virtual_s <= bound_s and claim.pool_virtual_s <= least_of_pools[claim.tenant] + lead_s for claim in one.claims)
+    }

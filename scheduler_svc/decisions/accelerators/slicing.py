@@ -24,7 +24,7 @@ from types import MappingProxyType
 
 from scheduler_svc.decisions.accelerators import baselines
 from scheduler_svc.decisions.accelerators.moves import Moves
-from scheduler_svc.decisions.accelerators.situation import Candidate, Situation, situation, within_share
+from scheduler_svc.decisions.accelerators.situation import Candidate, Situation, situation
 from scheduler_svc.decisions.accelerators.state import (
     Demand,
     Drain,
@@ -97,11 +97,10 @@ def _by_ratio(seen: Situation) -> Decision:
 
 def _beside_a_working_holder(seen: Situation) -> Decision:
     assert seen.holder is not None
-    fair = within_share([seen.holder, *(one.demand for one in seen.candidates)], seen.rules.lead_s)
-    best = _highest([one for one in seen.candidates if one.demand in fair], seen.now_s)
+    best = _best(seen.candidates, seen)
     if best is None:
         return Keep(seen.next_overdue_s)
-    if seen.holder not in fair:
+    if seen.holder.executor not in seen.fair:
         return best.chosen(Reason.RATIO)
     own = _own_ratio(seen.holder, seen.now_s)
     if best.ratio(seen.now_s) > seen.rules.hysteresis * own:
@@ -129,12 +128,9 @@ def fits(candidate: Candidate, gap: Quantiles, back_s: float, margin: float) -> 
 
 
 def _best(candidates: Sequence[Candidate], seen: Situation) -> Candidate | None:
-    fair = within_share([one.demand for one in seen.candidates], seen.rules.lead_s)
-    return _highest([one for one in candidates if one.demand in fair], seen.now_s)
-
-
-def _highest(candidates: Sequence[Candidate], now_s: float) -> Candidate | None:
-    return min(candidates, key=lambda one: (-one.ratio(now_s), one.executor), default=None)
+    """The highest ratio of those that are not ahead of their share."""
+    fair = [one for one in candidates if one.executor in seen.fair]
+    return min(fair, key=lambda one: (-one.ratio(seen.now_s), one.executor), default=None)
 
 
 def _own_ratio(holder: Demand, now_s: float) -> float:

@@ -151,9 +151,9 @@ class Rules:
     """Seconds of waiting after which an executor goes before all that are not overdue."""
     residency: float = 4.0
     """Minimum time for which what was moved to the device stays there while it has work, as a multiple of the switch that moved it."""
-    lead_s: float = 30.0
+    lead_s: float = 15.0
     """Maximum weighted seconds by which a tenant, or one of its pools, may be ahead of the least-served one and still be chosen."""
-    hysteresis: float = 1.1
+    hysteresis: float = 1.5
     """Factor by which another executor's ratio must exceed the holder's."""
     backfill: float | None = 1.5
     """Minimum length of a gap as a multiple of what fills it: switch, work and switch back. None: no backfill."""

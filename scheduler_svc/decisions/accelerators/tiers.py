@@ -14,10 +14,19 @@ NEVER_S = float("inf")
 
 
 @dataclass(frozen=True)
-class Residents:
-    """Executors that have state on the device, in the order in which they are evicted, and the bytes in use."""
+class Resident:
+    """An executor with state on the device."""
 
-    on_device: tuple[Demand, ...]
+    demand: Demand
+    tiers: tuple[Tier, ...]
+    """Tiers that it may be parked in, the one with the shortest way there and back first."""
+
+
+@dataclass(frozen=True)
+class Residents:
+    """Executors with state on the device, in the order in which they are evicted, and the bytes in use."""
+
+    on_device: tuple[Resident, ...]
     device_bytes: int
     host_bytes: int
 
@@ -33,40 +42,37 @@ class Residents:
 
         on_device = sorted((one for one in executors if one.tier is Tier.DEVICE), key=rank)
         in_host = sum(one.host_bytes for one in executors if one.tier is Tier.HOST)
-        return cls(tuple(on_device), sum(one.device_bytes for one in on_device), in_host)
+        ranked = tuple(Resident(one, _ranked_tiers(one, moves)) for one in on_device)
+        return cls(ranked, sum(one.device_bytes for one in on_device), in_host)
 
 
-def where_to_park(next_: Demand, residents: Residents, budget: Budget, moves: Moves) -> tuple[Park, ...] | None:
+def _ranked_tiers(one: Demand, moves: Moves) -> tuple[Tier, ...]:
+    """Without room in host memory even a pool that allows nothing deeper goes to disk: a wrong setting must not stop the others."""
+    deepest = max(one.deepest, Tier.DISK, key=lambda tier: tier.depth) if one.deepest is not Tier.DEVICE else Tier.DEVICE
+    allowed = [tier for tier in Tier if Tier.DEVICE.depth < tier.depth <= deepest.depth]
+    return tuple(sorted(allowed, key=lambda tier: (tier.depth > one.deepest.depth, _round_trip_s(one, tier, moves), tier.depth)))
+
+
+def where_to_park(next_: Demand, residents: Residents, budget: Budget) -> tuple[Park, ...] | None:
     """Moves that make room on the device for `next_`; None when it does not fit even alone.
 
     Executors that stay on the device need no move. Others are parked before `next_` wakes, so its own place in host memory is not free yet.
     """
-    free = budget.device_bytes - residents.device_bytes
     free_in_host = budget.host_bytes - residents.host_bytes
-    missing = 0 if next_.tier is Tier.DEVICE else next_.device_bytes - free
+    missing = 0 if next_.tier is Tier.DEVICE else next_.device_bytes - (budget.device_bytes - residents.device_bytes)
     parks: list[Park] = []
-    for one in residents.on_device:
+    for resident in residents.on_device:
         if missing <= 0:
             break
-        if one.executor == next_.executor:
-            continue
-        to_tier = _soonest_back(one, free_in_host, moves)
-        if to_tier is None:
+        one = resident.demand
+        to_tier = next((tier for tier in resident.tiers if tier is not Tier.HOST or one.host_bytes <= free_in_host), None)
+        if one.executor == next_.executor or to_tier is None:
             continue
         if to_tier is Tier.HOST:
             free_in_host -= one.host_bytes
         missing -= one.device_bytes
         parks.append(Park(one.executor, Tier.DEVICE, to_tier))
     return tuple(parks) if missing <= 0 else None
-
-
-def _soonest_back(one: Demand, free_in_host: int, moves: Moves) -> Tier | None:
-    """Allowed tier with the shortest way there and back; None when the executor may not leave the device."""
-    allowed = [tier for tier in Tier if Tier.DEVICE.depth < tier.depth <= one.deepest.depth]
-    if one.host_bytes > free_in_host:
-        # What does not fit into host memory goes deeper than its pool allows: a wrong setting must not stop the others.
-        allowed = [tier for tier in allowed if tier is not Tier.HOST] or ([Tier.DISK] if one.deepest is Tier.HOST else [])
-    return min(allowed, key=lambda tier: (_round_trip_s(one, tier, moves), tier.depth), default=None)
 
 
 def _round_trip_s(one: Demand, tier: Tier, moves: Moves) -> float:

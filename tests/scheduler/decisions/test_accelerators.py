@@ -167,10 +167,10 @@ def test_work_that_fits_a_gap_goes_before_a_higher_ratio() -> None:
 
 
 def test_tenant_that_is_ahead_of_its_share_waits() -> None:
-    ahead = demand("a", work_s=1.0, claims=(Claim("x", 1.0, 131.0, 0.0),))
+    ahead = demand("a", work_s=1.0, claims=(Claim("x", 1.0, 116.0, 0.0),))
     behind = demand("b", work_s=50.0, claims=(Claim("y", 1.0, 100.0, 0.0),))
     assert chosen(1.0, None, ahead, behind).executor == "b"  # type: ignore[attr-defined]
-    assert chosen(1.0, None, replace(ahead, claims=(Claim("x", 1.0, 129.0, 0.0),)), behind).executor == "a"  # type: ignore[attr-defined]
+    assert chosen(1.0, None, replace(ahead, claims=(Claim("x", 1.0, 114.0, 0.0),)), behind).executor == "a"  # type: ignore[attr-defined]
 
 
 def test_pool_that_is_ahead_of_its_tenants_others_waits() -> None:
@@ -325,21 +325,21 @@ def residents(*demands: Demand, **forecast_s: float) -> Residents:
 def test_only_as_many_leave_as_the_next_one_needs_the_last_needed_first() -> None:
     on_device = [idle(name, tier=Tier.DEVICE, device_bytes=30) for name in ("a", "b", "c")]
     next_ = demand("d", device_bytes=40)
-    found = where_to_park(next_, residents(*on_device, a=5.0, b=50.0, c=500.0), RULES.budget, moves(*NAMES))
+    found = where_to_park(next_, residents(*on_device, a=5.0, b=50.0, c=500.0), RULES.budget)
     assert found == (Park("c", Tier.DEVICE, Tier.HOST),)
-    assert where_to_park(replace(next_, device_bytes=101), residents(*on_device), RULES.budget, moves(*NAMES)) is None
+    assert where_to_park(replace(next_, device_bytes=101), residents(*on_device), RULES.budget) is None
 
 
 def test_full_host_memory_sends_to_disk_even_what_would_rather_stay() -> None:
     held = idle("a", tier=Tier.DEVICE, deepest=Tier.HOST)
-    found = where_to_park(demand("b"), residents(held, demand("b"), idle("c", host_bytes=850)), RULES.budget, moves(*NAMES))
+    found = where_to_park(demand("b"), residents(held, demand("b"), idle("c", host_bytes=850)), RULES.budget)
     assert found == (Park("a", Tier.DEVICE, Tier.DISK),)
 
 
 def test_paused_on_the_device_only_stays_there() -> None:
     held = idle("a", tier=Tier.DEVICE, deepest=Tier.DEVICE)
-    assert where_to_park(demand("b"), residents(held), RULES.budget, moves(*NAMES)) is None
-    assert where_to_park(demand("b", device_bytes=0), residents(held), RULES.budget, moves(*NAMES)) == ()
+    assert where_to_park(demand("b"), residents(held), RULES.budget) is None
+    assert where_to_park(demand("b", device_bytes=0), residents(held), RULES.budget) == ()
 
 
 def test_prefetch_takes_the_soonest_that_gains_by_it() -> None:
