@@ -39,7 +39,7 @@ def main() -> None:
 def measure(name: str, *, small: bool) -> None:
     program = importlib.import_module(f"bench.plex.{name}")
     machine = report.machine()
-    result: dict[str, Any] = {"machine": machine, "is_simulation": True, **program.run(small=small)}
+    result: dict[str, Any] = {"machine": machine, **program.run(small=small)}
     print(json.dumps({key: value for key, value in result.items() if key not in ("machine", "rows")}, indent=1))
     print(f"written: {report.write(f'plex-{name}', result, MEASURES)}")
 

@@ -1,6 +1,7 @@
 """A simulated accelerator: its executors, their operations and slices. All decisions are those of `scheduler_svc`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from bench.plex.accounts import Accounts, Counts, Place
@@ -12,6 +13,7 @@ from scheduler_svc.decisions.accelerators import slicing
 from scheduler_svc.decisions.accelerators.state import (
     Demand,
     Drain,
+    FreezeCosts,
     Function,
     Holding,
     Idle,
@@ -109,8 +111,8 @@ class SharedAccelerator:
         if self._running and self._running[0].function.is_interruptible:
             waiting_since_s = self._waiting_since_s(self._executors[switch.executor])
             slack_s = waiting_since_s + self._rules.max_wait_s - now_s
-            left = self._left()
-            mode = slicing.park_mode(left, now_s - self._awake_s, slack_s, self._switch_s, self._rules)
+            costs = FreezeCosts(self._switch_s, self._again_s() / self._holder_gain())
+            mode = slicing.park_mode(self._left(), now_s - self._awake_s, slack_s, costs, self._rules)
             self._drained_by_s = now_s + mode.seconds if isinstance(mode, Drain) else now_s
         self._drain(now_s)
 
@@ -124,15 +126,25 @@ class SharedAccelerator:
 
     def _freeze(self, now_s: float) -> None:
         assert self._holder is not None
+        share = self._again_s() / max(EPSILON_S, sum(one.work_s - one.left_s for one in self._running))
         for one in reversed(self._running):
             self._note_operation(one, now_s)
-            done_s = one.work_s - one.left_s
-            again_s = self._holder.table.refill * done_s
-            self._holder.ready.appendleft(
-                Operation(one.task, one.function, one.work_s + again_s, one.left_s + again_s, now_s, one.done, one.first_ready_s, True)
-            )
+            again_s = share * (one.work_s - one.left_s)
+            frozen = replace(one, work_s=one.work_s + again_s, left_s=one.left_s + again_s, ready_s=now_s)
+            self._holder.ready.appendleft(frozen)
         self.counts.frozen += len(self._running)
         self._running = []
+
+    def _again_s(self) -> float:
+        """Work of what runs that is repeated if it is frozen now."""
+        assert self._target is not None
+        assert self._holder is not None
+        if self._holder.table.executor not in [park.executor for park in self._target.park_to]:
+            return 0.0
+        return self._holder.table.refill * sum(one.work_s - one.left_s for one in self._running)
+
+    def _holder_gain(self) -> float:
+        return max(1.0, self._holder.table.gain_of(len(self._running))) if self._holder is not None else 1.0
 
     # ------------------------------------------------------------------------------------------------ switches
 

@@ -1,4 +1,4 @@
-"""Milliseconds of one decision, and of the predictions before it: 64 pools with two executors each, 1,000 tasks of 50 tenants, all with ready work."""
+"""Milliseconds of one decision, and of the predictions before it: 64 pools with two executors each, 1,000 tasks with ready work."""
 
 import time
 from random import Random

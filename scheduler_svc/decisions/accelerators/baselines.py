@@ -42,7 +42,7 @@ def in_fixed_windows(seen: Situation) -> Decision:
         return oldest.chosen(Reason.ORDER)
     if is_own_window and seen.is_working:
         return Keep(ends_s)
-    return Idle(ends_s if seen.candidates else NEVER_S)
+    return Idle(ends_s if seen.candidates or seen.is_working else NEVER_S)
 
 
 def _ready_since_s(candidate: Candidate) -> float:

@@ -29,6 +29,7 @@ from scheduler_svc.decisions.accelerators.state import (
     Demand,
     Drain,
     Freeze,
+    FreezeCosts,
     Holding,
     Idle,
     Keep,
@@ -43,6 +44,9 @@ NEVER_S = float("inf")
 SOON_S = 1e-3
 """Minimum time until a decision is looked at again."""
 
+MIN_PROGRESS_S = 1.0
+"""Minimum time for which requests run before they are frozen."""
+
 Decision = Keep | Idle | Switch
 
 
@@ -55,25 +59,27 @@ def next_slice(now_s: float, holding: Holding | None, demands: Sequence[Demand],
     """
     seen = situation(now_s, holding, demands, moves, rules)
     if not seen.is_interruptible:
-        return Keep(NEVER_S)
+        is_beginning = holding is not None and holding.running is None
+        may_be_frozen = seen.holder is not None and seen.holder.function.is_interruptible
+        return Keep(now_s + SOON_S if is_beginning and may_be_frozen else NEVER_S)
     return POLICIES[rules.policy](seen)
 
 
-def park_mode(left: Quantiles | None, held_s: float, slack_s: float, switch_s: float, rules: Rules) -> Drain | Freeze:
+def park_mode(left: Quantiles | None, held_s: float, slack_s: float, costs: FreezeCosts, rules: Rules) -> Drain | Freeze:
     """How the holder ends what runs; requests are never aborted.
 
     `left`: time until what runs has ended, None when nothing runs. `held_s`: how long it has been awake. `slack_s`: time until the next
-    executor is overdue, 0 or less once it is. `switch_s`: of the switch to the holder. Baselines drain to the end. Requests are frozen
-    where they would hold up an overdue executor for longer than `drain` switches, but not before they have run as long as the switch took.
+    executor is overdue, 0 or less once it is. Baselines drain to the end. Requests are frozen where they would hold up an overdue executor
+    for longer than `drain` times what freezing costs, but not before they have run for twice the cost: else they might never end.
     """
     if left is None:
         return Drain(0.0)
     if rules.policy is not Policy.RATIO:
         return Drain(NEVER_S)
-    allowed_s = max(slack_s, rules.drain * switch_s)
+    allowed_s = max(slack_s, rules.drain * costs.seconds)
     if left.p50_s <= allowed_s:
         return Drain(allowed_s)
-    progress_s = switch_s - held_s
+    progress_s = max(MIN_PROGRESS_S, 2 * costs.seconds) - held_s
     return Drain(progress_s) if progress_s > 0 else Freeze()
 
 

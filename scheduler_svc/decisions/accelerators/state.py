@@ -134,6 +134,20 @@ class Holding:
 
 
 @dataclass(frozen=True)
+class FreezeCosts:
+    """What it costs to freeze what runs and to continue it later, in seconds."""
+
+    switch_s: float
+    """The switch to its executor."""
+    again_s: float = 0.0
+    """Work that is repeated: a KV cache that is dropped is computed again. 0 where the executor stays on the device."""
+
+    @property
+    def seconds(self) -> float:
+        return self.switch_s + self.again_s
+
+
+@dataclass(frozen=True)
 class Budget:
     """Bytes that all executors of an accelerator may use together."""
 
@@ -160,7 +174,8 @@ class Rules:
     patience: float = 0.5
     """Maximum time for which a holder without work is kept awake, as a multiple of the switch to the best other executor."""
     drain: float = 4.0
-    """Maximum time that a sampler's requests may take to end while another executor is overdue, as a multiple of the switch."""
+    """Maximum time that a sampler's requests may take to end while another executor is overdue, as a multiple of the cost of
+    freezing them."""
     window_s: float = 10.0
     """Length of a pool's window under the policy `static`."""
 

@@ -17,6 +17,7 @@ from scheduler_svc.decisions.accelerators.state import (
     Demand,
     Drain,
     Freeze,
+    FreezeCosts,
     Function,
     Holding,
     Idle,
@@ -116,6 +117,8 @@ def test_longest_wait_past_the_maximum_goes_before_residency_and_ratio() -> None
 def test_woken_executor_does_one_operation_before_an_overdue_one() -> None:
     held, waiting = demand("a", tier=Tier.DEVICE), demand("b", ready_since_s=-100.0)
     assert chosen(0.0, holding("a", has_started=False), held, waiting) == Keep(NEVER_S)
+    sampler = replace(held, function=Function.GENERATE)
+    assert chosen(0.0, holding("a", has_started=False), sampler, waiting) == Keep(pytest.approx(0.001)), "its requests may be frozen"
 
 
 def test_wait_begins_anew_with_the_end_of_a_slice() -> None:
@@ -196,13 +199,15 @@ def test_baselines_follow_their_order() -> None:
 
 
 def test_requests_drain_while_nobody_is_overdue_and_freeze_after_their_progress() -> None:
-    left = Quantiles(20.0, 30.0)
-    assert park_mode(None, 1.0, 0.0, SWITCH_S, RULES) == Drain(0.0)
-    assert park_mode(left, 1.0, 50.0, SWITCH_S, RULES) == Drain(50.0)
-    assert park_mode(Quantiles(5.0, 6.0), 1.0, -3.0, SWITCH_S, RULES) == Drain(8.0)
-    assert park_mode(left, 0.5, 0.0, SWITCH_S, RULES) == Drain(1.5)
-    assert park_mode(left, 2.5, 0.0, SWITCH_S, RULES) == Freeze()
-    assert park_mode(left, 2.5, 0.0, SWITCH_S, replace(RULES, policy=Policy.FCFS)) == Drain(NEVER_S)
+    left, costs = Quantiles(20.0, 30.0), FreezeCosts(SWITCH_S)
+    assert park_mode(None, 1.0, 0.0, costs, RULES) == Drain(0.0)
+    assert park_mode(left, 1.0, 50.0, costs, RULES) == Drain(50.0)
+    assert park_mode(Quantiles(5.0, 6.0), 1.0, -3.0, costs, RULES) == Drain(8.0)
+    assert park_mode(left, 0.5, 0.0, costs, RULES) == Drain(3.5)
+    assert park_mode(left, 0.5, 0.0, FreezeCosts(SWITCH_S, again_s=1.0), RULES) == Drain(5.5)
+    assert park_mode(left, 4.5, 0.0, costs, RULES) == Freeze()
+    assert park_mode(left, 0.5, 0.0, FreezeCosts(0.0), RULES) == Drain(0.5)
+    assert park_mode(left, 4.5, 0.0, costs, replace(RULES, policy=Policy.FCFS)) == Drain(NEVER_S)
 
 
 # ------------------------------------------------------------------------------------- any input, each property
