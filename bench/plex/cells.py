@@ -19,7 +19,7 @@ from scheduler_svc.decisions.accelerators.state import Policy, Rules
 
 POOLS, TASKS, IDLE, SWITCH = (2, 3, 4), (1, 2, 4, 8), (0.3, 0.5, 0.7, 0.9), (0.01, 0.03, 0.1, 0.3, 1.0)
 SEEDS = (0, 1, 2)
-STEPS, MIN_STEPS = 32, 8
+STEPS, MIN_STEPS = 48, 24
 """Steps of a pool's tasks together, and minimum of each."""
 DEAR = 0.1
 """Cost of a switch, as a share of an operation, from which `ratio` is to be better."""

@@ -57,7 +57,7 @@ def test_operations_of_a_sampler_share_its_speed() -> None:
 def test_frozen_requests_continue_and_repeat_a_share_of_their_work() -> None:
     """B is overdue at 2, and A may drain for 1.1 s, what a freeze costs by then.
 
-    A has run for 2.1 s of 30 when it is frozen at 3.1. B trains from 4.6 to 6.6, and A continues at 8.1 with 27.9 s and the repeated 0.21 s.
+    A has run for 2.1 s of 30 when it is frozen at 3.1. B trains from 4.6 to 6.6, and A continues at 8.1 with 27.9 s and 0.21 s repeated.
     """
     sampler = executor("a", GENERATE)
     rules = Rules(Budget(100, 1000), max_wait_s=2.0, drain=1.0)
