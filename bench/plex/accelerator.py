@@ -157,7 +157,8 @@ class SharedAccelerator:
             self._holder.parked_since_s = now_s
         duration_s = 0.0
         for park in switch.park_to:
-            duration_s += self._moving.move(self._executors[park.executor], park.to_tier)
+            if park.executor in self._executors:
+                duration_s += self._moving.move(self._executors[park.executor], park.to_tier)
         next_ = self._executors[switch.executor]
         moves_state = bool(switch.park_to) or next_.tier is not Tier.DEVICE
         duration_s += self._moving.move(next_, Tier.DEVICE)
