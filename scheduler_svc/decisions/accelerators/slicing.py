@@ -118,7 +118,7 @@ def _beside_a_working_holder(seen: Situation) -> Decision:
 def _beside_an_idle_holder(seen: Situation, holder: Demand, holding: Holding, best: Candidate) -> Decision:
     idle_since_s = seen.now_s if holding.idle_since_s is None else holding.idle_since_s
     patient_until_s = idle_since_s + seen.rules.patience * best.switch_s
-    if holder.gap is not None and seen.now_s < patient_until_s and holder.gap.p50_s < patient_until_s - seen.now_s:
+    if holder.gap is not None and holder.gap.p50_s < patient_until_s - seen.now_s:
         return Idle(max(seen.now_s + SOON_S, min(patient_until_s, seen.next_overdue_s)))
     if seen.rules.backfill is not None and holder.gap is not None:
         fitting = [one for one in seen.candidates if fits(one, holder.gap, seen.back_s(one), seen.rules.backfill)]

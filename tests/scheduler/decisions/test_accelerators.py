@@ -164,6 +164,10 @@ def test_work_that_fits_a_gap_goes_before_a_higher_ratio() -> None:
     found = chosen(20.0, holding("a", idle_since_s=20.0), held, large, small)
     assert isinstance(found, Switch)
     assert (found.executor, found.reason) == ("c", Reason.BACKFILL)
+    short = replace(held, gap=Quantiles(7.4, 9.0))  # 1.5 × (2 + 1 + 2) s are 7.5
+    too_short = chosen(20.0, holding("a", idle_since_s=20.0), short, large, small)
+    assert isinstance(too_short, Switch)
+    assert (too_short.executor, too_short.reason) == ("b", Reason.RATIO)
     without = chosen(20.0, holding("a", idle_since_s=20.0), held, large, small, rules=replace(RULES, backfill=None))
     assert isinstance(without, Switch)
     assert without.executor == "b"
