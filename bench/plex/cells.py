@@ -85,8 +85,7 @@ def predicted(trace: Trace, cell: Cell) -> Worth:
     profiles = [
         Profile(one.task, one.pool, one.busy_s / len(one.steps), one.away_s / len(one.steps), len(one.steps)) for one in trace.tasks
     ]
-    rules = cell_rules(cell)
-    return worth(profiles, dict.fromkeys(trace.pools, cell.switch_s), rules.residency)
+    return worth(profiles, dict.fromkeys(trace.pools, cell.switch_s))
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
@@ -116,6 +115,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         ],
         "cells_that_lose_by_sharing": sum(row["saved"][Policy.RATIO] < 0 for row in rows),
         "beyond_bound_s": max(row["beyond_bound_s"] for row in rows),
+        "prediction_error": round(fmean(abs(row["predicted"] - row["saved"][Policy.RATIO]) for row in rows), 2),
         "sign_right": round(fmean(rights), 3),
         "sign_right_where_clear": round(fmean(clear), 3) if clear else None,
         "clear_cells": len(clear),

@@ -47,8 +47,8 @@ class Worth:
         return self.saved_share > 0
 
 
-def worth(profiles: Sequence[Profile], switch_s: Mapping[str, float], residency: float) -> Worth:
-    """Expected gain of sharing. `switch_s`: seconds of the switch to each pool from another; `residency`: as in the rules.
+def worth(profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> Worth:
+    """Expected gain of sharing. `switch_s`: seconds of the switch to each pool from another.
 
     The sign says whether to share; without profiles there is nothing to gain.
     """
@@ -58,39 +58,48 @@ def worth(profiles: Sequence[Profile], switch_s: Mapping[str, float], residency:
     pools = sorted({one.pool for one in profiles})
     for pool in pools:
         own = [one for one in profiles if one.pool == pool]
-        alone |= dict(zip((one.job for one in own), step_times(own, {}, residency), strict=True))
-    shared = dict(zip((one.job for one in profiles), step_times(profiles, switch_s, residency), strict=True))
+        alone |= dict(zip((one.job for one in own), step_times(own, {}), strict=True))
+    shared = dict(zip((one.job for one in profiles), step_times(profiles, switch_s), strict=True))
     one_after_another_s = sum(max(one.steps * alone[one.job] for one in profiles if one.pool == pool) for pool in pools)
     together_s = max(one.steps * shared[one.job] for one in profiles)
     slowdown = sum(shared[one.job] / alone[one.job] for one in profiles) / len(profiles)
     return Worth(1 - together_s / one_after_another_s, slowdown)
 
 
-def step_times(profiles: Sequence[Profile], switch_s: Mapping[str, float], residency: float) -> list[float]:
+def step_times(profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> list[float]:
     """Expected seconds of a step of each job, all on one accelerator.
 
     A closed queueing network of one server, solved by approximate mean value analysis (Schweitzer, 1979; waiting for the rest of a running
-    operation by its mean residual). A switch is paid by as many of a pool's jobs as its residency gathers.
+    operation by its mean residual). A switch to a pool is paid by as many of its jobs as are at the accelerator.
     """
-    demands = [one.busy_s + _switches_s(one, profiles, switch_s, residency) for one in profiles]
-    residence = list(demands)
+    costs = [_switch_per_visit_s(one, profiles, switch_s) for one in profiles]
+    residence = [one.busy_s + cost for one, cost in zip(profiles, costs, strict=True)]
+    demands = list(residence)
     for _ in range(ITERATIONS):
         rates = [1 / max(1e-9, one.away_s + stays) for one, stays in zip(profiles, residence, strict=True)]
         queued = [rate * stays for rate, stays in zip(rates, residence, strict=True)]
+        gathered = _by_pool(profiles, queued)
+        demands = [one.busy_s + cost / max(1.0, gathered[one.pool]) for one, cost in zip(profiles, costs, strict=True)]
         running = [min(1.0, rate * demand) for rate, demand in zip(rates, demands, strict=True)]
         waits = [(max(0.0, held - runs) + RESIDUAL * runs) * demand for held, runs, demand in zip(queued, running, demands, strict=True)]
         whole = sum(waits)
         residence = [(old + demand + whole - own) / 2 for old, demand, own in zip(residence, demands, waits, strict=True)]
-    busiest = sum(demands)
-    return [max(one.away_s + stays, busiest if len(profiles) > 1 else 0.0) for one, stays in zip(profiles, residence, strict=True)]
+    busiest = sum(demands) if len(profiles) > 1 else 0.0
+    return [max(one.away_s + stays, busiest) for one, stays in zip(profiles, residence, strict=True)]
 
 
-def _switches_s(one: Profile, profiles: Sequence[Profile], switch_s: Mapping[str, float], residency: float) -> float:
-    """Seconds of switches in a step: rarer where the operation before was of the same pool, and shared where several of its jobs wait."""
-    cost = switch_s.get(one.pool, 0.0)
-    own = [each for each in profiles if each.pool == one.pool]
-    if cost <= 0 or len(own) == len(profiles):
-        return 0.0
-    gathered = min(float(len(own)), max(1.0, residency * cost / max(1e-9, one.busy_s)))
-    from_another = 1 - len(own) / len(profiles)
-    return cost * (from_another if gathered <= 1 else 1.0) / gathered
+def _by_pool(profiles: Sequence[Profile], values: Sequence[float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for one, value in zip(profiles, values, strict=True):
+        found[one.pool] = found.get(one.pool, 0.0) + value
+    return found
+
+
+def _switch_per_visit_s(one: Profile, profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> float:
+    """Expected seconds of switches when a job comes to the accelerator: none where its pool was the last there.
+
+    The chance of that, the square of the pool's share of all jobs, is that two operations in a
+    row are its own; it was fitted to simulations.
+    """
+    share = sum(each.pool == one.pool for each in profiles) / len(profiles)
+    return switch_s.get(one.pool, 0.0) * (1 - share**2)

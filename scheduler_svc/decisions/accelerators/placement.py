@@ -106,24 +106,22 @@ def _spread(one: Accelerator, job: Profile) -> tuple[float, bool, str]:
     return round(one.load, 6), not one.has(job.pool), one.accelerator
 
 
-def better_place(
-    job: Profile, here: Accelerator, others: Sequence[Accelerator], *, switch_s: float, residency: float, move_s: float
-) -> str | None:
+def better_place(job: Profile, here: Accelerator, others: Sequence[Accelerator], *, switch_s: float, move_s: float) -> str | None:
     """The accelerator on which what is left of the job ends sooner by more than `move_s` and a twentieth; None to stay.
 
     `here`: its accelerator, with it among its jobs. `switch_s`: of each switch there; `move_s`: seconds of moving the job, once.
     """
-    stays_s = job.steps * _step_s(job, here.jobs, switch_s, residency)
+    stays_s = job.steps * _step_s(job, here.jobs, switch_s)
     best: tuple[float, str] | None = None
     for one in sorted(others, key=lambda each: each.accelerator):
         if one.accelerator == here.accelerator or not one.has_memory_for(job) or one.load + job.busy_share > FULL:
             continue
-        moved_s = move_s + job.steps * _step_s(job, one.plus(job).jobs, switch_s, residency)
+        moved_s = move_s + job.steps * _step_s(job, one.plus(job).jobs, switch_s)
         if moved_s < (1 - MIN_GAIN) * stays_s and (best is None or moved_s < best[0]):
             best = moved_s, one.accelerator
     return best[1] if best is not None else None
 
 
-def _step_s(job: Profile, jobs: Sequence[Profile], switch_s: float, residency: float) -> float:
-    times = step_times(jobs, {one.pool: switch_s for one in jobs}, residency)
+def _step_s(job: Profile, jobs: Sequence[Profile], switch_s: float) -> float:
+    times = step_times(jobs, {one.pool: switch_s for one in jobs})
     return next(seconds for one, seconds in zip(jobs, times, strict=True) if one.job == job.job)

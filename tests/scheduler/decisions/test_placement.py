@@ -72,25 +72,25 @@ def test_job_moves_only_for_a_gain_above_its_cost() -> None:
     crowded = Accelerator("crowded", BUDGET, tuple(job(f"j{number}") for number in range(5)))
     free = Accelerator("free", BUDGET)
     one = crowded.jobs[0]
-    assert better_place(one, crowded, [free, crowded], switch_s=1.0, residency=4.0, move_s=1.0) == "free"
-    assert better_place(one, crowded, [free], switch_s=1.0, residency=4.0, move_s=1000.0) is None
-    assert better_place(one, Accelerator("alone", BUDGET, (one,)), [free], switch_s=1.0, residency=4.0, move_s=0.0) is None
+    assert better_place(one, crowded, [free, crowded], switch_s=1.0, move_s=1.0) == "free"
+    assert better_place(one, crowded, [free], switch_s=1.0, move_s=1000.0) is None
+    assert better_place(one, Accelerator("alone", BUDGET, (one,)), [free], switch_s=1.0, move_s=0.0) is None
 
 
 def test_step_alone_takes_its_own_time_and_a_full_accelerator_the_sum_of_busy_ones() -> None:
-    assert step_times([job("x")], {}, 4.0) == [pytest.approx(10.0)]
+    assert step_times([job("x")], {}) == [pytest.approx(10.0)]
     many = [job(f"j{number}", pool="p") for number in range(12)]
-    assert step_times(many, {}, 4.0)[0] == pytest.approx(36.0, rel=0.05)
+    assert step_times(many, {})[0] == pytest.approx(36.0, rel=0.05)
 
 
 def test_sharing_is_worth_it_with_gaps_and_cheap_switches_alone() -> None:
     idle = [job("x", busy_s=2.0, away_s=8.0), job("y", busy_s=2.0, away_s=8.0)]
-    cheap = worth(idle, {"x": 0.01, "y": 0.01}, 4.0)
+    cheap = worth(idle, {"x": 0.01, "y": 0.01})
     assert cheap.is_worth_it
     assert cheap.saved_share == pytest.approx(0.5, abs=0.12)
     assert 1.0 <= cheap.slowdown < 1.25
     busy = [job("x", busy_s=9.0, away_s=1.0), job("y", busy_s=9.0, away_s=1.0)]
-    dear = worth(busy, {"x": 5.0, "y": 5.0}, 4.0)
+    dear = worth(busy, {"x": 5.0, "y": 5.0})
     assert not dear.is_worth_it
     assert dear.slowdown > 2
-    assert worth([], {}, 4.0).saved_share == 0.0
+    assert worth([], {}).saved_share == 0.0
