@@ -86,11 +86,11 @@ def histories(result: Result) -> str:
 
 
 def speed(result: Result) -> str:
-    """Milliseconds of a decision and of the predictions that it needs."""
+    """Processor time of a decision and of the predictions that it needs."""
     lines = [
         f"{result['pools']} pools with {result['executors']} executors, {result['tasks']:,} tasks of {result['tenants']} tenants.",
         "",
-        "| ms | p50 | p90 | p99 |",
+        "| processor time, ms | p50 | p90 | p99 |",
         "|---|---|---|---|",
     ]
     for name, what in (("decision_ms", "`next_slice`"), ("predictions_ms", "predictions before it, from every task's estimates")):
