@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.charts import composition_tables, policy_tables, serving_tables, tables
+from bench.charts import composition_tables, plex_tables, policy_tables, serving_tables, tables
 from bench.charts.interval_tables import intervals
 from bench.charts.recovery_table import chaos
 from bench.charts.smollm_table import smollm
@@ -38,6 +38,10 @@ TABLES: dict[str, Table] = {
     "intervals": intervals,
     "smollm": smollm,
     "recovery": chaos,
+    "plex-cells": plex_tables.cells,
+    "plex-cluster": plex_tables.cluster,
+    "plex-histories": plex_tables.histories,
+    "plex-speed": plex_tables.speed,
     **{f"serving-{name}": getattr(serving_tables, name) for name in serving_tables.__all__},
 }
 

@@ -1,0 +1,17 @@
+"""Simulation of several base models on one accelerator: `python -m bench.plex NAME`.
+
+Discrete events over the decision modules of `scheduler_svc/decisions/accelerators`, which are imported, not copied. Executors are tables of
+durations of moves and operations. These are simulations only: what is simulated has not been compared with real executors yet.
+
+Each writes bench/results/plex-NAME.json.
+
+    cells      policies in 240 cells: pools, tasks, idle share, cost of a switch
+    cluster    64 accelerators, 500 jobs: isolated, pack, spread, spread and backfill, co-execution groups, ours
+    histories  random histories: the bound on waiting, and shares by weight
+    speed      milliseconds of a decision at 64 pools and 1,000 tasks
+
+`python -m bench.plex simulate TRACE` plays one trace on one accelerator and prints what came out; `trace.py` has the format.
+
+Layout    trace.py traces: executors, moves and steps · events.py the clock · pieces.py work and predictions of it
+          accelerator.py a simulated accelerator · tasks.py tasks and one run · workloads.py made-up traces
+"""

@@ -1,0 +1,54 @@
+"""Simulated executors, and their moves between tiers: how long each takes, and what is known of them by then."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+
+from bench.plex.pieces import Operation
+from bench.plex.trace import Executor
+from scheduler_svc.decisions.accelerators.moves import NEWEST, Key, Moves, measured, prior_s
+from scheduler_svc.decisions.accelerators.state import Quantiles, Tier
+
+
+@dataclass
+class State:
+    """One executor in the simulation."""
+
+    table: Executor
+    tier: Tier = Tier.HOST
+    ready: deque[Operation] = field(default_factory=deque[Operation])
+    parked_since_s: float = float("-inf")
+
+    @property
+    def ready_since_s(self) -> float | None:
+        return self.ready[0].ready_s if self.ready else None
+
+
+class Moving:
+    """Moves of one accelerator's executors. `known`: what the decisions are given, by the moves so far."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._durations: dict[Key, deque[float]] = {}
+        self._quantiles: dict[Key, Quantiles] = {}
+        self.known = Moves(self._quantiles)
+
+    def calibrate(self, table: Executor) -> None:
+        """Know an executor's moves before the first one."""
+        for (from_tier, to_tier), durations in table.moves.items():
+            key = (table.executor, from_tier, to_tier)
+            self._durations[key] = deque(durations, maxlen=NEWEST)
+            self._quantiles |= measured({key: durations})
+
+    def move(self, state: State, to_tier: Tier) -> float:
+        """Seconds of one move, drawn from those measured; without any, those that bytes suggest."""
+        table, from_tier = state.table, state.tier
+        durations = table.moves.get((from_tier, to_tier))
+        seconds = self._random.choice(durations) if durations else prior_s(from_tier, to_tier, table.device_bytes, self.known.rates)
+        key = (table.executor, from_tier, to_tier)
+        known = self._durations.setdefault(key, deque(maxlen=NEWEST))
+        known.append(seconds)
+        if key not in self._quantiles or len(durations or ()) > 1:
+            self._quantiles |= measured({key: known})
+        state.tier = to_tier
+        return seconds

@@ -1,0 +1,86 @@
+"""Processor time of one decision, and of the predictions before it: 64 pools with two executors each, 1,000 tasks with ready work."""
+
+import time
+from random import Random
+from typing import Any
+
+from bench.harness import report
+from bench.plex.workloads import SAMPLER_BYTES, TRAINER_BYTES
+from scheduler_svc.decisions.accelerators.moves import Moves
+from scheduler_svc.decisions.accelerators.prediction import Estimate, Latencies, OpenStep, Piece, expected, gap
+from scheduler_svc.decisions.accelerators.slicing import next_slice
+from scheduler_svc.decisions.accelerators.state import Budget, Claim, Demand, Function, Holding, Quantiles, Rules, Tier
+
+POOLS, TASKS, TENANTS = 64, 1000, 50
+REPEATS, SMALL_REPEATS = 400, 5
+AIM_MS = 2.0
+RULES = Rules(Budget(SAMPLER_BYTES + TRAINER_BYTES, 10_000))
+
+
+class Moment:
+    """One accelerator with all pools, at a random moment."""
+
+    def __init__(self, seed: int) -> None:
+        random = Random(seed)
+        functions = (Function.GENERATE, Function.TRAIN)
+        self.pieces: dict[tuple[int, Function], list[Piece]] = {(pool, function): [] for pool in range(POOLS) for function in functions}
+        self.tenants: dict[tuple[int, Function], set[int]] = {key: set() for key in self.pieces}
+        self.estimates: dict[tuple[str, Function], Estimate] = {}
+        for task in range(TASKS):
+            key = (task % POOLS, random.choice(functions))
+            self.pieces[key].append(Piece(f"task-{task}", key[1]))
+            self.tenants[key].add(task % TENANTS)
+            self.estimates[f"task-{task}", key[1]] = Estimate(random.uniform(1, 10), 1.0, 9)
+        self.virtual_s = [random.uniform(0, 100) for _ in range(TENANTS)]
+        self.ready_s = {key: random.uniform(0, 50) for key in self.pieces}
+        self.moves = Moves({(_name(*key), Tier.HOST, Tier.DEVICE): Quantiles(random.uniform(0.1, 2), 2.0) for key in self.pieces})
+        self.open = [OpenStep("one", (random.uniform(0, 50),)) for _ in range(TASKS // POOLS)]
+        self.latencies = {"one": Latencies.of([random.uniform(5, 60) for _ in range(100)])}
+        self.holding = Holding(_name(0, Function.GENERATE), 20.0, 1.0, None, True, 20.0, 1.0, 55.0)
+
+    def demands(self) -> list[Demand]:
+        """Expected work of all that is ready, and the gap of the holder, which has none."""
+        holder = (0, Function.GENERATE)
+        return [self._demand(key, pieces, is_idle=key == holder) for key, pieces in self.pieces.items()]
+
+    def decide(self, demands: list[Demand]) -> object:
+        return next_slice(55.0, self.holding, demands, self.moves, RULES)
+
+    def _demand(self, key: tuple[int, Function], pieces: list[Piece], *, is_idle: bool) -> Demand:
+        pool, function = key
+        size = SAMPLER_BYTES if function is Function.GENERATE else TRAINER_BYTES
+        tier = Tier.DEVICE if pool == 0 else Tier.HOST
+        if is_idle or not pieces:
+            since, work_s, claims, pool_gap = None, 0.0, (), gap(55.0, self.open, self.latencies) if is_idle else None
+        else:
+            since, work_s, pool_gap = self.ready_s[key], expected(pieces, self.estimates, {}).p50_s, None
+            claims = tuple(Claim(f"tenant-{one}", 1.0, self.virtual_s[one], self.virtual_s[one]) for one in self.tenants[key])
+        return Demand(_name(*key), f"pool-{pool}", function, tier, size, size, Tier.DISK, since, 0.0, work_s, claims, pool_gap)
+
+
+def _name(pool: int, function: Function) -> str:
+    return f"{'rollout' if function is Function.GENERATE else 'trainer'}-pool-{pool}"
+
+
+def run(*, small: bool) -> dict[str, Any]:
+    moments = [Moment(seed) for seed in range(4)]
+    predicting_ms: list[float] = []
+    deciding_ms: list[float] = []
+    for repeat in range(SMALL_REPEATS if small else REPEATS):
+        moment = moments[repeat % len(moments)]
+        began = time.thread_time()
+        demands = moment.demands()
+        predicted = time.thread_time()
+        moment.decide(demands)
+        predicting_ms.append(1000 * (predicted - began))
+        deciding_ms.append(1000 * (time.thread_time() - predicted))
+    return {
+        "pools": POOLS,
+        "executors": 2 * POOLS,
+        "tasks": TASKS,
+        "tenants": TENANTS,
+        "repeats": len(deciding_ms),
+        "decision_ms": report.spread(deciding_ms),
+        "predictions_ms": report.spread(predicting_ms),
+        "aim_ms": AIM_MS,
+    }

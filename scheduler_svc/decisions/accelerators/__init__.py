@@ -1,0 +1,19 @@
+"""Who computes on an accelerator that several base models share, for how long, and where the others' state is kept meanwhile.
+
+state.py         executors, their ready work and tiers; the rules; the decisions
+moves.py         seconds of moves between tiers: measured, or from bytes until one was measured
+prediction.py    seconds of ready work, and seconds until the next piece of work
+tiers.py         which executors leave the device for the next one, how deep, and what to fetch ahead
+situation.py     one accelerator at one moment: costs of each switch, who is overdue, who is ahead of its share
+slicing.py       `next_slice`: the holder keeps, idles, or another executor is next; how a holder is parked
+baselines.py     the same decision first come first served, in turns, and in fixed windows
+load.py          expected step times of jobs that share an accelerator, and whether sharing is worth it
+placement.py     which accelerator a job's pool is placed on, and when it moves
+slice_shares.py  whole milliseconds of a slice by task
+
+No service asks these yet: today each pool owns its processes. `bench/plex` simulates accelerators with them.
+
+An *executor* is a service process that computes: a pool's sampler or trainer. Its *slice* is its uninterrupted time on the
+accelerator, from the order of the switch to it until the order of the next. A *switch* parks what has to leave the device and wakes the
+next executor.
+"""

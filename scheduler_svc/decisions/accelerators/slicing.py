@@ -1,0 +1,155 @@
+"""Which executor computes next on a shared accelerator, and how its holder is parked. Pure.
+
+The policy `ratio`, response ratio with switch cost, decides in this order:
+
+1. An executor that has waited for `max_wait_s` is next, the longest wait first.
+2. What was moved to the device stays for its residency, a multiple of the switch that moved it, while it has work: its executors alone
+   follow each other.
+3. A holder without work is kept for a moment where its pool's next work is expected sooner than half a switch would take. Where a longer
+   gap is expected that has room for a switch, another's work and the switch back, executors that fit go first (backfill).
+4. Of the executors that are not ahead of their share of the accelerator's time, the highest (wait + work) / (work + switch) is next; a
+   holder with work keeps unless the ratio exceeds its own by the hysteresis.
+
+The wait of an executor begins when its oldest work is ready and its latest slice is over. Without the second an executor with a growing
+backlog would be overdue for ever, and nothing would bound the others' waiting. With it, and since a slice that others wait for past
+`max_wait_s` ends with its operation, no executor with ready work waits longer than `max_wait_s` and, for each executor, one operation and
+one switch.
+
+PlexRL (arXiv 2605.20863) names its policy HRRS and does not publish its formula. This one is our own and claims nothing about theirs;
+highest response ratio next is from Brinch Hansen, 1971. A wait of at most half a switch is the rule of ski rental.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from scheduler_svc.decisions.accelerators import baselines
+from scheduler_svc.decisions.accelerators.moves import Moves
+from scheduler_svc.decisions.accelerators.situation import Candidate, Situation, situation
+from scheduler_svc.decisions.accelerators.state import (
+    Demand,
+    Drain,
+    Freeze,
+    FreezeCosts,
+    Holding,
+    Idle,
+    Keep,
+    Policy,
+    Quantiles,
+    Reason,
+    Rules,
+    Switch,
+)
+
+NEVER_S = float("inf")
+SOON_S = 1e-3
+"""Minimum time until a decision is looked at again."""
+
+MIN_PROGRESS_S = 1.0
+"""Minimum time for which requests run before they are frozen."""
+
+Decision = Keep | Idle | Switch
+
+
+def next_slice(now_s: float, holding: Holding | None, demands: Sequence[Demand], moves: Moves, rules: Rules) -> Decision:
+    """What the accelerator does next.
+
+    To be asked whenever work becomes ready or ends, when a switch is done, and at `until_s` of the latest answer. `demands`: every
+    executor of the accelerator, with or without ready work, in any order; faulty ones without. After a `Switch` the holder is parked as
+    `park_mode` says. Equal arguments give equal answers.
+    """
+    seen = situation(now_s, holding, demands, moves, rules)
+    if not seen.is_interruptible:
+        is_beginning = holding is not None and holding.running is None
+        may_be_frozen = seen.holder is not None and seen.holder.function.is_interruptible
+        return Keep(now_s + SOON_S if is_beginning and may_be_frozen else NEVER_S)
+    return POLICIES[rules.policy](seen)
+
+
+def park_mode(left: Quantiles | None, held_s: float, slack_s: float, costs: FreezeCosts, rules: Rules) -> Drain | Freeze:
+    """How the holder ends what runs; requests are never aborted.
+
+    `left`: time until what runs has ended, None when nothing runs. `held_s`: how long it has been awake. `slack_s`: time until the next
+    executor is overdue, 0 or less once it is. Baselines drain to the end. Requests are frozen where they would hold up an overdue executor
+    for longer than `drain` times what freezing costs, but not before they have run for twice the cost: else they might never end.
+    """
+    if left is None:
+        return Drain(0.0)
+    if rules.policy is not Policy.RATIO:
+        return Drain(NEVER_S)
+    allowed_s = max(slack_s, rules.drain * costs.seconds)
+    if left.p50_s <= allowed_s:
+        return Drain(allowed_s)
+    progress_s = max(MIN_PROGRESS_S, 2 * costs.seconds) - held_s
+    return Drain(progress_s) if progress_s > 0 else Freeze()
+
+
+def _by_ratio(seen: Situation) -> Decision:
+    if overdue := seen.overdue:
+        return overdue[0].chosen(Reason.OVERDUE)
+    if seen.stays_until_s > seen.now_s and (seen.is_working or seen.on_device):
+        if not seen.is_working and (local := _best(seen.on_device, seen)) is not None:
+            return local.chosen(Reason.RESIDENT)
+        if seen.is_working:
+            return Keep(max(seen.now_s + SOON_S, min(seen.stays_until_s, seen.next_overdue_s)))
+    if seen.is_working:
+        return _beside_a_working_holder(seen)
+    best = _best(seen.candidates, seen)
+    if best is None:
+        return Idle(NEVER_S)
+    if seen.holder is None or seen.holding is None:
+        return best.chosen(Reason.FIRST)
+    return _beside_an_idle_holder(seen, seen.holder, seen.holding, best)
+
+
+def _beside_a_working_holder(seen: Situation) -> Decision:
+    assert seen.holder is not None
+    best = _best(seen.candidates, seen)
+    if best is None:
+        return Keep(seen.next_overdue_s)
+    if seen.holder.executor not in seen.fair:
+        return best.chosen(Reason.RATIO)
+    own = _own_ratio(seen.holder, seen.now_s)
+    if best.ratio(seen.now_s) > seen.rules.hysteresis * own:
+        return best.chosen(Reason.RATIO)
+    exceeds_s = seen.now_s + (seen.rules.hysteresis * own - best.ratio(seen.now_s)) * (best.demand.work_s + best.switch_s)
+    return Keep(max(seen.now_s + SOON_S, min(exceeds_s, seen.next_overdue_s)))
+
+
+def _beside_an_idle_holder(seen: Situation, holder: Demand, holding: Holding, best: Candidate) -> Decision:
+    idle_since_s = seen.now_s if holding.idle_since_s is None else holding.idle_since_s
+    patient_until_s = idle_since_s + seen.rules.patience * best.switch_s
+    if holder.gap is not None and holder.gap.p50_s < patient_until_s - seen.now_s:
+        return Idle(max(seen.now_s + SOON_S, min(patient_until_s, seen.next_overdue_s)))
+    if seen.rules.backfill is not None and holder.gap is not None:
+        fitting = [one for one in seen.candidates if fits(one, holder.gap, seen.back_s(one), seen.rules.backfill)]
+        filler = _best(fitting, seen)
+        if filler is not None:
+            return filler.chosen(Reason.BACKFILL)
+    return best.chosen(Reason.RATIO)
+
+
+def fits(candidate: Candidate, gap: Quantiles, back_s: float, margin: float) -> bool:
+    """Whether the switch, the candidate's work and the switch back are done in the gap, with its margin."""
+    return gap.p50_s > margin * (candidate.switch_s + candidate.demand.work_s + back_s)
+
+
+def _best(candidates: Sequence[Candidate], seen: Situation) -> Candidate | None:
+    """The highest ratio of those that are not ahead of their share."""
+    fair = [one for one in candidates if one.executor in seen.fair]
+    return min(fair, key=lambda one: (-one.ratio(seen.now_s), one.executor), default=None)
+
+
+def _own_ratio(holder: Demand, now_s: float) -> float:
+    """The holder's ratio: no switch, and the wait of its oldest work that has not begun."""
+    wait_s = 0.0 if holder.ready_since_s is None else now_s - holder.ready_since_s
+    return (wait_s + holder.work_s) / holder.work_s if holder.work_s > 0 else 1.0
+
+
+POLICIES: Mapping[Policy, Callable[[Situation], Decision]] = MappingProxyType(
+    {
+        Policy.RATIO: _by_ratio,
+        Policy.FCFS: baselines.first_come_first_served,
+        Policy.ROUND_ROBIN: baselines.in_turns,
+        Policy.STATIC: baselines.in_fixed_windows,
+    }
+)

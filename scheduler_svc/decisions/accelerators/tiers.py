@@ -1,0 +1,106 @@
+"""Which executors leave the device for the next one, how deep they are parked, and what is fetched ahead. Pure.
+
+State stays on the device while the budget allows it: parking an executor that way only pauses it. Where the next executor does not fit,
+those leave that are needed last, and each goes to the allowed tier from which it is back soonest. Host memory has a budget too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler_svc.decisions.accelerators.moves import Moves
+from scheduler_svc.decisions.accelerators.state import Budget, Demand, Park, Tier
+
+NEVER_S = float("inf")
+
+
+@dataclass(frozen=True)
+class Resident:
+    """An executor with state on the device."""
+
+    demand: Demand
+    tiers: tuple[Tier, ...]
+    """Tiers that it may be parked in, the one with the shortest way there and back first."""
+
+
+@dataclass(frozen=True)
+class Residents:
+    """Executors with state on the device, in the order in which they are evicted, and the bytes in use."""
+
+    on_device: tuple[Resident, ...]
+    device_bytes: int
+    host_bytes: int
+
+    @classmethod
+    def of(cls, executors: Sequence[Demand], moves: Moves, forecast_s: Mapping[str, float]) -> "Residents":
+        """`forecast_s`: seconds until each executor is expected to be needed; absent: not expected.
+
+        Evicted first: needed last; then cheapest to bring back; ids break ties.
+        """
+
+        def rank(one: Demand) -> tuple[float, float, str]:
+            return -forecast_s.get(one.executor, NEVER_S), _round_trip_s(one, Tier.HOST, moves), one.executor
+
+        on_device = sorted((one for one in executors if one.tier is Tier.DEVICE), key=rank)
+        in_host = sum(one.host_bytes for one in executors if one.tier is Tier.HOST)
+        ranked = tuple(Resident(one, _ranked_tiers(one, moves)) for one in on_device)
+        return cls(ranked, sum(one.device_bytes for one in on_device), in_host)
+
+
+def _ranked_tiers(one: Demand, moves: Moves) -> tuple[Tier, ...]:
+    """Without room in host memory even a pool that allows nothing deeper goes to disk: a wrong setting must not stop the others."""
+    deepest = max(one.deepest, Tier.DISK, key=lambda tier: tier.depth) if one.deepest is not Tier.DEVICE else Tier.DEVICE
+    allowed = [tier for tier in Tier if Tier.DEVICE.depth < tier.depth <= deepest.depth]
+    return tuple(sorted(allowed, key=lambda tier: (tier.depth > one.deepest.depth, _round_trip_s(one, tier, moves), tier.depth)))
+
+
+def where_to_park(next_: Demand, residents: Residents, budget: Budget) -> tuple[Park, ...] | None:
+    """Moves that make room on the device for `next_`; None when it does not fit even alone.
+
+    Executors that stay on the device need no move. Others are parked before `next_` wakes, so its own place in host memory is not free yet.
+    """
+    free_in_host = budget.host_bytes - residents.host_bytes
+    missing = 0 if next_.tier is Tier.DEVICE else next_.device_bytes - (budget.device_bytes - residents.device_bytes)
+    parks: list[Park] = []
+    for resident in residents.on_device:
+        if missing <= 0:
+            break
+        one = resident.demand
+        to_tier = next((tier for tier in resident.tiers if tier is not Tier.HOST or one.host_bytes <= free_in_host), None)
+        if one.executor == next_.executor or to_tier is None:
+            continue
+        if to_tier is Tier.HOST:
+            free_in_host -= one.host_bytes
+        missing -= one.device_bytes
+        parks.append(Park(one.executor, Tier.DEVICE, to_tier))
+    return tuple(parks) if missing <= 0 else None
+
+
+def _round_trip_s(one: Demand, tier: Tier, moves: Moves) -> float:
+    there = moves.seconds(one.executor, Tier.DEVICE, tier, one.device_bytes)
+    return there + moves.seconds(one.executor, tier, Tier.DEVICE, one.device_bytes)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """An executor that is expected to be next, in `seconds`."""
+
+    executor: Demand
+    seconds: float
+
+
+def prefetch(forecasts: Sequence[Forecast], residents: Residents, budget: Budget, moves: Moves) -> Park | None:
+    """The move that fetches the executor needed soonest into host memory while another computes.
+
+    None where none of them is deeper, has room in host memory, and is done sooner that way than by waking it from where it is.
+    """
+    free = budget.host_bytes - residents.host_bytes
+    for forecast in sorted(forecasts, key=lambda each: (each.seconds, each.executor.executor)):
+        one = forecast.executor
+        if one.tier.depth <= Tier.HOST.depth or one.host_bytes > free:
+            continue
+        direct = moves.seconds(one.executor, one.tier, Tier.DEVICE, one.device_bytes)
+        fetched = moves.seconds(one.executor, one.tier, Tier.HOST, one.device_bytes)
+        woken = moves.seconds(one.executor, Tier.HOST, Tier.DEVICE, one.device_bytes)
+        if max(0.0, fetched - forecast.seconds) + woken < direct:
+            return Park(one.executor, one.tier, Tier.HOST)
+    return None

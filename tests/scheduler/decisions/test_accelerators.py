@@ -1,0 +1,131 @@
+"""Moves, tiers within budgets, predictions and booking of shared accelerators."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from scheduler_svc.decisions.accelerators.moves import Moves, Rates, measured, prior_s
+from scheduler_svc.decisions.accelerators.prediction import Estimate, Latencies, OpenStep, Piece, expected, gap
+from scheduler_svc.decisions.accelerators.slice_shares import slice_shares
+from scheduler_svc.decisions.accelerators.state import (
+    Budget,
+    Demand,
+    Function,
+    Park,
+    Tier,
+)
+from scheduler_svc.decisions.accelerators.tiers import Forecast, Residents, prefetch, where_to_park
+from tests.scheduler.decisions.accelerators import RULES, demand, idle, moves
+
+NAMES = ("a", "b", "c", "d")
+
+
+# --------------------------------------------------------------------------------------------------- moves and tiers
+
+
+def test_moves_are_measured_ones_and_come_from_bytes_until_then() -> None:
+    rates = Rates(host_bytes_per_s=10.0, disk_bytes_per_s=2.0, fixed_s=0.5)
+    known = Moves(measured({("a", Tier.HOST, Tier.DEVICE): [9.0, 3.0, 4.0]}), rates)
+    assert known.seconds("a", Tier.HOST, Tier.DEVICE, 100) == 4.0
+    assert known.seconds("b", Tier.HOST, Tier.DEVICE, 100) == 10.5
+    assert known.seconds("b", Tier.DISK, Tier.DEVICE, 100) == 50.5
+    assert known.seconds("b", Tier.DEVICE, Tier.DISK, 100) == 0.5
+    assert measured({("a", Tier.HOST, Tier.DEVICE): []}) == {}
+
+
+def test_deeper_tiers_take_longer_to_wake_from() -> None:
+    times = [prior_s(tier, Tier.DEVICE, 2**30, Rates()) for tier in Tier]
+    assert all(first < second for first, second in pairwise(times))
+
+
+def residents(*demands: Demand, **forecast_s: float) -> Residents:
+    return Residents.of(demands, moves(*(one.executor for one in demands)), forecast_s)
+
+
+def test_only_as_many_leave_as_the_next_one_needs_the_last_needed_first() -> None:
+    on_device = [idle(name, tier=Tier.DEVICE, device_bytes=30) for name in ("a", "b", "c")]
+    next_ = demand("d", device_bytes=40)
+    found = where_to_park(next_, residents(*on_device, a=5.0, b=50.0, c=500.0), RULES.budget)
+    assert found == (Park("c", Tier.DEVICE, Tier.HOST),)
+    assert where_to_park(replace(next_, device_bytes=101), residents(*on_device), RULES.budget) is None
+
+
+def test_full_host_memory_sends_to_disk_even_what_would_rather_stay() -> None:
+    held = idle("a", tier=Tier.DEVICE, deepest=Tier.HOST)
+    found = where_to_park(demand("b"), residents(held, demand("b"), idle("c", host_bytes=850)), RULES.budget)
+    assert found == (Park("a", Tier.DEVICE, Tier.DISK),)
+
+
+def test_paused_on_the_device_only_stays_there() -> None:
+    held = idle("a", tier=Tier.DEVICE, deepest=Tier.DEVICE)
+    assert where_to_park(demand("b"), residents(held), RULES.budget) is None
+    assert where_to_park(demand("b", device_bytes=0), residents(held), RULES.budget) == ()
+
+
+def test_prefetch_takes_the_soonest_that_gains_by_it() -> None:
+    on_disk, in_host = idle("a", tier=Tier.DISK), idle("b")
+    forecasts = [Forecast(in_host, 1.0), Forecast(on_disk, 2.0)]
+    known = Moves(moves("a", "b").measured, Rates(fixed_s=1.0))
+    assert prefetch(forecasts, residents(on_disk, in_host), RULES.budget, known) == Park("a", Tier.DISK, Tier.HOST)
+    assert prefetch(forecasts, residents(on_disk, in_host), Budget(100, 150), known) is None
+    assert prefetch([Forecast(in_host, 1.0)], residents(in_host), RULES.budget, known) is None
+
+
+# ------------------------------------------------------------------------------------------------------- prediction
+
+
+def test_first_observation_replaces_the_prior_and_later_ones_are_smoothed() -> None:
+    estimate = Estimate(1.0).after(10.0)
+    assert estimate == Estimate(10.0, 0.0, 1)
+    assert estimate.after(20.0).mean_s == pytest.approx(12.0)
+    assert Estimate(1.0).after(0.0).mean_s > 0
+
+
+def test_expected_work_adds_up_and_a_batch_is_faster() -> None:
+    estimates = {("a", Function.GENERATE): Estimate(4.0, 1.0, 5)}
+    prior = {Function.GENERATE: Estimate(2.0)}
+    pieces = [Piece("a", Function.GENERATE), Piece("new", Function.GENERATE)]
+    assert expected(pieces, estimates, prior).p50_s == pytest.approx(6.0)
+    assert expected(pieces, estimates, prior, float).p50_s == pytest.approx(3.0)
+    assert expected([], estimates, prior).p50_s > 0
+    assert expected(pieces, estimates, prior).p90_s == pytest.approx(6.0 + 1.2816)
+
+
+def test_gap_is_that_of_the_first_step_whose_last_member_returns() -> None:
+    known = {"fast": Latencies.of([10.0] * 9 + [12.0]), "slow": Latencies.of([100.0])}
+    assert gap(4.0, [OpenStep("fast", (0.0,))], known).p50_s == pytest.approx(6.0, abs=0.1)  # type: ignore[union-attr]
+    both = [OpenStep("fast", (0.0, 3.0)), OpenStep("slow", (0.0,))]
+    assert gap(4.0, both, known).p50_s == pytest.approx(9.0, abs=0.2)  # type: ignore[union-attr]
+    assert gap(4.0, [OpenStep("unknown", (0.0,))], known) is None
+    assert gap(4.0, [], known) is None
+
+
+def test_longer_wait_than_ever_seen_is_expected_to_last_by_its_age() -> None:
+    late = gap(200.0, [OpenStep("fast", (0.0,))], {"fast": Latencies.of([10.0])})
+    assert late is not None
+    assert late.p50_s == pytest.approx(69.3, rel=0.02)  # ln 2 of half its age
+
+
+# ----------------------------------------------------------------------------------------------------------- booking
+
+
+@given(st.integers(0, 10**7), st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 10**9), max_size=20))
+@settings(max_examples=200, deadline=None)
+def test_shares_of_a_slice_are_exact(slice_ms: int, served: dict[str, int]) -> None:
+    shares = slice_shares(slice_ms, served, ["ordered"])
+    assert sum(shares.values()) == slice_ms
+    assert shares == slice_shares(slice_ms, dict(reversed(served.items())), ["ordered"])
+    whole = sum(served.values())
+    for task, share in shares.items():
+        assert whole == 0 or abs(share - slice_ms * served[task] / whole) < 1
+
+
+def test_slice_that_served_nothing_is_paid_by_whom_it_was_ordered_for() -> None:
+    assert slice_shares(5, {"a": 0}, ["b", "c"]) == {"b": 3, "c": 2}
+    with pytest.raises(ValueError, match="ordered for none"):
+        slice_shares(5, {}, [])
+    with pytest.raises(ValueError, match="negative"):
+        slice_shares(5, {"a": -1}, ["a"])

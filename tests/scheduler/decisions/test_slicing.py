@@ -1,0 +1,260 @@
+"""Who computes next on a shared accelerator: the order of the rules, and what holds for any input."""
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from scheduler_svc.decisions.accelerators.moves import Moves
+from scheduler_svc.decisions.accelerators.slicing import next_slice, park_mode
+from scheduler_svc.decisions.accelerators.state import (
+    Budget,
+    Claim,
+    Demand,
+    Drain,
+    Freeze,
+    FreezeCosts,
+    Function,
+    Holding,
+    Idle,
+    Keep,
+    Policy,
+    Quantiles,
+    Reason,
+    Rules,
+    Switch,
+    Tier,
+)
+from tests.scheduler.decisions.accelerators import NEVER_S, RULES, SWITCH_S, demand, holding, idle, moves
+
+
+def chosen(now_s: float, held: Holding | None, *demands: Demand, rules: Rules = RULES) -> object:
+    return next_slice(now_s, held, demands, moves(*(one.executor for one in demands)), rules)
+
+
+# ------------------------------------------------------------------------------------------------------- next_slice
+
+
+def test_free_accelerator_goes_to_the_highest_ratio() -> None:
+    short, long = demand("long", work_s=30.0), demand("short", work_s=1.0)
+    found = chosen(10.0, None, short, long)
+    assert isinstance(found, Switch)
+    assert (found.executor, found.reason, found.park_to) == ("short", Reason.FIRST, ())
+
+
+def test_nothing_ready_is_idle() -> None:
+    assert chosen(10.0, None, idle("a"), idle("b")) == Idle(NEVER_S)
+    assert chosen(10.0, None) == Idle(NEVER_S)
+
+
+@pytest.mark.parametrize("function", [Function.TRAIN, Function.SCORE])
+@pytest.mark.parametrize("policy", Policy)
+def test_training_and_scoring_are_never_interrupted(function: Function, policy: Policy) -> None:
+    overdue = demand("b", ready_since_s=-1000.0)
+    assert chosen(0.5, holding("a", running=function), demand("a", tier=Tier.DEVICE), overdue, rules=replace(RULES, policy=policy)) == Keep(
+        NEVER_S
+    )
+
+
+def test_longest_wait_past_the_maximum_goes_before_residency_and_ratio() -> None:
+    held = demand("a", tier=Tier.DEVICE, work_s=100.0)
+    waiting = [demand("b", ready_since_s=-60.0, work_s=50.0), demand("c", ready_since_s=-70.0, work_s=90.0)]
+    found = chosen(1.0, holding("a"), held, *waiting)
+    assert isinstance(found, Switch)
+    assert (found.executor, found.reason) == ("c", Reason.OVERDUE)
+
+
+def test_woken_executor_does_one_operation_before_an_overdue_one() -> None:
+    held, waiting = demand("a", tier=Tier.DEVICE), demand("b", ready_since_s=-100.0)
+    assert chosen(0.0, holding("a", has_started=False), held, waiting) == Keep(NEVER_S)
+    sampler = replace(held, function=Function.GENERATE)
+    assert chosen(0.0, holding("a", has_started=False), sampler, waiting) == Keep(pytest.approx(0.001)), "its requests may be frozen"
+
+
+def test_wait_begins_anew_with_the_end_of_a_slice() -> None:
+    held = demand("a", tier=Tier.DEVICE, ready_since_s=-200.0)
+    served = demand("b", ready_since_s=-100.0, parked_since_s=-1.0)
+    assert isinstance(chosen(1.0, holding("a"), held, served), Keep)
+
+
+def test_holder_with_work_keeps_for_its_residency() -> None:
+    held, waiting = demand("a", tier=Tier.DEVICE), demand("b", ready_since_s=-40.0)
+    assert chosen(7.9, holding("a"), held, waiting) == Keep(pytest.approx(8.0))
+    after = chosen(8.1, holding("a"), held, waiting)
+    assert isinstance(after, Switch)
+    assert after.reason is Reason.RATIO
+
+
+def test_until_a_residency_is_over_executors_on_the_device_follow_each_other() -> None:
+    small = {"device_bytes": 50, "pool": "x", "tier": Tier.DEVICE}
+    found = chosen(3.0, holding("sampler"), idle("sampler", **small), demand("trainer", **small), demand("other", ready_since_s=-50.0))
+    assert isinstance(found, Switch)
+    assert (found.executor, found.reason, found.park_to) == ("trainer", Reason.RESIDENT, ())
+
+
+def test_hysteresis_keeps_a_holder_that_is_hardly_worse() -> None:
+    held = demand("a", tier=Tier.DEVICE, ready_since_s=20.0)
+    other = demand("b", ready_since_s=15.9)  # ratios: 3 / 3, and (4.1 + 3) / (3 + 2) = 1.42
+    assert isinstance(chosen(20.0, holding("a"), held, other, rules=replace(RULES, hysteresis=1.4)), Switch)
+    kept = chosen(20.0, holding("a"), held, other, rules=replace(RULES, hysteresis=1.5))
+    assert kept == Keep(pytest.approx(20.4))  # then the ratio is 1.5
+
+
+def test_idle_holder_is_kept_while_its_next_work_is_sooner_than_half_a_switch() -> None:
+    soon, later = idle("a", tier=Tier.DEVICE, gap=Quantiles(0.5, 1.0)), idle("a", tier=Tier.DEVICE, gap=Quantiles(1.5, 3.0))
+    waiting = demand("b", ready_since_s=20.0)
+    assert chosen(20.0, holding("a", idle_since_s=20.0), soon, waiting) == Idle(pytest.approx(21.0))
+    assert isinstance(chosen(20.0, holding("a", idle_since_s=20.0), later, waiting), Switch)
+    assert isinstance(chosen(21.0, holding("a", idle_since_s=20.0), soon, waiting), Switch), "it waits for half a switch in all"
+
+
+def test_work_that_fits_a_gap_goes_before_a_higher_ratio() -> None:
+    held = idle("a", tier=Tier.DEVICE, gap=Quantiles(8.0, 9.0))  # room for 5.3 s: two switches, and 1.3 s of work
+    large, small = demand("b", work_s=30.0, ready_since_s=-20.0), demand("c", work_s=1.0, ready_since_s=20.0)
+    found = chosen(20.0, holding("a", idle_since_s=20.0), held, large, small)
+    assert isinstance(found, Switch)
+    assert (found.executor, found.reason) == ("c", Reason.BACKFILL)
+    short = replace(held, gap=Quantiles(7.4, 9.0))  # 1.5 × (2 + 1 + 2) s are 7.5
+    too_short = chosen(20.0, holding("a", idle_since_s=20.0), short, large, small)
+    assert isinstance(too_short, Switch)
+    assert (too_short.executor, too_short.reason) == ("b", Reason.RATIO)
+    without = chosen(20.0, holding("a", idle_since_s=20.0), held, large, small, rules=replace(RULES, backfill=None))
+    assert isinstance(without, Switch)
+    assert without.executor == "b"
+
+
+def test_tenant_that_is_ahead_of_its_share_waits() -> None:
+    ahead = demand("a", work_s=1.0, claims=(Claim("x", 1.0, 116.0, 0.0),))
+    behind = demand("b", work_s=50.0, claims=(Claim("y", 1.0, 100.0, 0.0),))
+    assert chosen(1.0, None, ahead, behind).executor == "b"  # type: ignore[attr-defined]
+    assert chosen(1.0, None, replace(ahead, claims=(Claim("x", 1.0, 114.0, 0.0),)), behind).executor == "a"  # type: ignore[attr-defined]
+
+
+def test_pool_that_is_ahead_of_its_tenants_others_waits() -> None:
+    ahead = demand("a", work_s=1.0, claims=(Claim("x", 1.0, 100.0, 80.0),))
+    behind = demand("b", work_s=50.0, claims=(Claim("x", 1.0, 100.0, 20.0),))
+    assert chosen(1.0, None, ahead, behind).executor == "b"  # type: ignore[attr-defined]
+
+
+def test_what_does_not_fit_the_device_at_all_is_never_chosen() -> None:
+    assert chosen(1000.0, None, demand("a", device_bytes=101)) == Idle(NEVER_S)
+
+
+def test_baselines_follow_their_order() -> None:
+    held = demand("b", tier=Tier.DEVICE, ready_since_s=5.0)
+    older, oldest = demand("a", ready_since_s=4.0), demand("c", ready_since_s=3.0)
+    found = {policy: chosen(12.0, holding("b"), held, older, oldest, rules=replace(RULES, policy=policy)) for policy in Policy}
+    assert found[Policy.FCFS].executor == "c"  # type: ignore[attr-defined]
+    assert found[Policy.ROUND_ROBIN].executor == "c"  # type: ignore[attr-defined]
+    assert found[Policy.STATIC] == Keep(20.0)  # the second window is of pool b
+    assert chosen(21.0, holding("b"), held, older, oldest, rules=replace(RULES, policy=Policy.STATIC)).executor == "c"  # type: ignore[attr-defined]
+    kept = chosen(9.0, holding("b"), held, older, rules=replace(RULES, policy=Policy.ROUND_ROBIN))
+    assert kept == Keep(10.0)
+
+
+def test_requests_drain_while_nobody_is_overdue_and_freeze_after_their_progress() -> None:
+    left, costs = Quantiles(20.0, 30.0), FreezeCosts(SWITCH_S)
+    assert park_mode(None, 1.0, 0.0, costs, RULES) == Drain(0.0)
+    assert park_mode(left, 1.0, 50.0, costs, RULES) == Drain(50.0)
+    assert park_mode(Quantiles(5.0, 6.0), 1.0, -3.0, costs, RULES) == Drain(8.0)
+    assert park_mode(left, 0.5, 0.0, costs, RULES) == Drain(3.5)
+    assert park_mode(left, 0.5, 0.0, FreezeCosts(SWITCH_S, again_s=1.0), RULES) == Drain(5.5)
+    assert park_mode(left, 4.5, 0.0, costs, RULES) == Freeze()
+    assert park_mode(left, 0.5, 0.0, FreezeCosts(0.0), RULES) == Drain(0.5)
+    assert park_mode(left, 4.5, 0.0, costs, replace(RULES, policy=Policy.FCFS)) == Drain(NEVER_S)
+
+
+# ------------------------------------------------------------------------------------- any input, each property
+
+
+NAMES = ("a", "b", "c", "d")
+SECONDS = st.floats(0, 200, allow_nan=False)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[float, Holding | None, list[Demand], Rules]:
+    now_s = draw(st.floats(200, 300))
+    holder = draw(st.none() | st.sampled_from(NAMES))
+    demands: list[Demand] = []
+    for name in NAMES:
+        claims = tuple(Claim(tenant, 1.0, draw(SECONDS), draw(SECONDS)) for tenant in draw(st.sets(st.sampled_from("xyz"), max_size=2)))
+        ready = draw(st.none() | SECONDS)
+        middle = draw(st.none() | st.floats(0.01, 50))
+        demands.append(
+            demand(
+                name,
+                pool=name if draw(st.booleans()) else "shared",
+                function=draw(st.sampled_from(Function)),
+                tier=Tier.DEVICE if name == holder else draw(st.sampled_from([Tier.DEVICE, Tier.HOST, Tier.DISK])),
+                device_bytes=draw(st.integers(1, 40)),
+                ready_since_s=ready,
+                parked_since_s=draw(SECONDS),
+                work_s=0.0 if ready is None else draw(st.floats(0.001, 50)),
+                claims=claims,
+                gap=None if middle is None else Quantiles(middle, 2 * middle),
+            )
+        )
+    held = None
+    if holder is not None:
+        awake_s = draw(SECONDS)
+        running = draw(st.none() | st.sampled_from(Function))
+        held = holding(holder, awake_s=awake_s, running=running, stay_since_s=awake_s, stay_switch_s=draw(st.floats(0.001, 30)))
+    return now_s, held, demands, replace(RULES, budget=Budget(draw(st.integers(20, 120)), 1000), policy=draw(st.sampled_from(Policy)))
+
+
+@given(situations(), st.permutations(range(len(NAMES))))
+@settings(max_examples=150, deadline=None)
+def test_decision_does_not_depend_on_the_order_of_its_input(
+    seen: tuple[float, Holding | None, list[Demand], Rules], order: list[int]
+) -> None:
+    now_s, held, demands, rules = seen
+    known = moves(*NAMES)
+    shuffled = Moves(dict(reversed(list(known.measured.items()))))
+    assert next_slice(now_s, held, demands, known, rules) == next_slice(now_s, held, [demands[one] for one in order], shuffled, rules)
+
+
+@given(situations())
+@settings(max_examples=150, deadline=None)
+def test_switch_fits_the_device_names_ready_work_and_is_looked_at_later_otherwise(
+    seen: tuple[float, Holding | None, list[Demand], Rules],
+) -> None:
+    now_s, held, demands, rules = seen
+    found = next_slice(now_s, held, demands, moves(*NAMES), rules)
+    if not isinstance(found, Switch):
+        assert found.until_s > now_s
+        return
+    by_name = {one.executor: one for one in demands}
+    assert by_name[found.executor].ready_since_s is not None
+    assert held is None or found.executor != held.executor
+    stays = {one.executor for one in demands if one.tier is Tier.DEVICE} - {park.executor for park in found.park_to} | {found.executor}
+    assert sum(by_name[name].device_bytes for name in stays) <= max(
+        rules.budget.device_bytes, sum(one.device_bytes for one in demands if one.tier is Tier.DEVICE)
+    )
+
+
+@given(situations())
+@settings(max_examples=150, deadline=None)
+def test_decision_is_not_reversed_on_unchanged_input(seen: tuple[float, Holding | None, list[Demand], Rules]) -> None:
+    """Whoever was switched to keeps, before it has begun."""
+    now_s, held, demands, rules = seen
+    found = next_slice(now_s, held, demands, moves(*NAMES), rules)
+    if not isinstance(found, Switch) or rules.policy is Policy.STATIC:
+        return
+    tiers = {park.executor: park.to_tier for park in found.park_to} | {found.executor: Tier.DEVICE}
+    after = [replace(one, tier=tiers.get(one.executor, one.tier)) for one in demands]
+    woken = holding(found.executor, awake_s=now_s, has_started=False, stay_since_s=now_s, stay_switch_s=found.expected_s)
+    assert isinstance(next_slice(now_s, woken, after, moves(*NAMES), rules), Keep)
+
+
+@given(situations())
+@settings(max_examples=150, deadline=None)
+def test_backfill_is_back_within_the_gap(seen: tuple[float, Holding | None, list[Demand], Rules]) -> None:
+    now_s, held, demands, rules = seen
+    found = next_slice(now_s, held, demands, moves(*NAMES), replace(rules, policy=Policy.RATIO))
+    if isinstance(found, Switch) and found.reason is Reason.BACKFILL:
+        assert held is not None
+        own = next(one for one in demands if one.executor == held.executor)
+        filler = next(one for one in demands if one.executor == found.executor)
+        assert own.gap is not None
+        assert own.gap.p50_s > 1.5 * (found.expected_s + filler.work_s)
