@@ -56,9 +56,10 @@ def not_found() -> Problem:
     return Problem(404, "Not found", "there is no such resource, or the key does not show it", "not_found")
 
 
-def forbidden(roles: Sequence[Role]) -> Problem:
+def forbidden(roles: Sequence[Role], reason: str = "") -> Problem:
+    """`reason`: why these roles are needed, where the request does not show it."""
     names = " or ".join(filter(None, [", ".join(roles[:-1]), roles[-1]]))
-    return Problem(403, "Not permitted", f"this needs a key of the role {names}", "forbidden")
+    return Problem(403, "Not permitted", f"this needs a key of the role {names}{f': {reason}' if reason else ''}", "forbidden")
 
 
 def unavailable(detail: str) -> Problem:

@@ -35,7 +35,7 @@ def for_tenant(spec: Mapping[str, JsonValue], tenant: str | None) -> dict[str, J
     if said is None:
         raise invalid(FieldError("tenant", "name the tenant, here or with ?tenant=NAME"))
     if tenant is not None and said != tenant:
-        raise forbidden(["admin"])
+        raise forbidden(["admin"], f"the task file says tenant '{said}', and the key is of tenant '{tenant}'")
     return {**spec, "tenant": said}
 
 

@@ -109,8 +109,8 @@ class SyncFiles(_Blocking):
     def find(self, file: str, tenant: str | None = None) -> StoredFile:
         return self._run(self._client.files.find(file, tenant))
 
-    def named(self, named: str) -> StoredFile:
-        return self._run(self._client.files.named(named))
+    def named(self, named: str, tenant: str | None = None) -> StoredFile:
+        return self._run(self._client.files.named(named, tenant))
 
     def delete(self, file: StoredFile) -> int:
         return self._run(self._client.files.delete(file))

@@ -94,7 +94,7 @@ async def acting(
     caller = sender
     if tenant is not None and tenant != sender.tenant:
         if sender.role != "admin":
-            raise forbidden(["admin"])
+            raise forbidden(["admin"], f"?tenant= names another tenant than the key's, '{sender.tenant}'")
         caller = replace(sender, door=sender.door.of(tenant), tenant=tenant)
     await count_request(request, caller)
     return caller

@@ -63,7 +63,8 @@ def refusal(status: int, body: bytes, shown: str, *, has_key: bool, location: st
         return ClientError(f"{shown} is answered from elsewhere: use {location.partition('/v1/')[0] or 'the address that it names'}")
     if status == 401 and code:
         wanted = "refuses this key; give a valid one" if has_key else "wants a key; give it"
-        return NotPermitted(f"the gateway at {shown} {wanted} as MARLAAS_KEY, or key=… in Python")
+        made = "; its operator makes one with `marlaas keys create TENANT NAME --http`"
+        return NotPermitted(f"the gateway at {shown} {wanted} as MARLAAS_KEY, or key=… in Python{made}")
     match status:
         case _ if not code and status not in REPEATED:
             return no_gateway(shown, status)

@@ -86,6 +86,7 @@ async def test_admin_names_the_tenant_in_the_address_or_in_the_file(door: httpx.
 
     assert answer.json()["tenant"] == "globex"
     assert two.status_code == 403
+    assert "the task file says tenant 'acme', and the key is of tenant 'globex'" in two.json()["detail"]
     assert [error["field"] for error in none.json()["errors"]] == ["tenant"]
 
 

@@ -61,7 +61,9 @@ async def test_file_is_put_listed_trained_on_and_deleted(world: World, run: Run,
         assert "not ended use" in complaint(await run("files", "delete", FILE)).replace("has", "have")
         await out(run("cancel", "held"))
         await world.event("held", "cancelled")
-    assert await out(run("files", "delete", FILE[:20])) == f"{FILE} is deleted; {len(TRAIN)} bytes\n"
+    assert "give 12 digits" in complaint(await run("files", "delete", FILE[:10]))
+    assert "no files are named" in complaint(await run("files", "delete", FILE, "--tenant", "globex"))
+    assert await out(run("files", "delete", FILE[:20], "--tenant", "acme")) == f"{FILE} is deleted; {len(TRAIN)} bytes\n"
     assert "no files are named" in complaint(await run("files", "delete", FILE))
 
 

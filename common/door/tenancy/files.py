@@ -101,12 +101,17 @@ class Files:
         """The files with that id, up to a page of them: without a tenant, those of all."""
         return (await self._door.ask("files", AskFiles(file=file), FilesAnswer, tenant=tenant)).files
 
-    async def named(self, named: str) -> StoredFile:
-        """The one file whose id, or digest, begins so; 12 digits at least."""
+    async def named(self, named: str, tenant: str | None = None) -> StoredFile:
+        """The one file whose id, or digest, begins so; 12 digits at least. `tenant`: whose it is, where several tenants have the same."""
         digits = named.removeprefix("file-")
-        found = [one for one in await self.all() if len(digits) >= DIGEST_CHARS and one.digest.startswith(digits)]
-        if len(found) != 1:
-            raise ClientError(f"{len(found) or 'no'} files are named '{named[:100]}'; `marlaas files list` shows those there are")
+        if len(digits) < DIGEST_CHARS:
+            raise ClientError(f"give {DIGEST_CHARS} digits of the file's id at least, not '{named[:100]}'")
+        found = [one for one in await self.all() if one.digest.startswith(digits) and tenant in (None, one.tenant)]
+        if len(found) > 1:
+            owners = ", ".join(sorted({one.tenant for one in found}))
+            raise ClientError(f"{len(found)} files are named '{named[:100]}', of {owners}: give more of the id, or the tenant")
+        if not found:
+            raise ClientError(f"no files are named '{named[:100]}'; `marlaas files list` shows those there are")
         return found[0]
 
     async def content(self, file: StoredFile) -> AsyncGenerator[bytes]:

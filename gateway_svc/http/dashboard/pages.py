@@ -7,6 +7,7 @@ from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Response
+from markupsafe import escape
 from pydantic import ValidationError
 
 from common.messages.asks import MAX_VERSION
@@ -94,7 +95,8 @@ async def timeline(visitor: Filtered, cursor: TimelineCursor = "") -> Response:
     """`cursor`: as the page before says, where a tenant has more tasks than a page."""
     lines, following = await reading.read_timeline(visitor.caller.door, cursor or None)
     load = zip(STAGES, load_of(lines), strict=True)
-    drawn = json.dumps(as_data(lines, {line.task: f"{visitor.root}/tasks/{line.task}" for line in lines}))
+    # Escaped here: `visible` cuts texts, and of many steps this is long. All but ASCII is an escape of JSON.
+    drawn = escape(json.dumps(as_data(lines, {line.task: f"{visitor.root}/tasks/{line.task}" for line in lines})))
     most = reading.TIMELINE_STEPS
     return visitor.page("timeline", lines=lines, load=load, stages=STAGES, most_steps=most, cursor=cursor, following=following, drawn=drawn)
 

@@ -19,3 +19,9 @@ if (stream && banner) {
   stream.addEventListener("htmx:error", () => show(true));
   addEventListener("load", () => setTimeout(() => { if (!document.documentElement.dataset.live) show(true); }, PATIENCE_MS));
 }
+
+// What may be done to a task stands outside what is read again, so that nobody's half-given confirmation is closed.
+document.addEventListener("htmx:after:swap", () => {
+  const allowed = document.querySelector("#task[data-controls]")?.dataset.controls.split(" ");
+  if (allowed) document.querySelectorAll("#actions [data-verb]").forEach((one) => { one.hidden = !allowed.includes(one.dataset.verb); });
+});

@@ -48,13 +48,14 @@ def list_files(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> 
 @app.command("delete")
 def delete_file(
     file: Annotated[str, typer.Argument(help="Its id, or its beginning with 12 digits or more.")],
+    tenant: Annotated[str, typer.Option(help="Whose it is, where several tenants have the same.")] = "",
     data: Data = DEFAULT_DATA,
     url: Url = "",
 ) -> None:
     """Delete a file that no task names which has not ended."""
 
     async def deleted(client: "Client") -> tuple[str, int]:
-        found = await client.files.named(file)
+        found = await client.files.named(file, tenant or None)
         return found.file, await client.files.delete(found)
 
     name, freed = with_client(data, url, deleted)

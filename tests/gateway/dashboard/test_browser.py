@@ -122,13 +122,15 @@ async def picture(page: Page) -> str:
 
 async def test_list_and_task_change_by_themselves(site: Site) -> None:
     await site.world.run("slow-1", spec(name="slow"), until="accepted")
-    async with chromium() as browser, looking(browser, site, "mk-reader") as (tasks, seen):
+    async with chromium() as browser, looking(browser, site, "mk-member") as (tasks, seen):
         await tasks.locator("html[data-live='yes']").wait_for()
         task = await tasks.context.new_page()
         await task.goto(f"{site.root}/tasks/slow-1")
         await tasks.locator("#row-slow-1 .state-running").wait_for()
         await site.world.control("pause", "slow-1", until="paused")
         await task.locator(".facts .state-paused").wait_for(timeout=20_000)
+        await task.locator("#actions [data-verb=resume]").wait_for()
+        assert [await task.locator(f"#actions [data-verb={verb}]").is_visible() for verb in ("pause", "cancel")] == [False, True]
         await tasks.bring_to_front()
         await tasks.locator("#row-slow-1 .state-paused").wait_for(timeout=20_000)
         await site.world.run("new-1", spec(name="new", steps=1))

@@ -58,7 +58,10 @@ def drawn(page: str) -> Any:
     return json.loads(unescape(page.partition('data-drawn="')[2].partition('"')[0]))
 
 
-async def test_view_of_the_timeline_asks_for_steps_once(world: Any, nats_url: str) -> None:
+async def test_view_of_the_timeline_asks_for_steps_once_and_has_them_whole(
+    world: Any, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway_svc.web.text.MAX_CHARS", 50)  # of a text; the data of a timeline are longer with some hundred steps
     await world.run("a")
     async with world.bus.requests.listening("ask.*.timeline") as asked, gateway(world.bus, nats_url) as address, client(address) as browser:
         page = (await browser.get("/ui/timeline")).text
