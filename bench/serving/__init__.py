@@ -10,6 +10,7 @@ Each writes bench/results/serving-NAME.json.
     kills        the ledger is the sum of what clients were told, while engine, scheduler and gateway are killed
     contended    first tokens of one tenant beside a burst of another, rollouts of more adapters than have places, a slow reader
     failover     streams survive the death of the replica that samples them
+    gateways     event streams and chats through three gateways behind nginx, each killed in turn
 
 Layout    stacks.py a stack that serves · http.py a client · overheard.py tokens of each request, as NATS carried them
           standins/ replicas without an engine
