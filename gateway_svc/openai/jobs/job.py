@@ -42,6 +42,8 @@ class Hyperparameters(BaseModel):
 
 class Reinforcement(BaseModel):
     grader: JsonValue
+    hyperparameters: Hyperparameters
+    """The job's."""
 
 
 class Method(BaseModel):
@@ -91,7 +93,7 @@ class Job(BaseModel):
 
 def job_of(status: TaskStatus, spec: Mapping[str, JsonValue], steps: Sequence[StepOf] = (), *, trained_tokens: int | None = None) -> Job:
     """`spec`: the task file as the scheduler has it. `steps`: the latest, by version. `trained_tokens`: of a task that has ended."""
-    state = status_of(status)
+    state, hyperparameters = status_of(status), _hyperparameters(spec)
     has_ended, grader = state in ENDED, _table(_table(spec, "environment"), "options").get("grader")
     return Job(
         id=status.task,
@@ -100,9 +102,9 @@ def job_of(status: TaskStatus, spec: Mapping[str, JsonValue], steps: Sequence[St
         estimated_finish=_estimated_finish(status, steps) if state == "running" else None,
         fine_tuned_model=name_of(status.task, status.adapter.version) if state == "succeeded" and status.adapter else None,
         finished_at=int(status.updated_s) if has_ended else None,
-        hyperparameters=_hyperparameters(spec),
+        hyperparameters=hyperparameters,
         metadata=metadata_of(spec),
-        method=Method(reinforcement=None if grader is None else Reinforcement(grader=grader)),
+        method=Method(reinforcement=None if grader is None else Reinforcement(grader=grader, hyperparameters=hyperparameters)),
         model=_model(status, _table(spec, "start")),
         organization_id=status.tenant,
         result_files=[result_id(status.task)] if has_ended and status.version else [],

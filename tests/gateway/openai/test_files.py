@@ -212,6 +212,8 @@ async def test_a_job_on_a_file_is_accepted_and_its_result_is_a_file(world: World
         )
         assert (created.training_file, created.validation_file) == (train.id, held_out.id)
         assert created.method and created.method.reinforcement and created.method.reinforcement.grader.model_dump() == CHECK
+        assert created.method.reinforcement.hyperparameters
+        assert created.method.reinforcement.hyperparameters.batch_size == created.hyperparameters.batch_size
         spec: Any = created.model_extra and created.model_extra["marlaas"]["spec"]
         assert spec["environment"] == spec["environment"] | {"name": f"file:{train.id}", "options": {"grader": CHECK}}
         assert (spec["steps"], spec["evaluation"]["prompts"]) == (6, 5)
