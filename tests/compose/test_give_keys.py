@@ -20,7 +20,7 @@ def test_running_task_continues_when_its_deployment_is_given_keys(deployment: De
     for service in deployment.services:
         lines = [line.split("| ", 1)[1] for line in deployment.logs(service).splitlines() if "| {" in line]
         assert "nats_password" in [line["event"] for line in log_events("\n".join(lines))], service
-    job = Job(deployment, tmp_path, "older", steps=60)
+    job = Job(deployment, tmp_path, "older", steps=120)
     job.advance(2)
 
     deployment.files = ("docker-compose.yml",)
