@@ -1,5 +1,6 @@
 """TLS of a connection to NATS: files with certificates, and a client that never goes on without TLS where it was asked for."""
 
+import asyncio
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,11 @@ class PlainServer(NatsError):
 
 
 class NatsClient(Client):
-    """nats-py's client. It alone would take `tls://` for `nats://` where the server, or who sits in between, offers no TLS."""
+    """nats-py's client, which needs two things more.
+
+    It alone would take `tls://` for `nats://` where the server, or who sits in between, offers no TLS. And where who waits for the answer
+    to a ping has gone, cancelled or out of patience, the answer would end its loop that reads, and with it the connection.
+    """
 
     def __init__(self, *, needs_tls: bool) -> None:
         super().__init__()
@@ -62,6 +67,11 @@ class NatsClient(Client):
         if (self._needs_tls or self._current_server.uri.scheme == "tls") and not self._server_info.get("tls_required"):
             raise PlainServer("the server offers no TLS")
         return super()._connect_command()
+
+    async def _process_pong(self) -> None:
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()  # in place of one that nobody waits for
+        await super()._process_pong()
 
 
 def tls_failure(error: Exception) -> str | None:

@@ -150,3 +150,22 @@ async def test_bucket_that_seems_empty_for_a_moment_is_reread(bus: Bus, monkeypa
     monkeypatch.setattr(KeyValue, "watchall", hasty)
     assert await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport) == [status]
     assert looks == 2
+
+
+async def test_who_stops_waiting_for_a_subscription_ends_no_connection(bus: Bus) -> None:
+    """As a client of HTTP does that goes while its events begin: the answer to nats-py's ping comes to nobody."""
+    for turns in range(30):
+
+        async def listen() -> None:
+            async with bus.requests.listening("events.nobody"):
+                await asyncio.sleep(60)
+
+        listening = asyncio.create_task(listen())
+        for _ in range(turns % 6):
+            await asyncio.sleep(0)
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+    async with asyncio.timeout(5):
+        await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
+        async with bus.requests.listening("events.nobody"):
+            pass
