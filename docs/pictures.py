@@ -18,7 +18,7 @@ CHROMIUM = shutil.which("chromium") or "chromium"
 STEPS = 60
 RUNNING = 0.6
 """Share of the steps after which the list is shown, while its tasks run."""
-VIEW = {"width": 1100, "height": 760}
+VIEW = {"width": 1280, "height": 760}
 SETTLE_S = 1.5
 """Seconds that charts take to be drawn."""
 
@@ -36,12 +36,12 @@ async def take(stack: Stack) -> None:
             await client.wait(task)
         await _picture(browser, f"{url}/tasks/{tasks[0]}", "task")
         await _picture(browser, f"{url}/timeline", "timeline", scheme="dark")
-        await _picture(browser, f"{url}/tasks/{tasks[0]}/samples", "samples")
+        await _picture(browser, f"{url}/tasks/{tasks[0]}/samples", "samples", height=1200)
         await browser.close()
 
 
-async def _picture(browser: Browser, address: str, name: str, *, scheme: str = "light") -> None:
-    page: Page = await browser.new_page(viewport=VIEW, color_scheme=scheme)  # type: ignore[arg-type]
+async def _picture(browser: Browser, address: str, name: str, *, scheme: str = "light", height: int = VIEW["height"]) -> None:
+    page: Page = await browser.new_page(viewport=VIEW | {"height": height}, color_scheme=scheme)  # type: ignore[arg-type]
     await page.goto(address, wait_until="load")
     await asyncio.sleep(SETTLE_S)
     await page.screenshot(path=str(IMAGES / f"dashboard-{name}.png"))

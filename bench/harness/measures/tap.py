@@ -7,6 +7,7 @@ A plain NATS subscription receives each message as JetStream stores it, so it ne
 decoded after the run, which keeps the tap cheap.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from common.messages import GroupContext, SampleTurns, TrajectoriesScored, Turns
 
 SUBJECTS = ("prompts.sample.>", "trajectories.turn.>", "trajectories.scored.>")
 
+DRAIN_S = 10.0
 Turn = tuple[str, int, int, int]
 """(task, group, member, turn)."""
 
@@ -48,7 +50,11 @@ async def overheard(url: str) -> AsyncGenerator[list[Heard]]:
         await client.flush()
         yield heard
     finally:
-        await client.drain()
+        try:
+            async with asyncio.timeout(DRAIN_S):  # seldom, on a busy machine, nats-py's never ends
+                await client.drain()
+        except TimeoutError:
+            await client.close()
 
 
 def sampled_spans(heard: Sequence[Heard]) -> list[SampledSpan]:
