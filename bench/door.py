@@ -24,9 +24,8 @@ from typing import Any
 import httpx
 
 from bench.harness import report
-from bench.harness.services import BenchError, local_stack, run_or_exit
-from bench.harness.tenants import owner
-from marlaas.stack.state_files import StackPlan
+from bench.harness.services import BenchError, local_stack, run_or_exit, without_engine
+from bench.harness.tenants import owner, until_known
 
 NAME = "door"
 TASK = {"pool": "tiny", "name": "sums", "steps": 1, "environment": {"name": "calculator"}}
@@ -36,7 +35,6 @@ RATE = 20
 """Requests of others a second."""
 RESERVED_FILES = 200
 OPENED_AT_ONCE = 200
-KEY_S = 60.0
 HEAD = (
     "POST /v1/tasks HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
 )
@@ -59,7 +57,7 @@ def measure(options: argparse.Namespace) -> None:
     connections = min(options.connections, hard - RESERVED_FILES)
     with (
         tempfile.TemporaryDirectory(prefix="marlaas-keys-") as folder,
-        local_stack(keys=Path(folder) / "keys", changed=_without_engine) as stack,
+        local_stack(keys=Path(folder) / "keys", changed=without_engine) as stack,
     ):
         if stack.gateway is None:
             raise BenchError("the stack has no gateway")
@@ -68,14 +66,10 @@ def measure(options: argparse.Namespace) -> None:
     report.write(NAME, {"machine": machine, "options": vars(options), "open_files": [soft, hard], **found})
 
 
-def _without_engine(plan: StackPlan) -> StackPlan:
-    return plan.model_copy(update={"services": [one for one in plan.services if one.name in ("scheduler", "gateway")]})
-
-
 async def _measured(url: str, own: str, foreign: str, options: argparse.Namespace, connections: int) -> dict[str, Any]:
     async with _client(url, own) as mine, _client(url, foreign) as theirs:
-        await _until_known(mine)
-        await _until_known(theirs)
+        await until_known(mine)
+        await until_known(theirs)
         task = (await mine.post("/v1/tasks", json=TASK)).json()["id"]
         strangers = await _strangers(theirs, task, options.requests)
         before = await _others(mine, options.seconds)
@@ -88,15 +82,6 @@ async def _measured(url: str, own: str, foreign: str, options: argparse.Namespac
 
 def _client(url: str, key: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_S)
-
-
-async def _until_known(door: httpx.AsyncClient) -> None:
-    """Until the gateway has been told of the key."""
-    deadline = time.monotonic() + KEY_S
-    while (await door.get("/v1/tasks")).status_code != 200:
-        if time.monotonic() > deadline:
-            raise BenchError("the gateway does not take the key")
-        await asyncio.sleep(0.2)
 
 
 async def _strangers(door: httpx.AsyncClient, task: str, requests: int) -> dict[str, Any]:

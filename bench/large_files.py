@@ -25,9 +25,9 @@ import psutil
 
 from bench.harness import report
 from bench.harness.measures import usage
-from bench.harness.services import BenchError, local_stack, run_or_exit
-from bench.harness.tenants import owner
-from marlaas.stack.state_files import Stack, StackPlan
+from bench.harness.services import BenchError, local_stack, run_or_exit, without_engine
+from bench.harness.tenants import owner, until_known
+from marlaas.stack.state_files import Stack
 
 NAME = "large-files"
 BOUNDARY = "part"
@@ -35,7 +35,6 @@ ROW = json.dumps({"messages": [{"role": "user", "content": "x" * 1000}], "refere
 ROWS_AT_ONCE = 200
 EVERY_S = 0.05
 IDLE_S = 3.0
-KEY_S = 60.0
 PROCESSED_S = 120.0
 
 
@@ -52,16 +51,12 @@ def measure(options: argparse.Namespace) -> None:
     machine = report.machine()
     with (
         tempfile.TemporaryDirectory(prefix="marlaas-keys-") as folder,
-        local_stack(keys=Path(folder) / "keys", changed=_without_engine) as stack,
+        local_stack(keys=Path(folder) / "keys", changed=without_engine) as stack,
     ):
         found = asyncio.run(_measured(stack, owner("acme", stack, Path(folder) / "keys"), options))
     result = {"machine": machine, "options": vars(options), **found}
     print(json.dumps(found, indent=1))
     print(f"written: {report.write(NAME, result, (*report.CODE, 'gateway_svc'))}")
-
-
-def _without_engine(plan: StackPlan) -> StackPlan:
-    return plan.model_copy(update={"services": [one for one in plan.services if one.name in ("scheduler", "gateway")]})
 
 
 async def _measured(stack: Stack, key: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -70,7 +65,7 @@ async def _measured(stack: Stack, key: str, options: argparse.Namespace) -> dict
         raise BenchError("the stack has no gateway")
     gateway = psutil.Process(identity.pid)
     async with httpx.AsyncClient(base_url=stack.gateway.url, headers={"Authorization": f"Bearer {key}"}, timeout=120) as door:
-        await _until_known(door)
+        await until_known(door)
         await asyncio.sleep(IDLE_S)
         idle, rows = _mib(gateway), list[dict[str, Any]]()
         for number in range(options.files):
@@ -86,15 +81,6 @@ async def _measured(stack: Stack, key: str, options: argparse.Namespace) -> dict
             row |= {"down_s": round(took, 2), "down_above_idle_mib": round(max(memory) - idle, 1), "same_digest": same}
             rows.append(row)
         return {"idle_mib": round(idle, 1), "files": rows}
-
-
-async def _until_known(door: httpx.AsyncClient) -> None:
-    """Until the gateway has been told of the key."""
-    deadline = time.monotonic() + KEY_S
-    while (await door.get("/v1/files")).status_code != 200:
-        if time.monotonic() > deadline:
-            raise BenchError("the gateway does not take the key")
-        await asyncio.sleep(0.2)
 
 
 async def _upload(door: httpx.AsyncClient, size: int, number: int) -> tuple[str, str, int]:

@@ -124,6 +124,11 @@ def local_stack(
             control.stop(data)
 
 
+def without_engine(plan: StackPlan) -> StackPlan:
+    """The plan with scheduler and gateway alone."""
+    return plan.model_copy(update={"services": [one for one in plan.services if one.name in ("scheduler", "gateway")]})
+
+
 def _with_samplers(plan: StackPlan, samplers: int) -> StackPlan:
     more = [
         service.model_copy(update={"name": (name := f"{service.name}-{number}"), "env": service.env | _own(plan.data, name)})

@@ -1,12 +1,18 @@
 """Tenants and HTTP keys of a benchmark's stack, made by the operator's commands."""
 
+import asyncio
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import httpx
 
 from bench.harness.services import BenchError
 from marlaas.stack.state_files import Stack
+
+KEY_S = 60.0
 
 
 def owner(tenant: str, stack: Stack, keys: Path) -> str:
@@ -15,6 +21,15 @@ def owner(tenant: str, stack: Stack, keys: Path) -> str:
     _marlaas("tenants", "create", tenant, *where)
     made = _marlaas("keys", "create", tenant, "web", "--role", "owner", "--http", *where)
     return re.findall(r"^mk-\S+$", made, re.MULTILINE)[0]
+
+
+async def until_known(door: httpx.AsyncClient) -> None:
+    """Until the gateway has been told of the client's key. Raises: BenchError when it is not in time."""
+    deadline = time.monotonic() + KEY_S
+    while (await door.get("/v1/tasks")).status_code != 200:
+        if time.monotonic() > deadline:
+            raise BenchError("the gateway does not take the key")
+        await asyncio.sleep(0.2)
 
 
 def _marlaas(*arguments: str) -> str:

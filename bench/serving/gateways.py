@@ -1,7 +1,7 @@
 """Clients of three gateways behind nginx with TLS, while each gateway is killed in turn.
 
 A hundred event streams go on with `Last-Event-ID`: each must have every event of its task once and in order. Fifty clients chat; what is
-cut is counted, and asked anew.
+cut is counted, and asked again.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ http {{
 }}
 """
 AGAIN_S = 0.2
-"""Pause of a client before it connects anew."""
+"""Pause of a client before it connects again."""
 BETWEEN_KILLS_S = 3.0
 TASK_S = 600.0
 ENDS = ("finished", "failed", "cancelled", "rejected")
@@ -106,7 +106,7 @@ async def _survived(serving: Serving, url: str, trusted: ssl.SSLContext, streams
 
 
 async def _follow(http: aiohttp.ClientSession, url: str, task_id: str) -> tuple[list[str], int]:
-    """Ids of a task's events until it has ended, and how often the client connected anew."""
+    """Ids of a task's events until it has ended, and how often the client reconnected."""
     ids, reconnections = list[str](), 0
     while True:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": ids[-1]} if ids else {})

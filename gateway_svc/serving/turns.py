@@ -35,12 +35,12 @@ class Turns:
         queue = self._queues.setdefault(place, FairQueue(self._at_once))
         queue.put(claimant, turn)
         self._grant(place)
-        has_begun = False
+        has_ended = False
 
         def end() -> None:
-            nonlocal has_begun
-            if not has_begun:
-                has_begun = True
+            nonlocal has_ended
+            if not has_ended:
+                has_ended = True
                 queue.done(claimant, 1.0)
                 self._grant(place)
 
