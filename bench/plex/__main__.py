@@ -10,7 +10,8 @@ from typing import Any
 from bench.harness import report
 from bench.plex import trace as traces
 from bench.plex.tasks import Run, simulate
-from scheduler_svc.decisions.accelerators.state import Budget, Policy, Rules
+from common.accelerators import Policy
+from scheduler_svc.decisions.accelerators.state import Budget, Rules
 
 NAMES = ("cells", "cluster", "histories", "speed")
 MEASURES = ("bench/plex", "scheduler_svc/decisions/accelerators", "scheduler_svc/decisions/sharing/fair_share.py")

@@ -9,21 +9,9 @@ from bench.plex.events import Events
 from bench.plex.executors import Moving, State
 from bench.plex.pieces import Operation, Predictions
 from bench.plex.trace import Executor, Task
+from common.accelerators import Function, Policy, Tier
 from scheduler_svc.decisions.accelerators import slicing
-from scheduler_svc.decisions.accelerators.state import (
-    Demand,
-    Drain,
-    FreezeCosts,
-    Function,
-    Holding,
-    Idle,
-    Keep,
-    Policy,
-    Quantiles,
-    Rules,
-    Switch,
-    Tier,
-)
+from scheduler_svc.decisions.accelerators.state import Demand, Drain, FreezeCosts, Holding, Idle, Keep, Quantiles, Rules, Switch
 
 EPSILON_S = 1e-9
 NEVER_S = float("inf")

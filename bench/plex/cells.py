@@ -14,8 +14,9 @@ from bench.harness.report import percentile
 from bench.plex.tasks import Run, simulate
 from bench.plex.trace import Trace
 from bench.plex.workloads import Cell, cell_rules, cell_trace
+from common.accelerators import Policy
 from scheduler_svc.decisions.accelerators.load import Profile, Worth, worth
-from scheduler_svc.decisions.accelerators.state import Policy, Rules
+from scheduler_svc.decisions.accelerators.state import Rules
 
 POOLS, TASKS, IDLE, SWITCH = (2, 3, 4), (1, 2, 4, 8), (0.3, 0.5, 0.7, 0.9), (0.01, 0.03, 0.1, 0.3, 1.0)
 SEEDS = (0, 1, 2)

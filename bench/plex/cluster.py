@@ -17,10 +17,11 @@ from bench.plex.events import Events
 from bench.plex.tasks import RunningTask
 from bench.plex.trace import ENVIRONMENT, Executor, Phase, Task
 from bench.plex.workloads import lognormal
+from common.accelerators import Function, Policy, Tier
 from scheduler_svc.decisions.accelerators.load import Profile
 from scheduler_svc.decisions.accelerators.moves import Rates, prior_s
 from scheduler_svc.decisions.accelerators.placement import Accelerator, PlacementPolicy, place
-from scheduler_svc.decisions.accelerators.state import Budget, Function, Policy, Rules, Tier
+from scheduler_svc.decisions.accelerators.state import Budget, Rules
 
 ACCELERATORS, JOBS = 64, 500
 SMALL_ACCELERATORS, SMALL_JOBS = 2, 8

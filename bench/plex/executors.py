@@ -6,8 +6,9 @@ from random import Random
 
 from bench.plex.pieces import Operation
 from bench.plex.trace import Executor
+from common.accelerators import Tier
 from scheduler_svc.decisions.accelerators.moves import NEWEST, Key, Moves, measured, prior_s
-from scheduler_svc.decisions.accelerators.state import Quantiles, Tier
+from scheduler_svc.decisions.accelerators.state import Quantiles
 
 
 @dataclass

@@ -16,7 +16,8 @@ from typing import Any
 from bench.plex.tasks import Run, simulate
 from bench.plex.trace import ENVIRONMENT, Executor, Phase, Task, Trace
 from bench.plex.workloads import Cell, cell_rules, cell_trace, lognormal, pool_executors
-from scheduler_svc.decisions.accelerators.state import Budget, Function, Rules, Tier
+from common.accelerators import Function, Tier
+from scheduler_svc.decisions.accelerators.state import Budget, Rules
 
 HISTORIES, SMALL_HISTORIES = 10_000, 5
 REPEATED = 50

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bench.plex.trace import Task
+from common.accelerators import Function
 from scheduler_svc.decisions.accelerators.prediction import MIN_S, Estimate, Latencies, OpenStep, Piece, expected, gap
-from scheduler_svc.decisions.accelerators.state import Function, Quantiles
+from scheduler_svc.decisions.accelerators.state import Quantiles
 
 REMEMBERED = 32
 """Newest environment times of a task that predictions use."""

@@ -6,10 +6,11 @@ from typing import Any
 
 from bench.harness import report
 from bench.plex.workloads import SAMPLER_BYTES, TRAINER_BYTES
+from common.accelerators import Function, Tier
 from scheduler_svc.decisions.accelerators.moves import Moves
 from scheduler_svc.decisions.accelerators.prediction import Estimate, Latencies, OpenStep, Piece, expected, gap
 from scheduler_svc.decisions.accelerators.slicing import next_slice
-from scheduler_svc.decisions.accelerators.state import Budget, Claim, Demand, Function, Holding, Quantiles, Rules, Tier
+from scheduler_svc.decisions.accelerators.state import Budget, Claim, Demand, Holding, Quantiles, Rules
 
 POOLS, TASKS, TENANTS = 64, 1000, 50
 REPEATS, SMALL_REPEATS = 400, 5

@@ -8,7 +8,8 @@ from bench.plex.accelerator import SharedAccelerator
 from bench.plex.events import Events
 from bench.plex.pieces import Operation
 from bench.plex.trace import ENVIRONMENT, Task, Trace
-from scheduler_svc.decisions.accelerators.state import Function, Rules, Tier
+from common.accelerators import Function, Tier
+from scheduler_svc.decisions.accelerators.state import Rules
 
 
 @dataclass

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scheduler_svc.decisions.accelerators.state import Function, Tier
+from common.accelerators import Function, Tier
 
 ENVIRONMENT = "environment"
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from random import Random
 
 from bench.plex.trace import ENVIRONMENT, Executor, Phase, Task, Trace
-from scheduler_svc.decisions.accelerators.state import Budget, Function, Rules, Tier
+from common.accelerators import Function, Tier
+from scheduler_svc.decisions.accelerators.state import Budget, Rules
 
 GENERATE_S, TRAIN_S = 2.0, 1.0
 """Mean seconds of a step's sampling and of its training."""

@@ -12,8 +12,9 @@ from bench.plex.histories import play, random_history, shares, violations
 from bench.plex.tasks import simulate
 from bench.plex.trace import ENVIRONMENT, Executor, Task, Trace
 from bench.plex.workloads import Cell, cell_rules, cell_trace
+from common.accelerators import Function, Policy, Tier
 from scheduler_svc.decisions.accelerators import slicing
-from scheduler_svc.decisions.accelerators.state import Budget, Function, Policy, Rules, Tier
+from scheduler_svc.decisions.accelerators.state import Budget, Rules
 
 MOVES = {(Tier.HOST, Tier.DEVICE): (1.0,), (Tier.DEVICE, Tier.HOST): (0.5,)}
 TRAIN, GENERATE = Function.TRAIN, Function.GENERATE

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from scheduler_svc.decisions.accelerators.state import Quantiles, Tier
+from common.accelerators import Tier
+from scheduler_svc.decisions.accelerators.state import Quantiles
 
 NEWEST = 100
 """Number of newest measurements of a move that count."""

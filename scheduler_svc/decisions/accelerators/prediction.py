@@ -5,7 +5,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler_svc.decisions.accelerators.state import Function, Quantiles
+from common.accelerators import Function
+from scheduler_svc.decisions.accelerators.state import Quantiles
 
 SMOOTHING = 0.2
 """Weight of the newest observation in an estimate's exponentially weighted means."""

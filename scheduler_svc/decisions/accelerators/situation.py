@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from common.accelerators import Tier
 from scheduler_svc.decisions.accelerators.moves import Moves
-from scheduler_svc.decisions.accelerators.state import Demand, Holding, Park, Reason, Rules, Switch, Tier
+from scheduler_svc.decisions.accelerators.state import Demand, Holding, Park, Reason, Rules, Switch
 from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
 
 

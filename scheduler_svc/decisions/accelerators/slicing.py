@@ -22,6 +22,7 @@ highest response ratio next is from Brinch Hansen, 1971. A wait of at most half 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from common.accelerators import Policy
 from scheduler_svc.decisions.accelerators import baselines
 from scheduler_svc.decisions.accelerators.moves import Moves
 from scheduler_svc.decisions.accelerators.situation import Candidate, Situation, situation
@@ -33,7 +34,6 @@ from scheduler_svc.decisions.accelerators.state import (
     Holding,
     Idle,
     Keep,
-    Policy,
     Quantiles,
     Reason,
     Rules,

@@ -3,46 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-
-class Function(StrEnum):
-    GENERATE = "generate"
-    TRAIN = "train"
-    SCORE = "score"
-
-    @property
-    def is_interruptible(self) -> bool:
-        """Whether an operation may be frozen and continued later: requests to a sampler; neither a step nor a scoring pass."""
-        return self is Function.GENERATE
-
-
-class Tier(StrEnum):
-    """Where an executor's state is, from the nearest to the deepest."""
-
-    DEVICE = "device"
-    """On the device; paused, unless its executor holds the accelerator."""
-    HOST = "host"
-    """In host memory; a sampler's KV cache is dropped."""
-    DISK = "disk"
-    """Dropped, and read again from the model's folder and checkpoints."""
-    NONE = "none"
-    """Engine closed, process alive."""
-    OFF = "off"
-    """No process."""
-
-    @property
-    def depth(self) -> int:
-        return DEPTHS[self]
-
-
-DEPTHS = {tier: depth for depth, tier in enumerate(Tier)}
-
-
-class Policy(StrEnum):
-    RATIO = "ratio"
-    """Response ratio with switch cost (`slicing.py`)."""
-    FCFS = "fcfs"
-    ROUND_ROBIN = "round-robin"
-    STATIC = "static"
+from common.accelerators import Function, Policy, Tier
 
 
 class Reason(StrEnum):

@@ -7,8 +7,9 @@ those leave that are needed last, and each goes to the allowed tier from which i
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from common.accelerators import Tier
 from scheduler_svc.decisions.accelerators.moves import Moves
-from scheduler_svc.decisions.accelerators.state import Budget, Demand, Park, Tier
+from scheduler_svc.decisions.accelerators.state import Budget, Demand, Park
 
 NEVER_S = float("inf")
 

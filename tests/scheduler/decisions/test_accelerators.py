@@ -7,16 +7,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from common.accelerators import Function, Tier
 from scheduler_svc.decisions.accelerators.moves import Moves, Rates, measured, prior_s
 from scheduler_svc.decisions.accelerators.prediction import Estimate, Latencies, OpenStep, Piece, expected, gap
 from scheduler_svc.decisions.accelerators.slice_shares import slice_shares
-from scheduler_svc.decisions.accelerators.state import (
-    Budget,
-    Demand,
-    Function,
-    Park,
-    Tier,
-)
+from scheduler_svc.decisions.accelerators.state import Budget, Demand, Park
 from scheduler_svc.decisions.accelerators.tiers import Forecast, Residents, prefetch, where_to_park
 from tests.scheduler.decisions.accelerators import RULES, demand, idle, moves
 

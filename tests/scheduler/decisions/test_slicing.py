@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from common.accelerators import Function, Policy, Tier
 from scheduler_svc.decisions.accelerators.moves import Moves
 from scheduler_svc.decisions.accelerators.slicing import next_slice, park_mode
 from scheduler_svc.decisions.accelerators.state import (
@@ -15,16 +16,13 @@ from scheduler_svc.decisions.accelerators.state import (
     Drain,
     Freeze,
     FreezeCosts,
-    Function,
     Holding,
     Idle,
     Keep,
-    Policy,
     Quantiles,
     Reason,
     Rules,
     Switch,
-    Tier,
 )
 from tests.scheduler.decisions.accelerators import NEVER_S, RULES, SWITCH_S, demand, holding, idle, moves
 
