@@ -6,7 +6,7 @@ from typing import Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from common.pools import Pool
+from common.pools import Accelerator, Pool
 from common.runtime.settings import SERVICES, Settings, describe
 from common.spec import DEFAULTS_BY_LOSS, Algorithm, Section, TaskSpec
 from docs import interface, schemas, subjects
@@ -40,7 +40,8 @@ def task_file() -> str:
         if _is_section(field):
             lines += ["", f"[{name}]", *_doc(field.annotation), *_fields(field.annotation, sections=True), *_tables(name, field.annotation)]
     lines += ["```", "", "## Pools", "", "What a deployment offers is `pools.toml`, one table a pool:", "", "```toml", "[tiny]"]
-    return "\n".join([*lines, *_fields(Pool, sections=True), "```", ""])
+    lines += [*_fields(Pool, sections=True), "```", "", "and one a [shared accelerator](pools.md):", "", "```toml", "[accelerator.a]"]
+    return "\n".join([*lines, *_fields(Accelerator, sections=True), "```", ""])
 
 
 def settings() -> str:

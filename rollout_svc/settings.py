@@ -4,7 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from common.runtime.settings import Cores, Settings
+from common.formats.cores import Cores
+from common.runtime.settings import Settings
 
 
 class RolloutSettings(Settings):

@@ -1,7 +1,9 @@
 """Accelerators that several pools share: the words, and what executors and the scheduler agree on (docs/pools.md).
 
-words.py     functions, tiers, states and policies
+words.py        functions, tiers, states and policies
+executable.py   what a sampler or trainer does with its state: the seam to leases
 """
 
 # pyright: reportUnusedImport=false
+from common.accelerators.executable import Executable, Load, NoMemory, Served, WrongState
 from common.accelerators.words import ExecutorState, Function, Policy, Tier, executor_name

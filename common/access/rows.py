@@ -90,6 +90,11 @@ def inspects(stream: str) -> Row:
     return Row(Use.INSPECT, stream, publish=(f"{API}.STREAM.INFO.{stream}",))
 
 
+def inspects_consumer(consumer: Consumer) -> Row:
+    """Read how many messages wait for a consumer."""
+    return Row(Use.INSPECT, consumer.name, publish=(f"{API}.CONSUMER.INFO.{consumer.stream}.{consumer.name}",))
+
+
 def declares(stream: str) -> Row:
     return Row(Use.DECLARE, stream, publish=(f"{API}.STREAM.CREATE.{stream}", f"{API}.STREAM.UPDATE.{stream}"))
 

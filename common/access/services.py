@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common import streams
+from common.accelerators import executor_name
 from common.access import rows
 from common.access.rows import Permissions, Row
 from common.messages import FILE_FAMILY, OWN_FAMILY
@@ -32,6 +33,7 @@ SCHEDULER_CONSUMERS = (
     streams.SCHEDULER_SCORED,
     streams.SCHEDULER_WEIGHTS,
     streams.SCHEDULER_SERVED,
+    streams.SCHEDULER_LEASES,
     streams.SCHEDULER_FAILED,
 )
 CLOCK = rows.inspects(streams.JOBS.name)
@@ -47,19 +49,19 @@ def scheduler(_: Deployment) -> list[Row]:
     found += [rows.recreates(stream.name) for stream in (*streams.IN_FLIGHT, streams.WEIGHTS)]
     for consumer in SCHEDULER_CONSUMERS:
         found += rows.consumes(consumer)
-        info = f"{rows.API}.CONSUMER.INFO.{consumer.stream}.{consumer.name}"
-        found.append(Row(rows.Use.INSPECT, consumer.name, publish=(info,)))
+        found.append(rows.inspects_consumer(consumer))
     found += rows.consumes_all(streams.JOBS.name, streams.scheduler_jobs("<tenant>"), streams.NAMELESS_JOBS)
     found.append(rows.subscribes(streams.STORED_JOBS))
     found.append(rows.forgets(streams.JOBS.name, streams.ALL_JOBS))
     for each in streams.BUCKETS:
         found += rows.watches(each.name)
     found += rows.fetches_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)
+    found.append(rows.subscribes(streams.executor_now("*", "*")))
     return [*found, rows.follows(streams.EVENTS.name), rows.subscribes("ask.*.*")]
 
 
 def env(deployment: Deployment) -> list[Row]:
-    found = [CLOCK, *rows.watches(streams.TASKS_BUCKET), *_reports("env")]
+    found = [CLOCK, *rows.watches(streams.TASKS_BUCKET), *rows.watches(streams.CLOCKS_BUCKET), *_reports("env")]
     for family in deployment.families:
         for consumer in (streams.env_checks(family), streams.env_opens(family), streams.env_turns(family)):
             found += rows.consumes(consumer)
@@ -73,9 +75,10 @@ def env(deployment: Deployment) -> list[Row]:
 
 def rollout(deployment: Deployment) -> list[Row]:
     found = [CLOCK, *rows.watches(streams.TASKS_BUCKET), *_reports("rollout"), rows.follows(streams.WEIGHTS.name)]
-    found += rows.watches(streams.ALIASES_BUCKET)
+    found += rows.watches(streams.ALIASES_BUCKET) + rows.watches(streams.CLOCKS_BUCKET)
     for pool in deployment.pools:
-        found += [*rows.consumes(streams.rollout_samples(pool)), *rows.consumes(streams.rollout_serves(pool))]
+        consumers = (streams.rollout_samples(pool), streams.rollout_serves(pool))
+        found += [row for consumer in consumers for row in rows.consumes(consumer)] + _leases("rollout", pool, *consumers)
     found += rows.publishes(*(streams.turn(family, "*", "*") for family in deployment.families), streams.replies("*"))
     found += [rows.subscribes(streams.cancels("*")), *rows.watches(streams.REPLICAS_BUCKET)]
     return found + rows.fetches_blobs(streams.BLOBS_BUCKET)
@@ -85,7 +88,7 @@ def trainer(deployment: Deployment) -> list[Row]:
     found = [CLOCK, *rows.looks_up(streams.TASKS_BUCKET), *rows.watches(streams.REPLICAS_BUCKET), *_reports("trainer")]
     found += [rows.reads(streams.SCORED.name), rows.reads(streams.WEIGHTS.name)]
     for pool in deployment.pools:
-        found += rows.consumes(streams.trainer_batches(pool))
+        found += rows.consumes(streams.trainer_batches(pool)) + _leases("trainer", pool, streams.trainer_batches(pool))
         found += rows.publishes(streams.weight_updated(pool, "*"), streams.samples(pool, "*", "*"))
     return found + rows.fetches_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)
 
@@ -111,6 +114,14 @@ def _reports(service: str) -> list[Row]:
     """Keep the entry of a replica."""
     name = streams.REPLICAS_BUCKET
     return [rows.inspects(rows.bucket(name)), *rows.publishes(streams.value_subject(name, f"{service}.*"))]
+
+
+def _leases(service: str, pool: str, *consumers: streams.Consumer) -> list[Row]:
+    """Follow the orders to an executor, hold its lease, and look at how much waits in its queues."""
+    name, bucket = executor_name(service, pool), streams.LEASES_BUCKET
+    found = rows.publishes(streams.lease_done("*", name), streams.executor_now("*", name), streams.value_subject(bucket, "*"))
+    found += [rows.follows(streams.LEASES.name), *rows.looks_up(bucket)]
+    return found + [rows.inspects_consumer(consumer) for consumer in consumers]
 
 
 SERVICES: dict[str, Callable[[Deployment], list[Row]]] = {

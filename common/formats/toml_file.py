@@ -1,11 +1,13 @@
 """TOML files whose tables have one type: pools, hosted environments, tool servers."""
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+K = TypeVar("K", bound=str)
 T = TypeVar("T")
 
 
@@ -13,10 +15,14 @@ class TomlFileError(Exception):
     """A predicate without the file's name ("is not UTF-8 (…)"), because users of a service must not see its paths."""
 
 
-def read_tables(path: Path, tables: TypeAdapter[dict[str, T]]) -> dict[str, T]:
-    """The tables of `path` by name. Raises: TomlFileError, with the wrong field where the content is wrong."""
+def read_tables(path: Path, tables: TypeAdapter[dict[K, T]], *, only: Sequence[str] = (), without: Sequence[str] = ()) -> dict[K, T]:
+    """The tables of `path` by name; `only`, `without`: names that are read alone, or left out.
+
+    Raises: TomlFileError, with the wrong field where the content is wrong.
+    """
     try:
-        return tables.validate_python(tomllib.loads(path.read_text(encoding="utf-8")))
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tables.validate_python({name: one for name, one in found.items() if (not only or name in only) and name not in without})
     except FileNotFoundError:
         raise TomlFileError("does not exist") from None
     except OSError as error:

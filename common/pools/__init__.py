@@ -1,6 +1,8 @@
-"""The base models that a deployment offers: their description, the memory that their training takes, and their files."""
+"""The base models that a deployment offers: their description, the accelerators that they share, the memory that their training takes, and
+their files."""
 
 # pyright: reportUnusedImport=false
+from common.pools.accelerators import Accelerator, Accelerators, Place, places, read_accelerators
 from common.pools.pool import (
     ALL_LAYERS,
     MaxRank,

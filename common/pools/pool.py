@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
+from common.accelerators import Tier
 from common.errors import Fatal, Reject
 from common.formats.toml_file import TomlFileError, read_tables
 from common.pools.memory import MemoryEstimate, ModelShape, train_memory
@@ -83,11 +84,36 @@ class Pool(BaseModel):
     serving: Serving | None = None
     """Table `[NAME.serving]`. None: this pool's versions are trained, and not served. The engine is made for the sum of both kinds."""
 
+    on: Name | None = None
+    """Shared accelerator (`[accelerator.NAME]`) of the pool's sampler and trainer. None: they have their own, for ever."""
+    generate_on: tuple[Name, ...] = ()
+    """Shared accelerators of the pool's samplers, one of which is on each; empty: as `on`."""
+    train_on: tuple[Name, ...] = ()
+    """The same of its trainers."""
+    parked: Literal["auto", "device", "host", "disk", "none"] = "auto"
+    """Deepest tier to which its state is moved while other pools use the accelerator; `auto`: `disk`."""
+    serve_parked: bool = False
+    """Whether a pool on a shared accelerator is served: a request waits for a slice, and is refused where none can begin in time."""
+
     profile: Profile | None = None
     """Defaults of the pool's tasks by the size of the base model: `small` below 0.6 billion parameters, `1b` below 4, `8b` from 4 on.
     None: the built-in ones, which are for models of a few million."""
     defaults: dict[str, JsonValue] = {}
     """Defaults of the pool's tasks: keys and tables of a task file. They precede those of the profile."""
+
+    @property
+    def samplers_on(self) -> tuple[str, ...]:
+        """Shared accelerators of its samplers; empty: they have their own."""
+        return self.generate_on or ((self.on,) if self.on is not None else ())
+
+    @property
+    def trainers_on(self) -> tuple[str, ...]:
+        return self.train_on or ((self.on,) if self.on is not None else ())
+
+    @property
+    def deepest_tier(self) -> Tier:
+        """Deepest tier in which it may be parked."""
+        return Tier.DISK if self.parked == "auto" else Tier(self.parked)
 
     def layers(self, name: str) -> list[Layer]:
         """Values for what a task of this pool leaves out. `name`: the pool's."""
@@ -130,7 +156,7 @@ def read_pools(path: Path) -> Pools:
     Raises: Fatal, naming the file and the wrong field, or the file or folder that cannot be read.
     """
     try:
-        pools = read_tables(path, _ADAPTER)
+        pools = read_tables(path, _ADAPTER, without=("accelerator",))
     except TomlFileError as error:
         raise Fatal(f"pools file {path} {error}; correct it, or set MARLAAS_POOLS_FILE") from None
     for name, pool in pools.items():

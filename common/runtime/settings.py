@@ -8,27 +8,15 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import ClassVar, Self
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from common.errors import Fatal
 from common.resilience import crashpoints
 
 SERVICES = ("SCHEDULER", "ENV", "ROLLOUT", "TRAINER", "GATEWAY")
-
-
-def _core_list(value: object) -> object:
-    """`0,2-3` or `[0, 2, 3]`."""
-    if not isinstance(value, str) or value.strip().startswith("["):
-        return value
-    ranges = [part.partition("-") for part in value.replace(" ", "").split(",") if part]
-    return [core for first, _, last in ranges for core in range(int(first), int(last or first) + 1)]
-
-
-Cores = Annotated[tuple[int, ...], BeforeValidator(_core_list)]
-"""Processor cores, written as `0,2-3`."""
 
 
 class Settings(BaseSettings):

@@ -16,6 +16,9 @@
     samples.<pool>.<task>.<version>                   trainer → scheduler         limits: last 50 steps of a task
     events.<tenant>.<task>                            scheduler → clients                            last 10 000 per task
     served.<task>.<request>                           gateway → scheduler         work queue
+    leases.order.<accelerator>.<executor>             scheduler → rollout, trainer                   last 64, of which the newest counts
+    leases.done.<accelerator>.<executor>              rollout, trainer → scheduler                   last 64
+    leases.now.<accelerator>.<executor>               rollout, trainer → scheduler none: lost without a listener
     failed.<stage>.<task>                             bus → scheduler             limits, for people to read
     ask.<tenant>.<verb>                               clients → scheduler         none: request and reply
     replies.<gateway>                                 rollout → gateway           none: lost without a listener
@@ -37,6 +40,7 @@ from common.streams.consumers import (
     NAMELESS_JOBS,
     SCHEDULER_CHECKED,
     SCHEDULER_FAILED,
+    SCHEDULER_LEASES,
     SCHEDULER_PACKAGES,
     SCHEDULER_SCORED,
     SCHEDULER_SERVED,
@@ -60,6 +64,8 @@ from common.streams.stores import (
     BETWEEN_SERVICES,
     BLOBS_BUCKET,
     BUCKETS,
+    CLOCKS,
+    CLOCKS_BUCKET,
     DAY_S,
     EVENTS,
     FAILED,
@@ -71,6 +77,10 @@ from common.streams.stores import (
     IN_FLIGHT,
     JOBS,
     KIND_HEADER,
+    LEASE_HOLDERS,
+    LEASE_TTL_S,
+    LEASES,
+    LEASES_BUCKET,
     MAX_WAITING_JOBS,
     MIN_BUCKET_BYTES,
     MIN_STREAM_BYTES,
@@ -115,7 +125,10 @@ from common.streams.subjects import (
     delete_tenant,
     delete_webhook,
     events,
+    executor_now,
     failed,
+    lease_done,
+    lease_order,
     open_group,
     package_checked,
     preview,

@@ -16,6 +16,10 @@ HTTP_USE_BUCKET = "http-use"
 HTTP_USE_TTL_S = 120.0
 """More than the minute that limits look back over."""
 ALIASES_BUCKET = "aliases"
+LEASES_BUCKET = "leases"
+LEASE_TTL_S = 15.0
+"""Seconds after which a lease that is not renewed is free."""
+CLOCKS_BUCKET = "pools"
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,18 @@ FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_
 REQUESTS = Stream("REQUESTS", ("prompts.serve.>", "filling.REQUESTS"), max_age_s=600.0, share=0.03)
 """Requests to versions, of all gateways together: more are refused, and none takes room from training. Nobody waits for one as long."""
 SERVED = Stream("SERVED", ("served.>",), max_age_s=3 * DAY_S, share=0.02)
-STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, REQUESTS, SERVED, SAMPLES)
+LEASES = Stream("LEASES", ("leases.order.>", "leases.done.>"), retention="limits", max_per_subject=64, max_age_s=DAY_S, share=0.005)
+"""Orders to executors of shared accelerators, of which the last counts, and what became of them."""
+STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, REQUESTS, SERVED, SAMPLES, LEASES)
 REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
 TASKS = Bucket(TASKS_BUCKET, share=0.035)
 HISTORY = Bucket(HISTORY_BUCKET, share=0.005)
 HTTP_KEYS = Bucket(HTTP_KEYS_BUCKET, share=0.005)
 HTTP_USE = Bucket(HTTP_USE_BUCKET, share=0.005, ttl_s=HTTP_USE_TTL_S)
 ALIASES = Bucket(ALIASES_BUCKET, share=0.005)
-BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS, HTTP_USE, ALIASES)
+LEASE_HOLDERS = Bucket(LEASES_BUCKET, share=0.005, ttl_s=LEASE_TTL_S)
+CLOCKS = Bucket(CLOCKS_BUCKET, share=0.005)
+BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS, HTTP_USE, ALIASES, LEASE_HOLDERS, CLOCKS)
 MIN_STREAM_BYTES = 32 * 1024 * 1024
 """Lowest bound of a stream: four of the largest messages."""
 MIN_BUCKET_BYTES = 8 * 1024 * 1024

@@ -163,6 +163,18 @@ def failed(stage: str, task: str) -> str:
     return f"failed.{stage}.{task}"
 
 
+def lease_order(accelerator: str, executor: str) -> str:
+    return f"leases.order.{accelerator}.{executor}"
+
+
+def lease_done(accelerator: str, executor: str) -> str:
+    return f"leases.done.{accelerator}.{executor}"
+
+
+def executor_now(accelerator: str, executor: str) -> str:
+    return f"leases.now.{accelerator}.{executor}"
+
+
 ASKS = "ask.*.*"
 ASK_QUEUE = "scheduler"
 """Queue group of the scheduler's replicas: one of them answers."""

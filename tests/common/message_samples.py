@@ -5,6 +5,7 @@ from decimal import Decimal
 
 from bench.harness.load.groups import group_context
 from common import messages
+from common.accelerators import Tier
 from common.messages import (
     BlobRef,
     Canary,
@@ -209,4 +210,22 @@ SAMPLES += [
     messages.AskSamples(task="a", step=1),
     messages.SamplesAnswer(task="a", steps=[1], samples=KEPT),
     messages.TextsRequest(request="r", gateway="g-1", pool="p", ids=bytes(8), answer_by_s=1.0),
+]
+
+
+LEASE = {"accelerator": "a", "executor": "rollout-p", "pool": "p", "replica": "r", "epoch": 3}
+SAMPLES += [
+    messages.LeaseOrder(accelerator="a", executor="rollout-p", epoch=3, wake=False, tier=Tier.DISK, drain_s=None),
+    messages.LeaseDone.model_validate(
+        LEASE
+        | {"state": "parked", "from_tier": "device", "tier": "disk", "move_s": 0.5, "at_s": 1.5, "device_bytes": 9, "host_bytes": 4}
+        | {"freed_bytes": 8, "served": {"a": 2}, "busy_ms": 7, "pieces": 1, "failure": "f"}
+    ),
+    messages.ExecutorReport.model_validate(
+        LEASE
+        | {"state": "awake", "tier": "device", "device_bytes": 9, "host_bytes": 4, "running": "generate", "begun": 2, "left_s": 0.5}
+        | {"ready": 1, "ready_since_s": 1.0, "piece_s": 0.25, "pieces": 5, "at_s": 1.5}
+    ),
+    messages.Lease(executor="rollout-p", replica="r", epoch=3, renewed_s=1.5),
+    messages.PoolClock(parked_s=2.5, parked_since_s=1.0),
 ]

@@ -61,6 +61,7 @@ FREE = {
     "template",
     "logit_bias",
     "metadata",
+    "served",
 }
 """Fields whose keys are anybody's; `spec` of a job and `detail` of the audit are others."""
 

@@ -35,6 +35,7 @@ def example_arguments(function: object) -> list[object]:
         "family": "own",
         "group": 1,
         "verb": "cancel",
+        "executor": "trainer-tiny",
         "bucket": "tasks",
         "stage": "settle",
         "tenant": "<tenant>",
@@ -109,25 +110,32 @@ def test_services_share_nothing_but_what_both_are_told() -> None:
     shared = {subject for subject, names in writers.items() if len(names) > 1}
     assert {subject for subject in shared if not subject.startswith(("$JS.API.STREAM.INFO.", "$JS.API.DIRECT.GET."))} == {
         "$JS.API.CONSUMER.CREATE.KV_aliases",
+        "$JS.API.CONSUMER.CREATE.KV_pools",
         "$JS.API.CONSUMER.CREATE.KV_replicas",
         "$JS.API.CONSUMER.CREATE.KV_tasks",
+        "$JS.API.CONSUMER.CREATE.LEASES",
         "$JS.API.CONSUMER.CREATE.OBJ_blobs",
         "$JS.API.CONSUMER.INFO.KV_aliases.*",
+        "$JS.API.CONSUMER.INFO.KV_pools.*",
         "$JS.API.CONSUMER.INFO.KV_replicas.*",
         "$JS.API.CONSUMER.INFO.KV_tasks.*",
+        "$JS.API.CONSUMER.INFO.LEASES.*",
         "$JS.API.CONSUMER.INFO.OBJ_blobs.*",
         "$JS.API.STREAM.MSG.GET.KV_aliases",
+        "$JS.API.STREAM.MSG.GET.KV_leases",
+        "$JS.API.STREAM.MSG.GET.KV_pools",
         "$JS.API.STREAM.MSG.GET.KV_replicas",
         "$JS.API.STREAM.MSG.GET.KV_tasks",
         "$JS.API.STREAM.MSG.GET.OBJ_blobs",
         "$JS.API.STREAM.NAMES",
+        "$KV.leases.*",
     }
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_service_hears_its_own_replies_only(service: str) -> None:
     heard = set(service_permissions(service, DEPLOYMENT).subscribe)
-    assert heard - {"ask.*.*", "stored.jobs.>", "events.>", "replies.*", "cancels.*"} == {f"_INBOX.{service}.>"}
+    assert heard - {"ask.*.*", "stored.jobs.>", "events.>", "replies.*", "cancels.*", "leases.now.*.*"} == {f"_INBOX.{service}.>"}
     assert ("replies.*" in heard) == (service == "gateway")
     assert ("cancels.*" in heard) == (service == "rollout")
     assert ("events.>" in heard) == (service == "operator")

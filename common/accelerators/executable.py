@@ -1,0 +1,79 @@
+"""What an executor's process can do with its state: the seam between leases and a sampler or trainer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from common.accelerators.words import Function, Tier
+from common.errors import MarlaasError
+
+
+class NoMemory(MarlaasError):
+    """The device or the host has no memory for the state that was to move. The state is where it was, or deeper."""
+
+
+class WrongState(MarlaasError):
+    """What woke up computes other numbers than before it was parked; nothing was computed with it for any task."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What an executor did since the last call of `taken`."""
+
+    by_task: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Sampled tokens, or milliseconds of steps, by task."""
+    busy_s: float = 0.0
+    """Seconds in which at least one operation was in progress."""
+    pieces: int = 0
+    """Operations that ended: messages answered, or steps taken."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Work of an executor at one moment."""
+
+    running: Function | None = None
+    """Function of the operation in progress; None where nothing runs."""
+    begun: int = 0
+    """Operations begun and not ended, frozen ones included."""
+    left_s: float | None = None
+    """Expected seconds until they have ended; None where nothing is begun, or nothing is known."""
+
+
+class Executable(Protocol):
+    """A sampler or trainer whose state moves between tiers. One call at a time; all may take seconds."""
+
+    @property
+    def tier(self) -> Tier:
+        """Where its state is now."""
+        ...
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes that it needs on the device while awake; known before its first wake, at least as an estimate."""
+        ...
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes that it needs in host memory in the tier `host`."""
+        ...
+
+    @property
+    def load(self) -> Load: ...
+
+    async def wake(self) -> None:
+        """State to the device, checked; then frozen operations continue and messages are taken.
+
+        Raises: NoMemory; WrongState when a canary disagrees; Fatal when the device broke.
+        """
+        ...
+
+    async def park(self, tier: Tier, drain_s: float | None) -> None:
+        """Take no message any more; let what runs end for up to `drain_s` seconds (None: for as long as it takes), freeze the rest where
+        that is possible and wait for it where it is not; then move the state to `tier`. What was received and not begun is handed back.
+        """
+        ...
+
+    def taken(self) -> Served:
+        """What was done since the last call."""
+        ...
