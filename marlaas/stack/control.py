@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.access.folder import credentials_path
-from common.pools import Pools, read_pools
+from common.pools import Accelerators, Pools, read_accelerators, read_pools
 from marlaas import needs
-from marlaas.stack import database_folder, gateways, os_processes, placement, servers
+from marlaas.stack import database_folder, executors, gateways, os_processes, placement, servers
 from marlaas.stack.keys import folder_of, installed_families
-from marlaas.stack.placement import Share
 from marlaas.stack.state_files import (
     MARK,
     Component,
@@ -64,6 +63,7 @@ def make_plan(
     before = read_stack(data)
     keys = folder_of(data, given=keys.resolve() if keys else None, last=keys_of_last_run(data), without=without_keys)
     pools = read_pools(pools_file)
+    accelerators = read_accelerators(pools_file, pools)
     nats_port = nats_port or (before.nats_port if before else servers.lasting_port())
     postgres_port = postgres_port or (before.postgres_port if before else servers.lasting_port())
     gateway_port = gateway_port or (before.gateway.port if before and before.gateway else servers.lasting_port())
@@ -93,7 +93,7 @@ def make_plan(
         prepare_env={**(settings or {})} | common | database | owner | {"MARLAAS_DATA_DIR": str(data / "cache" / "migrations")},
         services=[
             service.model_copy(update={"env": {**service.env, **_key_env(keys, service.name), **(settings or {})}})
-            for service in [*_services(data, common, database, pools), _gateway(data, common, gateway)]
+            for service in [*_services(data, common, database, pools, accelerators), _gateway(data, common, gateway)]
         ],
     )
 
@@ -117,11 +117,10 @@ def _key_env(keys: Path | None, service: str) -> dict[str, str]:
     return {"MARLAAS_NATS_CREDS": str(credentials_path(keys, service.partition("-")[0]))} if keys else {}
 
 
-def _services(data: Path, common: dict[str, str], database: dict[str, str], pools: Pools) -> list[Service]:
+def _services(data: Path, common: dict[str, str], database: dict[str, str], pools: Pools, accelerators: Accelerators) -> list[Service]:
     found = [_service(data, "scheduler", "scheduler_svc", common | database), _service(data, "env", "env_svc", common | _env_env())]
-    for pool, share in zip(pools, placement.shares(placement.this_machine(), len(pools)), strict=True):
-        found.append(_service(data, f"rollout-{pool}", "rollout_svc", common | _rollout_env(pool, share)))
-        found.append(_service(data, f"trainer-{pool}", "trainer_svc", common | _trainer_env(pool, share)))
+    for each in executors.processes(data, pools, accelerators, placement.this_machine()):
+        found.append(_service(data, each.name, f"{each.service}_svc", common | each.env))
     return found
 
 
@@ -139,23 +138,6 @@ def _env_env() -> dict[str, str]:
     says otherwise."""
     defaults = {"MARLAAS_ENV_ALLOWED": "installed,_operator=*", "MARLAAS_ENV_DATASETS": "_operator=*", "MARLAAS_ENV_OWN": "auto"}
     return {name: os.environ.get(name, default) for name, default in defaults.items()}
-
-
-def _rollout_env(pool: str, share: Share) -> dict[str, str]:
-    return {"MARLAAS_ROLLOUT_POOL": pool, "MARLAAS_ROLLOUT_CORES": _core_list(share.rollout)} | _device_env(share.rollout_gpu)
-
-
-def _trainer_env(pool: str, share: Share) -> dict[str, str]:
-    threads = {"MARLAAS_TRAINER_THREADS": str(len(share.trainer))} if share.trainer else {}
-    return {"MARLAAS_TRAINER_POOL": pool, "MARLAAS_TRAINER_CORES": _core_list(share.trainer)} | threads | _device_env(share.trainer_gpu)
-
-
-def _device_env(gpu: str) -> dict[str, str]:
-    return {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
-
-
-def _core_list(cores: tuple[int, ...]) -> str:
-    return ",".join(map(str, cores))
 
 
 @dataclass(frozen=True)

@@ -57,3 +57,46 @@ def test_each_process_of_a_stack_is_given_its_gpu(tmp_path: Path, monkeypatch: p
     services = {service.name: service.env for service in make_plan(tmp_path, ROOT / "pools.toml").services}
     given = {name: env.get("CUDA_VISIBLE_DEVICES") for name, env in services.items()}
     assert given == {"scheduler": None, "gateway": None, "env": None, "rollout-tiny": "0", "trainer-tiny": "1"}
+
+
+SHARED = """\
+[accelerator.a]
+device = "cpu"
+cores = "1"
+memory_gib = 1
+[accelerator.b]
+device = "cuda:3"
+[alone]
+model = "m"
+[both]
+model = "m"
+on = "a"
+[apart]
+model = "m"
+train_on = ["a", "b"]
+"""
+
+
+def test_executors_of_shared_accelerators_have_its_cores_and_others_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "this_machine", lambda: Machine((0, 1, 2, 3, 4)))
+    (tmp_path / "m").mkdir()
+    (tmp_path / "pools.toml").write_text(SHARED)
+    services = {service.name: service.env for service in make_plan(tmp_path / "data", tmp_path / "pools.toml").services[2:-1]}
+    given = {
+        name: (
+            env.get("MARLAAS_ROLLOUT_ACCELERATOR") or env.get("MARLAAS_TRAINER_ACCELERATOR"),
+            env.get("MARLAAS_ROLLOUT_CORES", env.get("MARLAAS_TRAINER_CORES")),
+            env.get("CUDA_VISIBLE_DEVICES"),
+        )
+        for name, env in services.items()
+    }
+    assert given == {
+        "rollout-alone": (None, "0", None),
+        "trainer-alone": (None, "2", None),
+        "rollout-both": ("a", "1", None),
+        "trainer-both": ("a", "1", None),
+        "rollout-apart": (None, "3", None),
+        "trainer-apart-a": ("a", "1", None),
+        "trainer-apart-b": ("b", "", "3"),
+    }
+    assert services["rollout-both"]["MARLAAS_ACCELERATORS_DIR"] == services["trainer-both"]["MARLAAS_ACCELERATORS_DIR"]
