@@ -1,0 +1,12 @@
+"""Shared accelerators as they are, beside pools of their own: `python -m bench.plex.real NAME`.
+
+Real vLLM, trainer, NATS, PostgreSQL and environments; no time is injected but the tools'. Core 1 is the accelerator, everything else runs
+on core 0.
+
+    two        two pools, all arms
+    three      three pools of four tasks: dedicated, first come first served, ours
+    tiny-cut   a run of a minute, whose numbers mean nothing
+
+Layout    bases.py three base models · workloads.py pools and tasks · arms.py how the pools share the core · recorder.py what really
+          happened, from outside · runs.py one run · figures.py runs to figures
+"""

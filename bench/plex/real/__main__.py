@@ -1,0 +1,57 @@
+"""`python -m bench.plex.real NAME [--arms A,B] [--runs 5]`: runs that are kept already are not repeated, so it may be stopped and resumed."""
+
+import argparse
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+from bench.harness import report
+from bench.harness.services import BenchError, run_or_exit
+from bench.plex.real import arms, bases, figures
+from bench.plex.real.runs import run
+from bench.plex.real.workloads import WORKLOADS
+
+MEASURES = ("bench/plex/real", *report.CODE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=sorted(WORKLOADS))
+    parser.add_argument("--arms", type=lambda text: [arms.ALL[one] for one in text.split(",")], default=list(arms.ARMS))
+    parser.add_argument("--runs", type=int, default=5, help="of each arm, in shuffled order")
+    parser.add_argument("--folder", type=Path, default=report.ROOT / ".marlaas" / "plex", help="of base models and finished runs")
+    parser.add_argument("--forget", action="store_true", help="repeat finished runs")
+    options = parser.parse_args()
+    workload = WORKLOADS[options.name]
+    kept = options.folder / "runs" / f"{workload.name}-{report.commit()[:12]}"
+    if options.forget:
+        shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True, exist_ok=True)
+    models, machine = bases.make(options.folder / "bases"), report.machine()
+    wanted = [(arm, number) for arm in options.arms for number in range(options.runs)]
+    random.Random(0).shuffle(wanted)
+    failed: list[str] = []
+    for arm, number in wanted:
+        path = kept / f"{arm.name.replace(', ', '-').replace(' ', '-')}-{number}.json"
+        if path.exists():
+            continue
+        try:
+            found = run(arm, workload, models)
+        except BenchError as error:
+            failed.append(f"{arm.name}: {str(error).splitlines()[0]}")
+            print(f"failed: {failed[-1]}", flush=True)
+            continue
+        path.write_text(json.dumps(found))
+        print(f"{arm.name} {number}: {found['accelerator_s_per_step']} s a step, bubble {found['bubble']}", flush=True)
+    runs: list[dict[str, Any]] = [json.loads(path.read_text()) for path in sorted(kept.glob("*.json"))]
+    if not runs:
+        raise BenchError("nothing was measured")
+    result = {"machine": machine, "failed": failed, **figures.summary(workload, runs), "runs": runs}
+    print(json.dumps({key: value for key, value in result.items() if key not in ("runs", "machine")}, indent=1))
+    print(f"written: {report.write(f'plex-real-{workload.name}', result, MEASURES)}")
+
+
+if __name__ == "__main__":
+    run_or_exit("bench.plex.real", main)

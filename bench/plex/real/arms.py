@@ -1,0 +1,61 @@
+"""How the pools of a workload share a core: each alone on it, all awake at once, or in turns under a policy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.plex.real.workloads import PoolLoad, Workload
+
+CORE = 1
+"""The accelerator; everything else runs on core 0."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """`options`: of the accelerator; None: the pools' processes are their own, and all on the core."""
+
+    name: str
+    options: Mapping[str, str] | None
+    dedicated: bool = False
+    """Each pool's tasks run alone, one pool after another."""
+
+
+DEDICATED = Arm("dedicated", None, dedicated=True)
+AWAKE = Arm("all-awake", None)
+FCFS = Arm("fcfs", {"policy": '"fcfs"'})
+RATIO = Arm("ratio", {"policy": '"ratio"'})
+ARMS = (
+    DEDICATED,
+    AWAKE,
+    Arm("static", {"policy": '"static"'}),
+    FCFS,
+    Arm("round-robin", {"policy": '"round-robin"'}),
+    RATIO,
+    Arm("ratio, no residency", {"policy": '"ratio"', "residency": "0"}),
+    Arm("ratio, no backfill", {"policy": '"ratio"', "backfill": "0"}),
+    Arm("ratio, neither", {"policy": '"ratio"', "residency": "0", "backfill": "0"}),
+)
+ALL = {one.name: one for one in ARMS}
+
+
+def pools_file(folder: Path, bases: Mapping[str, Path], pools: Sequence[PoolLoad], arm: Arm, workload: Workload) -> Path:
+    """The pools file of one stack."""
+    lines: list[str] = []
+    if arm.options is not None:
+        lines += ["[accelerator.core]", 'device = "cpu"', f'cores = "{CORE}"', f"memory_gib = {workload.memory_gib}"]
+        lines += [f"{key} = {value}" for key, value in arm.options.items()]
+    for one in pools:
+        lines += [f"[{one.base}]", f'model = "{bases[one.base]}"', "context_tokens = 512", "max_rank = 8", "adapters = 4"]
+        lines += ["sequences = 16", f"kv_cache_gib = {one.kv_cache_gib}", "train_tokens = 4096"]
+        if arm.options is not None:
+            lines.append('on = "core"')
+    path = folder / "pools.toml"
+    path.write_text("\n".join([*lines, ""]))
+    return path
+
+
+def settings(arm: Arm) -> dict[str, str]:
+    """Settings of the services: without a shared accelerator every sampler and trainer is pinned to the same core."""
+    if arm.options is not None:
+        return {}
+    return {"MARLAAS_ROLLOUT_CORES": str(CORE), "MARLAAS_TRAINER_CORES": str(CORE), "MARLAAS_TRAINER_THREADS": "1"}

@@ -1,0 +1,71 @@
+"""Figures of many runs: medians and spread of each arm, and each arm against pools that have the accelerator to themselves."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from bench.plex.real.arms import DEDICATED
+from bench.plex.real.workloads import Workload
+
+
+def summary(workload: Workload, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all runs of a workload say."""
+    by_arm: dict[str, list[Mapping[str, Any]]] = {}
+    for one in runs:
+        by_arm.setdefault(one["arm"], []).append(one)
+    alone = by_arm.get(DEDICATED.name, [])
+    found: dict[str, Any] = {"workload": asdict(workload), "arms": {name: _arm(of_arm, alone) for name, of_arm in sorted(by_arm.items())}}
+    if alone:
+        found["bubble_alone"] = [_spread(values) for values in zip(*(one["bubble"] for one in alone), strict=True)]
+        found["bound"] = round(statistics.median(bound(one) for one in alone), 4)
+    found["equal_digests"] = equal_digests(runs)
+    return found
+
+
+def bound(alone: Mapping[str, Any]) -> float:
+    """Largest share of accelerator-seconds that sharing can save: 1 − max(sum of busy times, longest alone) / sum of alone."""
+    busy_s = sum(alone["busy_s"].values())
+    longest_s = max(_pool_s(alone).values())
+    return 1 - max(busy_s, longest_s) / alone["accelerator_s"]
+
+
+def equal_digests(runs: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """By task: whether every run that trained it ended with the same adapters, version by version."""
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for one in runs:
+        for task, digests in one["digests"].items():
+            found.setdefault(task, set()).add(tuple(digests))
+    return {task: len(each) == 1 for task, each in sorted(found.items())}
+
+
+def _arm(runs: Sequence[Mapping[str, Any]], alone: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "runs": len(runs),
+        "accelerator_s_per_step": _spread([one["accelerator_s_per_step"] for one in runs]),
+        "peak_private_mib": max(part["peak_private_mib"] for one in runs for part in one["recorded"]),
+        "looks": sum(part["looks"] for one in runs for part in one["recorded"]),
+        "held_by_several": sum(part["held_by_several"] for one in runs for part in one["recorded"]),
+        "computing_together": sum(part["computing_together"] for one in runs for part in one["recorded"]),
+        "load": _spread([one["load"] for one in runs]),
+    }
+    if alone:
+        apart = statistics.median(one["accelerator_s_per_step"] for one in alone)
+        alone_s = {task: statistics.median(one["task_s"][task] for one in alone) for task in alone[0]["task_s"]}
+        slower = [statistics.mean(one["task_s"][task] / alone_s[task] for task in one["task_s"]) for one in runs]
+        found["saved"] = _spread([1 - one["accelerator_s_per_step"] / apart for one in runs])
+        found["slowdown"] = _spread(slower)
+    return found
+
+
+def _pool_s(alone: Mapping[str, Any]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for task, seconds in alone["task_s"].items():
+        pool = task.rpartition("-")[0]
+        found[pool] = max(found.get(pool, 0.0), seconds)
+    return found
+
+
+def _spread(values: Sequence[float]) -> list[float]:
+    """Median, least and greatest."""
+    return [round(statistics.median(values), 4), round(min(values), 4), round(max(values), 4)]

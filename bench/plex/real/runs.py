@@ -1,0 +1,134 @@
+"""One run of an arm: a stack is started, warmed up, and given the workload's tasks."""
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.harness import report
+from bench.harness.services import BenchError, local_stack
+from bench.plex.real import arms
+from bench.plex.real.arms import CORE, Arm
+from bench.plex.real.recorder import Recorder, Recording
+from bench.plex.real.workloads import PoolLoad, Workload, task_specs
+from common.spec import TaskSpec
+from common.task_states import ENDED
+from marlaas.client import Client, ClientError
+from marlaas.stack.state_files import Stack
+
+RUN_S = 400.0
+"""Maximum seconds of the tasks of one run."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one stack did with its tasks. Times are Unix seconds."""
+
+    began_s: float
+    ended_s: dict[str, float]
+    """By task."""
+    steps: int
+    busy_s: dict[str, float]
+    """Processor seconds of each executor."""
+    digests: dict[str, list[str]]
+    """Of each task's adapters, version by version."""
+    recorded: dict[str, Any]
+
+    @property
+    def makespan_s(self) -> float:
+        return max(self.ended_s.values()) - self.began_s
+
+
+def run(arm: Arm, workload: Workload, bases: Mapping[str, Path]) -> dict[str, Any]:
+    """The figures of one run. Raises: BenchError when a stack does not start or a task does not finish."""
+    os.sched_setaffinity(0, {core for core in (0, CORE) if core != CORE})
+    parts = [[one] for one in workload.pools] if arm.dedicated else [list(workload.pools)]
+    ran = [_run_stack(arm, workload, pools, bases) for pools in parts]
+    return {
+        "arm": arm.name,
+        "workload": workload.name,
+        "load": report.load_now(),
+        "accelerator_s": round(sum(one.makespan_s for one in ran), 3),
+        "steps": sum(one.steps for one in ran),
+        "accelerator_s_per_step": round(sum(one.makespan_s for one in ran) / sum(one.steps for one in ran), 4),
+        "task_s": {task: round(ended - one.began_s, 3) for one in ran for task, ended in one.ended_s.items()},
+        "busy_s": {name: spent for one in ran for name, spent in one.busy_s.items()},
+        "bubble": [round(1 - sum(one.busy_s.values()) / one.makespan_s, 4) for one in ran],
+        "recorded": [one.recorded for one in ran],
+        "digests": {task: found for one in ran for task, found in one.digests.items()},
+    }
+
+
+def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: Mapping[str, Path]) -> Ran:
+    with tempfile.TemporaryDirectory(prefix="marlaas-plex-") as name:
+        file = arms.pools_file(Path(name), bases, pools, arm, workload)
+        with local_stack(file, arms.settings(arm)) as stack:
+            folder = stack_folder(stack) if arm.options is not None else None
+            warm_up = [spec for one in pools for spec in task_specs(one, 1)[:1]]
+            with Recorder(executors(stack), folder) as recording:
+                asyncio.run(_trained(stack, warm_up))
+                specs = [spec for one in pools for spec in task_specs(one, workload.steps)]
+                began_s, ended_s, digests = asyncio.run(_trained(stack, specs))
+    last_s = max(ended_s.values())
+    return Ran(
+        began_s,
+        ended_s,
+        sum(len(found) for found in digests.values()),
+        recording.busy_s(began_s, last_s),
+        digests,
+        _described(recording, workload),
+    )
+
+
+def executors(stack: Stack) -> dict[str, psutil.Process]:
+    """Service processes of samplers and trainers by name."""
+    return {
+        one.name: psutil.Process(one.process.pid)
+        for one in stack.components
+        if one.process is not None and one.name.partition("-")[0] in ("rollout", "trainer")
+    }
+
+
+def stack_folder(stack: Stack) -> Path:
+    """Folder of the accelerator's locks."""
+    return stack.data / "accelerators" / "core"
+
+
+async def _trained(stack: Stack, specs: Sequence[TaskSpec]) -> tuple[float, dict[str, float], dict[str, list[str]]]:
+    """Begin, each task's end, and the digests of its adapters. The begin is the submission of all."""
+    ended: dict[str, float] = {}
+    digests: dict[str, list[str]] = {}
+    try:
+        async with asyncio.timeout(RUN_S), Client.connect(stack.nats_url) as client:
+            began_s = time.time()
+            ids = await asyncio.gather(*(client.submit(one) for one in specs))
+            names = {task: one.name for task, one in zip(ids, specs, strict=True)}
+            async for event in client.watch(*ids):
+                if event.event == "step":
+                    stored: Any = event.data["stored"]
+                    digests.setdefault(names[event.task], []).append(stored["adapter"]["blob"]["sha256"])
+                elif event.event == "finished":
+                    ended[names[event.task]] = event.at_s
+                elif event.event in ENDED:
+                    raise BenchError(f"task {event.task} {event.event}: {event.data}")
+    except TimeoutError:
+        raise BenchError(f"{len(specs) - len(ended)} of {len(specs)} tasks have not finished after {RUN_S:.0f} s") from None
+    except ClientError as error:
+        raise BenchError(str(error)) from None
+    return began_s, ended, digests
+
+
+def _described(recording: Recording, workload: Workload) -> dict[str, Any]:
+    return {
+        "looks": len(recording.looks),
+        "held_by_several": recording.held_by_several(),
+        "computing_together": recording.computing_together(),
+        "peak_private_mib": round(recording.peak_private_bytes() / 2**20),
+        "budget_mib": round(workload.memory_gib * 1024),
+    }

@@ -1,0 +1,61 @@
+"""Pools and tasks of real runs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from common.spec import TaskSpec, parse_spec
+
+RANK = 8
+
+
+@dataclass(frozen=True)
+class PoolLoad:
+    """A pool and its tasks, all alike but for their seeds."""
+
+    base: str
+    """Of `bases.NAMES`; also the pool's name."""
+    tasks: int
+    tool_s: float
+    """Mean of a tool's answer, uniform from 0.5 to 1.5 times that."""
+    turns: int = 2
+    max_tokens: int = 12
+    groups: int = 1
+    size: int = 4
+    kv_cache_gib: float = 0.25
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    pools: tuple[PoolLoad, ...]
+    steps: int
+    memory_gib: float
+    """Budget of the accelerator: one pool fits, two do not."""
+
+
+TWO = Workload("two", (PoolLoad("middle", 1, 4.0), PoolLoad("large", 1, 6.0)), steps=8, memory_gib=1.2)
+THREE = Workload("three", (PoolLoad("small", 4, 3.0), PoolLoad("middle", 4, 6.0), PoolLoad("large", 4, 10.0)), steps=4, memory_gib=1.2)
+CUT = Workload("tiny-cut", (PoolLoad("small", 1, 1.0, kv_cache_gib=0.1), PoolLoad("middle", 1, 1.0)), steps=2, memory_gib=1.2)
+WORKLOADS = {one.name: one for one in (TWO, THREE, CUT)}
+
+
+def task_specs(load: PoolLoad, steps: int) -> list[TaskSpec]:
+    """The pool's tasks, each of a tenant of its own."""
+    return [parse_spec(_task(load, steps, number)) for number in range(load.tasks)]
+
+
+def _task(load: PoolLoad, steps: int, number: int) -> dict[str, Any]:
+    options = {"reward": "vowels", "turns": load.turns, "latency": "uniform", "latency_s": load.tool_s, "spread": 0.5}
+    return {
+        "name": f"{load.base}-{number}",
+        "tenant": f"{load.base}-{number}",
+        "pool": load.base,
+        "steps": steps,
+        "seed": number,
+        "environment": {"name": "synthetic", "options": options},
+        "sampling": {"max_tokens": load.max_tokens},
+        "limits": {"max_prompt_tokens": 128, "max_turns": load.turns, "max_reply_tokens": 64},
+        "algorithm": {"group_size": load.size, "groups_per_step": load.groups, "max_staleness": 0},
+        "lora": {"rank": RANK, "alpha": 2 * RANK},
+        "optimizer": {"learning_rate": 1e-4},
+    }
