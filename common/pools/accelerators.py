@@ -43,6 +43,8 @@ class Accelerator(BaseModel):
     """Seconds of waiting after which an executor goes before all that are not overdue."""
     residency: float = Field(default=4.0, ge=0)
     """Minimum time for which an executor stays awake while it has work, as a multiple of the switch to it."""
+    backfill: float = Field(default=1.5, ge=0)
+    """Minimum length of a holder's expected gap, as a multiple of the work that fills it and both switches; 0: gaps are not filled."""
     policy: Policy = Policy.RATIO
     """How the next executor is chosen: `ratio`, or a baseline: `fcfs`, `round-robin`, `static`."""
 

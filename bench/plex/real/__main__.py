@@ -1,4 +1,5 @@
-"""`python -m bench.plex.real NAME [--arms A,B] [--runs 5]`: runs that are kept already are not repeated, so it may be stopped and resumed."""
+"""`python -m bench.plex.real NAME [--arms A,B] [--runs 5]`: runs that are kept already are not
+repeated, so it may be stopped and resumed."""
 
 import argparse
 import json

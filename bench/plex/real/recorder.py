@@ -1,7 +1,7 @@
 """What happened on an accelerator, seen from outside: locks from the kernel, processor time and memory by process.
 
-It belongs to no service and asks none. Every 20 ms it reads which process holds the accelerator's locks (/proc/locks) and how much processor
-time each executor's processes have used; every half second, their private memory.
+It belongs to no service and asks none. Every 20 ms it reads which process holds the accelerator's locks (/proc/locks) and how much
+processor time each executor's processes have used; every half second, their private memory.
 """
 
 import threading
