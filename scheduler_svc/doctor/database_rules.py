@@ -125,7 +125,7 @@ RULES: dict[str, str] = {
     "a task's totals are what the ledger has of it": """
         SELECT t.id AS task, t.booked_tokens, t.sampled_tokens, coalesce(sum(l.tokens), 0) AS booked,
                coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0) AS sampled
-        FROM tasks t LEFT JOIN ledger l ON l.task = t.id AND l.kind NOT IN ('env_ms', 'stored_byte_hours') GROUP BY t.id
+        FROM tasks t LEFT JOIN ledger l ON l.task = t.id AND l.kind NOT IN ('env_ms', 'stored_byte_hours', 'accelerator') GROUP BY t.id
         HAVING t.booked_tokens <> coalesce(sum(l.tokens), 0)
             OR t.sampled_tokens <> coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0)""",
     "what a task has paid is what is on its invoice": """

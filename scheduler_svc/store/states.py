@@ -1,4 +1,4 @@
-"""The states of tasks, groups, trajectories, steps and packages. Each is also a CHECK constraint.
+"""The states of tasks, groups, trajectories, steps, packages and slices. Each is also a CHECK constraint.
 
     task        submitted ──▶ running ◀──▶ paused          submitted ──▶ rejected
                     │            │            │             (the environment refused its options)
@@ -11,6 +11,9 @@
     evaluation  running ──▶ finished                         running ──▶ void (its task ended first)
         its groups   planned ──▶ open ──▶ ended (complete, or abandoned with a detail)
     package     uploading ──▶ checking ──▶ usable · refused ──▶ uploading (sent once more)      any of them ──▶ deleting
+    slice       ordered ──▶ awake ──▶ ended (why: SliceEnd) ──▶ booked      ordered ──▶ ended (its executor never woke)
+    executor    cold ──▶ waking ──▶ awake ──▶ parking ──▶ parked ──▶ waking      any of them ──▶ faulty ──▶ waking (after its back-off)
+                any of them ──▶ cold, its tier `off` (no process reports)
 
 A group is ready when every member is scored. Void groups are refilled: they do not count against the task's pace.
 """
@@ -87,3 +90,46 @@ class PackageState(StrEnum):
     REFUSED = "refused"
     DELETING = "deleting"
     """No task can name it any more; its blob and its row go next."""
+
+
+class SliceReason(StrEnum):
+    """Why a slice was ordered: the decision's reason, or one of its own."""
+
+    FIRST = "first"
+    OVERDUE = "overdue"
+    RATIO = "ratio"
+    RESIDENT = "resident"
+    BACKFILL = "backfill"
+    ORDER = "order"
+    OPERATOR = "operator"
+    """An operator ordered it."""
+
+
+class SliceEnd(StrEnum):
+    """Why a slice ended."""
+
+    SWITCHED = "switched"
+    """Another executor's was ordered; it began at the same moment."""
+    FINISHED = "finished"
+    """Its pool has no running task any more."""
+    FAULTY = "faulty"
+    """Its executor could not wake."""
+    DIED = "died"
+    """Its executor's process ended, or reports no more."""
+    FENCED = "fenced"
+    """Its executor parked itself, since nothing confirmed its lease."""
+    HELD = "held"
+    """An operator parked it."""
+    REMOVED = "removed"
+    """The pools file has its executor no more."""
+
+
+class Hold(StrEnum):
+    """What an operator ordered of an executor."""
+
+    PARK = "park"
+    """It gets no slice, and what it has ends with what runs, frozen where it can be."""
+    DRAIN = "drain"
+    """The same, but what runs ends first."""
+    WAKE = "wake"
+    """The next slice is its own; once it has begun, it is as if nothing was ordered."""

@@ -14,8 +14,9 @@ from common.spec import TASK_ID_PATTERN, Name
 
 TokenKind = Literal["prompt", "sampled", "trained", "evaluation"]
 TOKEN_KINDS: tuple[TokenKind, ...] = get_args(TokenKind)
-LedgerKind = Literal[TokenKind, "env_ms", "stored_byte_hours"]
-"""What an entry of the ledger counts: tokens, milliseconds that an environment's processes worked, or bytes stored for an hour."""
+LedgerKind = Literal[TokenKind, "env_ms", "stored_byte_hours", "accelerator"]
+"""What an entry of the ledger counts: tokens, milliseconds that an environment's processes worked, bytes stored for an hour, or
+milliseconds of a shared accelerator."""
 LEDGER_KINDS: tuple[LedgerKind, ...] = get_args(LedgerKind)
 ServedKind = Literal["served_prompt", "served_sampled"]
 """Tokens of requests that were served. They are of no task's training: the tenant's `served_usage` has them."""

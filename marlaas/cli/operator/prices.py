@@ -36,7 +36,8 @@ def set_price(
     of: Annotated[
         str,
         typer.Argument(
-            help="prompt, sampled, trained, evaluation, served_prompt or served_sampled (tokens), env_ms, or stored_byte_hours."
+            help="prompt, sampled, trained, evaluation, served_prompt or served_sampled (tokens), env_ms or accelerator (milliseconds), or "
+            "stored_byte_hours."
         ),
     ],
     price: Annotated[str, typer.Argument(help="Amount in the operator's currency.")],

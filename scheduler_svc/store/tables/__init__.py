@@ -5,6 +5,7 @@ enums, versions within the task's steps, a reason for everything void.
 """
 
 # pyright: reportUnusedImport=false
+from scheduler_svc.store.tables.accelerators import accelerators, executors, moves, pool_clocks, slice_shares, slices
 from scheduler_svc.store.tables.aliases import aliases
 from scheduler_svc.store.tables.base import metadata
 from scheduler_svc.store.tables.billing import budgets, deleted_usage, ledger, package_usage, prices, served_requests, served_usage

@@ -23,5 +23,5 @@ def now_by_default(name: str) -> sa.Column[object]:
     return sa.Column(name, sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now())
 
 
-def moment(name: str) -> sa.Column[object]:
-    return sa.Column(name, sa.DateTime(timezone=True))
+def moment(name: str, *, nullable: bool = True) -> sa.Column[object]:
+    return sa.Column(name, sa.DateTime(timezone=True), nullable=nullable)

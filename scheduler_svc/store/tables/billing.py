@@ -19,7 +19,7 @@ ledger = sa.Table(
     sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
     sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("number", sa.Integer, nullable=False),  # the group's, the step's version, or the hour since 1970
+    sa.Column("number", sa.Integer, nullable=False),  # the group's, the step's version, the hour since 1970, or the slice's
     sa.Column("tokens", sa.BigInteger, nullable=False),  # or milliseconds, or bytes for an hour, as the kind says
     now_by_default("at"),
     sa.Column("paid_by", sa.Text, nullable=False, server_default=sa.text("'tenant'")),

@@ -266,7 +266,7 @@ COMPLIANT: dict[str, list[str]] = {
         "INSERT INTO audit (tenant, via, verb, outcome, reason, hour) VALUES ('', 'ask', 'adapter', 'refused', 'task', now())",
     ],
     "a task's totals are what the ledger has of it": [
-        f"{LEDGER} ('acme', 'a', '{kind}', 1, 7)" for kind in ("env_ms", "stored_byte_hours")
+        f"{LEDGER} ('acme', 'a', '{kind}', 1, 7)" for kind in ("env_ms", "stored_byte_hours", "accelerator")
     ],
     "an overdue group is void within a minute": [
         "UPDATE groups SET deadline_at = now() - interval '1 hour' WHERE state = 'open'",

@@ -59,6 +59,14 @@ INSERT INTO deleted_tasks (id, tenant, name, state, version, prompt_tokens, samp
     submitted_at, ended_at) VALUES ('TENANT' || '-old', 'TENANT', 'TENANT', 'finished', 0, 1, 1, 1, 1, 1, now(), now());
 INSERT INTO stored_blobs (name, task, version, kind, bytes) VALUES ('TENANT' || '-a', 'TENANT' || '-task', 1, 'adapter', 1);
 INSERT INTO stored_blobs (name, task, version, kind, bytes) VALUES ('TENANT' || '-b', 'TENANT' || '-old', 1, 'adapter', 1);
+INSERT INTO accelerators (id, spec) VALUES ('TENANT', jsonb_build_object('canary', 'TENANT'));
+INSERT INTO executors (accelerator, id, pool, service) VALUES ('TENANT', 'trainer-tiny', 'TENANT', 'trainer');
+INSERT INTO slices (accelerator, epoch, executor, pool, function, reason, tasks, expected_s, from_tier, ordered_at)
+    VALUES ('TENANT', 1, 'trainer-tiny', 'TENANT', 'train', 'first', ARRAY['TENANT'], 1, 'host', now());
+INSERT INTO slice_shares (accelerator, epoch, task, tenant, ms) VALUES ('TENANT', 1, 'TENANT' || '-task', 'TENANT', 7);
+INSERT INTO moves (accelerator, executor, epoch, from_tier, to_tier, bytes, seconds)
+    VALUES ('TENANT', 'trainer-tiny', 1, 'host', 'device', 1, 1);
+INSERT INTO pool_clocks (pool) VALUES ('TENANT');
 INSERT INTO outbox (subject, message_id, headers, body) VALUES ('events.' || 'TENANT', 'TENANT', '{}', convert_to('TENANT', 'UTF8'));
 INSERT INTO replicas (id, service, report) VALUES ('TENANT', 'env', jsonb_build_object('canary', 'TENANT'))
 """

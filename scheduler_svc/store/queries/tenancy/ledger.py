@@ -25,7 +25,8 @@ class Entry(NamedTuple):
     task: str
     kind: LedgerKind
     number: int
-    """Number of the group; for `trained`, the version that the step made; for `stored_byte_hours`, the hour since 1970."""
+    """Number of the group; for `trained`, the version that the step made; for `stored_byte_hours`, the hour since 1970; for
+    `accelerator`, the slice's."""
     tokens: int
     """Quantity in units of the kind."""
     paid_by: Payer = "tenant"
