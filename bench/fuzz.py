@@ -1,11 +1,12 @@
 """Requests made from the OpenAPI document of the HTTP door: `python -m bench.fuzz`. Writes bench/results/fuzz.json.
 
-    python -m bench.fuzz [--cases 20000] [--examples 25] [--seed 0] [--minutes 60] [--no-coverage]
+    python -m bench.fuzz [--cases 20000] [--examples 25] [--seed 0] [--minutes 60] [--no-coverage] [--add]
 
 A stack with keys, its engine and a trained task. schemathesis makes half of the requests as the task's owner, with its names, and
 half as the owner of another tenant, with all of its checks: generated requests, the edges of every schema, and sequences of operations
 in which an answer gives the next request's names. What contradicts the document, or is 5xx, is listed with a curl line. The exit status
-is 1 when there is anything. `--minutes` ends it earlier, and the result says how many cases there were.
+is 1 when there is anything. `--minutes` ends it earlier, and the result says how many cases there were. `--add` adds to the result there
+is, so that many short runs, each with a seed of its own, make a long one.
 """
 
 import argparse
@@ -19,7 +20,8 @@ from typing import Any
 import httpx
 
 from bench.harness import report
-from bench.harness.load.fuzzing import EXAMPLES, fuzz
+from bench.harness.load.fuzzing import EXAMPLES, added, fuzz
+from bench.harness.report import CODE
 from bench.harness.services import BenchError, local_stack, run_or_exit
 from bench.harness.tenants import owner
 
@@ -36,6 +38,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no further round begins, of both keys together")
     parser.add_argument("--no-coverage", action="store_true", help="leave out the edges of every schema")
+    parser.add_argument("--add", action="store_true", help="add to the result there is")
     run_or_exit(NAME, partial(measure, parser.parse_args()))
 
 
@@ -54,7 +57,10 @@ def measure(options: argparse.Namespace) -> None:
             one = fuzz(url, owners[tenant], known, **limits, coverage=not options.no_coverage)
             found[who] = one.as_json()
             print(f"{who}: {one.cases} cases, {one.server_errors} answers of 5xx, {len(one.failures)} kinds of failures", flush=True)
-    report.write(NAME, {"machine": machine, "options": vars(options), **found})
+    before = report.read(NAME) if options.add else {}
+    runs = [*before.get("runs", ()), {"commit": report.commit(), "seed": options.seed, **{who: one["cases"] for who, one in found.items()}}]
+    sums = {who: added(before[who], one) if before else one for who, one in found.items()}
+    report.write(NAME, {"machine": machine, "options": vars(options), "runs": runs, **sums}, (*CODE, "gateway_svc"))
     if any(one["failures"] or one["server_errors"] for one in found.values()):
         sys.exit(1)
 

@@ -2,13 +2,16 @@
 
     python -m bench.start_up [--runs 5]
 
-A stack on a new folder each time, in turn with and without the gateway, whose order changes from pair to pair. Also the gateway's memory
-and processor time while nobody asks it anything. Writes bench/results/start-up.json.
+A stack on a new folder each time, in turn with and without the gateway, whose order changes from pair to pair. Also the processor time
+of all components until then, which other work on the machine changes less, and the gateway's memory and processor time while nobody asks it
+anything. Writes bench/results/start-up.json.
 """
 
 import argparse
 import statistics
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -29,24 +32,44 @@ def main() -> None:
     parser.add_argument("--idle-s", type=float, default=IDLE_S, help="seconds in which the gateway is watched")
     options = parser.parse_args()
     machine = report.machine()
-    found: dict[str, list[float]] = {"with": [], "without": []}
-    idle: list[dict[str, float]] = []
+    found: dict[str, list[Start]] = {"with": [], "without": []}
     for number in range(options.runs):
         for name in list(found) if number % 2 else list(found)[::-1]:
-            took, watched = _started(gateway=name == "with", idle_s=options.idle_s if not idle else 0.0)
-            found[name].append(took)
-            idle += watched
-            print(f"{name} a gateway: {took:.1f} s", flush=True)
-    medians = {name: round(statistics.median(values), 2) for name, values in found.items()}
+            has_idled = any(start.idle for start in found[name])
+            start = _started(gateway=name == "with", idle_s=0.0 if has_idled else options.idle_s)
+            found[name].append(start)
+            print(f"{name} a gateway: {start.took_s:.1f} s, processor {start.cpu_s:.1f} s", flush=True)
     machine["load_after"] = report.load_now()
-    result: dict[str, Any] = {"machine": machine, "options": vars(options), "start_s": found, "median_s": medians}
-    result |= {"longer_s": round(medians["with"] - medians["without"], 2), "idle_gateway": idle[0]}
+    took, cpu = _medians(found, lambda start: start.took_s), _medians(found, lambda start: start.cpu_s)
+    result: dict[str, Any] = {
+        "machine": machine,
+        "options": vars(options),
+        "start_s": {name: [round(start.took_s, 2) for start in starts] for name, starts in found.items()},
+        "median_s": took,
+        "longer_s": round(took["with"] - took["without"], 2),
+        "processor_median_s": cpu,
+        "processor_more_s": round(cpu["with"] - cpu["without"], 2),
+        "idle_gateway": next(start.idle for start in found["with"] if start.idle),
+    }
     print(result)
     print(f"written: {report.write(NAME, result, (*CODE, 'gateway_svc'))}")
 
 
-def _started(*, gateway: bool, idle_s: float) -> tuple[float, list[dict[str, float]]]:
-    """Seconds of a start; what the gateway costs while it waits, where it is there and `idle_s` is not 0."""
+@dataclass(frozen=True)
+class Start:
+    took_s: float
+    cpu_s: float
+    """Processor seconds of all components until they were ready; without the migrations, which had ended."""
+    idle: dict[str, float] | None = None
+    """What the gateway costs while it waits, where that was watched."""
+
+
+def _medians(found: dict[str, list[Start]], value: Callable[[Start], float]) -> dict[str, float]:
+    return {name: round(statistics.median(map(value, starts)), 2) for name, starts in found.items()}
+
+
+def _started(*, gateway: bool, idle_s: float) -> Start:
+    """`idle_s`: seconds in which a gateway is watched afterwards; 0: it is not."""
 
     def changed(plan: StackPlan) -> StackPlan:
         kept = [one for one in plan.services if gateway or one.name != "gateway"]
@@ -55,11 +78,12 @@ def _started(*, gateway: bool, idle_s: float) -> tuple[float, list[dict[str, flo
     began = time.monotonic()
     with local_stack(changed=changed) as stack:
         took = time.monotonic() - began
+        cpu = sum(usage.cpu_s(one) for one in usage.family(psutil.Process(stack.supervisor.pid)))
         if not (gateway and idle_s):
-            return took, []
+            return Start(took, cpu)
         identity = stack.component("gateway").process
         assert identity is not None
-        return took, [_idle(psutil.Process(identity.pid), idle_s)]
+        return Start(took, cpu, _idle(psutil.Process(identity.pid), idle_s))
 
 
 def _idle(process: psutil.Process, seconds: float) -> dict[str, float]:

@@ -11,6 +11,7 @@ Each writes bench/results/serving-NAME.json.
     contended    first tokens of one tenant beside a burst of another, rollouts of more adapters than have places, a slow reader
     failover     streams survive the death of the replica that samples them
     gateways     event streams and chats through three gateways behind nginx, each killed in turn
+    continuity   versions of ended tasks are served through a sweep, deletions and a restart of every service
 
 Layout    stacks.py a stack that serves · http.py a client · overheard.py tokens of each request, as NATS carried them
           standins/ replicas without an engine

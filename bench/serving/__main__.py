@@ -10,7 +10,7 @@ from bench.harness import report
 from bench.harness.report import CODE
 from bench.harness.services import run_or_exit
 
-NAMES = ("text", "latency", "streams", "greedy", "disconnects", "kills", "contended", "failover", "gateways")
+NAMES = ("text", "latency", "streams", "greedy", "disconnects", "kills", "contended", "failover", "gateways", "continuity")
 MEASURES = (*CODE, "gateway_svc")
 
 

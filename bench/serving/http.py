@@ -32,6 +32,8 @@ class Answer:
     fingerprint: str | None = None
     error: str = ""
     """Code of an error, whether the answer or an event of its stream."""
+    retry_after: str = ""
+    """Header `Retry-After`: seconds."""
     came_s: list[float] = field(default_factory=list[float])
     """When events with content came, on the monotonic clock."""
 
@@ -81,6 +83,7 @@ def _begin(found: Answer, response: aiohttp.ClientResponse) -> None:
     found.status = response.status
     found.request = response.headers.get("x-request-id", "")
     found.model = response.headers.get("x-marlaas-model", "")
+    found.retry_after = response.headers.get("retry-after", "")
 
 
 def _take(found: Answer, event: dict[str, Any], part: str) -> None:

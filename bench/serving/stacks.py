@@ -6,7 +6,7 @@ import signal
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -46,9 +46,15 @@ def pools_file(sequences: int = SEQUENCES, adapters: int = 4, *, kv_cache_gib: f
 
 @contextmanager
 def serving_stack(
-    *, samplers: int = 1, gateways: int = 1, without_model: bool = False, kv_cache_gib: float | None = None
+    *,
+    samplers: int = 1,
+    gateways: int = 1,
+    without_model: bool = False,
+    kv_cache_gib: float | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Generator["Serving"]:
-    """`without_model`: no replicas of the services that need one, which something else stands in for."""
+    """`without_model`: no replicas of the services that need one, which something else stands in for. `settings`: environment variables
+    of the services."""
     ports = [servers.free_port() for _ in range(gateways - 1)]
 
     def changed(plan: StackPlan) -> StackPlan:
@@ -60,7 +66,7 @@ def serving_stack(
             services.append(first.model_copy(update={"name": name, "env": first.env | own}))
         return plan.model_copy(update={"services": services})
 
-    with pools_file(kv_cache_gib=kv_cache_gib) as pools, local_stack(pools, samplers=samplers, changed=changed) as stack:
+    with pools_file(kv_cache_gib=kv_cache_gib) as pools, local_stack(pools, settings, samplers=samplers, changed=changed) as stack:
         assert stack.gateway is not None
         yield Serving(stack, [stack.gateway.url, *(f"http://127.0.0.1:{port}" for port in ports)])
 
@@ -99,6 +105,10 @@ class Serving:
             except ProcessLookupError:
                 continue
 
+    def stop(self, name: str) -> None:
+        """As an upgrade does: with the signal after which it ends in order; the supervisor starts it again."""
+        self.process(name).send_signal(signal.SIGINT if name == "postgres" else signal.SIGTERM)
+
     def is_ready(self, name: str) -> bool:
         return self.stack.component(name).condition == "ready"
 
@@ -112,9 +122,17 @@ class Serving:
         return [one.name for one in self._stack.components if one.name.startswith(package)]
 
     def rows(self, query: str) -> list[tuple[object, ...]]:
-        url = self._stack.database_url.replace("+psycopg", "").replace(servers.READER, servers.OWNER)
-        with psycopg.connect(url) as connection:
+        with psycopg.connect(self._database_url) as connection:
             return list(connection.execute(query))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    def change(self, statement: str) -> None:
+        """Change PostgreSQL behind the scheduler's back."""
+        with psycopg.connect(self._database_url) as connection:
+            connection.execute(statement)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    @property
+    def _database_url(self) -> str:
+        return self._stack.database_url.replace("+psycopg", "").replace(servers.READER, servers.OWNER)
 
 
 def task(steps: int, *, seed: int = 1, learning_rate: float = 3e-3) -> TaskSpec:

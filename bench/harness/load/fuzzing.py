@@ -51,6 +51,19 @@ class Fuzzed:
         }
 
 
+def added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Results of two runs, as `Fuzzed.as_json` has them, as one."""
+    found: dict[str, Any] = {}
+    for name, value in one.items():
+        if isinstance(value, dict):
+            found[name] = dict(sorted((Counter[str](value) + Counter(other[name])).items()))
+        elif isinstance(value, list):
+            found[name] = [*value, *other[name]][:MAX_SHOWN]
+        else:
+            found[name] = round(value + other[name], 1)
+    return found
+
+
 def fuzz(
     url: str,
     key: str,
