@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ class Phase:
     """What clients were told while something happened."""
 
     name: str
+    away: str = ""
+    """Component that is away meanwhile; empty for none."""
     took_s: float = 0.0
     answered: int = 0
     wrong: list[str] = field(default_factory=list[str])
@@ -86,6 +89,10 @@ class Phase:
     """What repeated attempts ended with."""
     longest_s: float = 0.0
     """Longest time from the first attempt to the answer."""
+
+    @property
+    def unexpected(self) -> dict[str, int]:
+        return {kind: count for kind, count in self.failures.items() if not _is_expected(kind, self.away)}
 
     def as_json(self) -> dict[str, Any]:
         rounded = {"took_s": round(self.took_s, 1), "longest_s": round(self.longest_s, 2)}
@@ -118,21 +125,21 @@ async def _measured(serving: Serving, *, small: bool) -> dict[str, Any]:
         phases = [await asked.during("nothing", _nothing)]
         phases.append(await asked.during("sweep", lambda: _sweep(serving, first)))
         phases.append(await asked.during("prune", lambda: _prune(client, http, serving.urls[0], old, before_s)))
-        phases.append(await asked.during("retention", lambda: _retention(serving, client, http, expiring)))
+        phases.append(await asked.during("retention", lambda: _retention(serving, client, http, expiring), away="scheduler"))
         for how, end in (("stop", serving.stop),) if small else (("stop", serving.stop), ("kill", serving.kill)):
             for name in SMALL if small else [one.name for one in serving.stack.components if one.name != "migrations"]:
-                phases.append(await asked.during(f"{how} {name}", lambda end=end, name=name: _restart(serving, http, name, end)))
+                event = partial(_restart, serving, http, name, end)
+                phases.append(await asked.during(f"{how} {name}", event, away=name))
         lost = [version for version, tenant in kept if await _digest(http, serving.urls[0], version, tenant) != digests[version, tenant]]
         status = await client.status(beside)
         await client.cancel(beside)
-    failures = sum((phase.failures for phase in phases), Counter[str]())
     return {
         "clients": CLIENTS,
         "models": len({case.model for case in asked.cases}),
         "steps_of_a_task_beside_it": status.version,
         "adapters": len(kept),
         "adapters_lost": lost,
-        "failures_otherwise": {kind: count for kind, count in failures.items() if not _is_expected(kind)},
+        "failures_otherwise": {phase.name: phase.unexpected for phase in phases if phase.unexpected},
         "phases": [phase.as_json() for phase in phases],
     }
 
@@ -180,9 +187,9 @@ class Asked:
         if len({self._expected[case] for case in self.cases}) < len(self.cases):
             raise BenchError("two cases have the same answer, so that another model's would not be noticed")
 
-    async def during(self, name: str, event: Callable[[], Awaitable[None]]) -> Phase:
+    async def during(self, name: str, event: Callable[[], Awaitable[None]], *, away: str = "") -> Phase:
         """Clients ask from before the event until PHASE_S after it, and each case is asked once more at its end."""
-        phase, began = Phase(name), time.monotonic()
+        phase, began = Phase(name, away), time.monotonic()
         async with self._clients(phase):
             await asyncio.sleep(PACE_S)
             await event()
@@ -234,10 +241,11 @@ def _kind(answer: Answer) -> str:
     return f"{answer.status} {answer.error}" + (", Retry-After" if answer.retry_after else "")
 
 
-def _is_expected(kind: str) -> bool:
-    """Failures of a service that is away: nothing answers where the gateway was, or one that lives says when to ask again."""
-    is_refused = kind.startswith("503 ") and kind.endswith(", Retry-After")
-    return is_refused or kind == "no connection" or kind.endswith("after the stream began")
+def _is_expected(kind: str, away: str) -> bool:
+    """503 with Retry-After, and the end of streams that have begun, while a component is away; no connection where it is the gateway."""
+    if not away or kind == "no connection":
+        return away == "gateway"
+    return (kind.startswith("503 ") and kind.endswith(", Retry-After")) or kind.endswith("after the stream began")
 
 
 # --------------------------------------------------------------------------------------------------------------- events

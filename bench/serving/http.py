@@ -11,6 +11,8 @@ import aiohttp
 from bench.serving.stacks import TENANT
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+IDLE_S = 5.0
+"""Maximum seconds that a connection stays open unused: the gateway closes it after 10, perhaps when the next request is on its way."""
 BODY_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_read=120)
 
 
@@ -43,7 +45,7 @@ class Answer:
 
 
 def session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=BODY_TIMEOUT)
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S), timeout=BODY_TIMEOUT)
 
 
 async def ask(
