@@ -6,6 +6,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from common.bus import Bus
+from common.errors import Unavailable
 from common.messages import ServedDelta, TermsAnswer
 from common.resilience.cancellation import notice_cancellation
 from gateway_svc.access import Caller
@@ -104,9 +105,14 @@ class Limiter:
             raise budget_spent(terms.spent[0])
         return terms
 
-    async def check_sampling(self, tenant: str) -> TermsAnswer | None:
-        """The same, where the tenant must exist: its first task makes it, and a request to a model does not."""
+    async def check_sampling(self, tenant: str, *, exists: bool) -> TermsAnswer | None:
+        """The same, where the tenant must exist: its first task makes it, and a request to a model does not.
+
+        `exists`: whether a key or a task proves it. Raises: Unavailable where nothing does, and the scheduler does not answer either.
+        """
         terms = await self.check_spending(tenant)
+        if terms is None and not exists:
+            raise Unavailable(f"no scheduler answers whether there is a tenant '{tenant}'")
         if terms is not None and not terms.is_known:
             raise no_tenant(tenant)
         return terms

@@ -17,9 +17,11 @@ class Offers:
         return any(one.name == pool for one in self._pools)
 
     def check(self, pool: str) -> None:
-        """Raises: Problem at once for a pool that serves no version, where the request would wait for nobody."""
-        if not any(one.name == pool and one.serves is False for one in self._pools):
+        """Raises: Problem at once for a pool that serves no version, or that there is no more, where the request would wait for nobody."""
+        found = next((one for one in self._pools if one.name == pool), None)
+        if not self._pools or (found is not None and found.serves is not False):
             return
         serving = ", ".join(sorted(one.name for one in self._pools if one.serves)) or "none"
-        reason = f"pool '{pool}' serves no versions (no [{pool}.serving] in the pools file); pools that do: {serving}"
+        missing = f"no [{pool}.serving] in the pools file" if found else "it is not in the pools file any more"
+        reason = f"pool '{pool}' serves no versions ({missing}); pools that do: {serving}"
         raise Problem(409, "Pool without serving", reason, "pool_without_serving", [FieldError("model", reason)])

@@ -11,6 +11,7 @@ from common.messages import AdapterRef, BlobRef, Canary, KnownAlias, PoolOffer
 from common.streams import ALIASES_BUCKET
 from gateway_svc.openai.base_models import BaseModels
 from gateway_svc.openai.models import resolve
+from gateway_svc.problems import Problem
 from gateway_svc.serving.offers import Offers
 from tests.conftest import at_work, eventually
 
@@ -52,3 +53,14 @@ async def test_base_models_are_known_but_for_names_that_a_tenant_has_given(bus: 
 
         await bus.kv.delete(ALIASES_BUCKET, "acme.tiny")
         await eventually(lambda: bases.has("acme", "tiny"))
+
+
+def test_pool_that_is_gone_is_refused_with_those_that_serve() -> None:
+    offers = Offers()
+    offers.check("gone")  # nothing is known yet
+    offers.update([PoolOffer.model_construct(name="tiny", serves=True), PoolOffer.model_construct(name="older", serves=None)])
+    offers.check("tiny")
+    offers.check("older")  # its scheduler does not say
+    with pytest.raises(Problem, match=r"any more.*: tiny") as caught:
+        offers.check("gone")
+    assert (caught.value.status, caught.value.code) == (409, "pool_without_serving")

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from common.bus import Bus
 from common.door.asking import Door
+from common.errors import Unavailable
 from common.messages import HttpUse, ServedDelta
 from common.messages.serving import ServedSampling
 from common.streams import HTTP_USE_BUCKET
@@ -188,3 +189,11 @@ async def test_bucket_that_there_is_not_is_a_store_that_is_away(nats_url: str) -
     async with accounts(nats_url, 1) as [account]:
         with pytest.raises(StoreAway):
             await account.take(REQUEST, Allowed(requests=3))
+
+
+async def test_tenant_that_nothing_proves_is_refused_while_no_scheduler_answers(bus: Bus, nats_url: str) -> None:
+    """What is sampled for one that there is not could be booked for nobody."""
+    limiter = Limiter(bus, GatewaySettings(nats_url=nats_url))
+    with pytest.raises(Unavailable, match="typo"):
+        await limiter.check_sampling("typo", exists=False)
+    assert await limiter.check_sampling("acme", exists=True) is None
