@@ -1,6 +1,7 @@
 """Requests made from the OpenAPI document of the HTTP door: `python -m bench.fuzz`. Writes bench/results/fuzz.json.
 
-    python -m bench.fuzz [--cases 20000] [--examples 25] [--seed 0] [--minutes 60] [--no-coverage] [--add]
+    python -m bench.fuzz [--cases 20000] [--examples 25] [--seed 0] [--minutes 60] [--no-coverage]
+                         [--keys owner,foreign] [--add]
 
 A stack with keys, its engine and a trained task. schemathesis makes half of the requests as the task's owner, with its names, and
 half as the owner of another tenant, with all of its checks: generated requests, the edges of every schema, and sequences of operations
@@ -26,7 +27,8 @@ from bench.harness.services import BenchError, local_stack, run_or_exit
 from bench.harness.tenants import owner
 
 NAME = "fuzz"
-TENANTS = ("acme", "globex")
+TENANTS = {"owner": "acme", "foreign": "globex"}
+"""Whose requests → their tenant; the task is the first one's."""
 TASK = {"pool": "tiny", "name": "sums", "steps": 1, "environment": {"name": "calculator"}, "sampling": {"max_tokens": 16}}
 TRAINED_S = 300.0
 
@@ -36,8 +38,9 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=20_000, help="of both keys together")
     parser.add_argument("--examples", type=int, default=EXAMPLES, help="generated requests of an operation in a round")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=60.0, help="after which no further round begins, of both keys together")
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which it ends, of all keys together")
     parser.add_argument("--no-coverage", action="store_true", help="leave out the edges of every schema")
+    parser.add_argument("--keys", type=lambda text: text.split(","), default=list(TENANTS), help="whose requests")
     parser.add_argument("--add", action="store_true", help="add to the result there is")
     run_or_exit(NAME, partial(measure, parser.parse_args()))
 
@@ -49,17 +52,17 @@ def measure(options: argparse.Namespace) -> None:
         if stack.gateway is None:
             raise BenchError("the stack has no gateway")
         url = stack.gateway.url
-        owners = {tenant: owner(tenant, stack, Path(folder) / "keys") for tenant in TENANTS}
-        task = _trained(url, owners[TENANTS[0]])
-        known = {"tenant": TENANTS[0], "task": task, "job": task, "version": "1", "model": f"{task}@1"}
-        for who, tenant in zip(("owner", "foreign"), TENANTS, strict=True):
-            limits = {"cases": options.cases // 2, "seed": options.seed, "examples": options.examples, "max_s": 30 * options.minutes}
-            one = fuzz(url, owners[tenant], known, **limits, coverage=not options.no_coverage)
+        owners = {who: owner(tenant, stack, Path(folder) / "keys") for who, tenant in TENANTS.items()}
+        task, share = _trained(url, owners["owner"]), len(options.keys)
+        known = {"tenant": TENANTS["owner"], "task": task, "job": task, "version": "1", "model": f"{task}@1"}
+        for who in options.keys:
+            limits = {"cases": options.cases // share, "seed": options.seed, "examples": options.examples}
+            one = fuzz(url, owners[who], known, **limits, max_s=60 * options.minutes / share, coverage=not options.no_coverage)
             found[who] = one.as_json()
             print(f"{who}: {one.cases} cases, {one.server_errors} answers of 5xx, {len(one.failures)} kinds of failures", flush=True)
     before = report.read(NAME) if options.add else {}
     runs = [*before.get("runs", ()), {"commit": report.commit(), "seed": options.seed, **{who: one["cases"] for who, one in found.items()}}]
-    sums = {who: added(before[who], one) if before else one for who, one in found.items()}
+    sums = {who: one for who in TENANTS if (one := added(before.get(who), found.get(who)))}
     report.write(NAME, {"machine": machine, "options": vars(options), "runs": runs, **sums}, (*CODE, "gateway_svc"))
     if any(one["failures"] or one["server_errors"] for one in found.values()):
         sys.exit(1)

@@ -51,8 +51,10 @@ class Fuzzed:
         }
 
 
-def added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Results of two runs, as `Fuzzed.as_json` has them, as one."""
+def added(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any]:
+    """Results of two runs, as `Fuzzed.as_json` has them, as one; empty where both are None."""
+    if one is None or other is None:
+        return one or other or {}
     found: dict[str, Any] = {}
     for name, value in one.items():
         if isinstance(value, dict):
@@ -78,13 +80,15 @@ def fuzz(
     """At least `cases` requests with the key, in rounds with seeds of their own.
 
     `known`: parameter → a value that there is; it is given in every other round, as nothing else is found by generated names. `coverage`:
-    whether the first two rounds also try the edges of every schema. `max_s`: seconds after which no further round begins.
+    whether the first two rounds also try the edges of every schema. `max_s`: seconds after which a round is not continued.
     """
     found, began, seen = Fuzzed(), time.monotonic(), set[tuple[str, str]]()
     while found.cases < cases and time.monotonic() - began < max_s:
         given = known if found.rounds % 2 == 0 else {}
         for event in _round(url, key, given, seed + found.rounds, examples, coverage=coverage and found.rounds < 2):
             _count(found, seen, event)
+            if time.monotonic() - began > max_s:
+                break
         found.rounds += 1
     found.took_s = time.monotonic() - began
     return found
