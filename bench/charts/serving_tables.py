@@ -1,10 +1,11 @@
 """Tables of what serving costs, and whether it is right (`bench.serving`)."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from bench.charts.tables import Result, machine_line
 
-__all__ = ["contended", "disconnects", "failover", "greedy", "kills", "latency", "streams", "text"]
+__all__ = ["contended", "continuity", "disconnects", "failover", "greedy", "kills", "latency", "streams", "text"]
 
 
 def text(result: Result) -> str:
@@ -59,6 +60,25 @@ def contended(result: Result) -> str:
     read, unread = gaps["read"], gaps["unread"]
     rows.append(("a reader that stands still", read["p50"], read["p99"], unread["p50"], unread["p99"], result["reader"]["ratio_p99"]))
     return _table(result, ("beside", "alone, p50 ms", "p99 ms", "beside it, p50 ms", "p99 ms", "p99 over alone"), rows)
+
+
+def continuity(result: Result) -> str:
+    """One row for each kind of event; restarts of all components are two."""
+    rows: list[tuple[object, ...]] = []
+    for name, phases in _by_kind(result["phases"]).items():
+        failures = sum((Counter[str](phase["failures"]) for phase in phases), Counter[str]())
+        shown = ", ".join(f"{kind} ({count})" for kind, count in failures.most_common()) or "–"
+        sums = [sum(phase[key] for phase in phases) for key in ("answered", "wrong_answers", "repeated")]
+        rows.append((name, *sums, max(phase["longest_s"] for phase in phases), shown))
+    return _table(result, ("meanwhile", "answered", "wrong", "repeated", "longest, s", "attempts that failed"), rows)
+
+
+def _by_kind(phases: Iterable[Result]) -> dict[str, list[Result]]:
+    found: dict[str, list[Result]] = defaultdict(list)
+    for phase in phases:
+        verb, _, component = phase["name"].partition(" ")
+        found[phase["name"] if not component else f"each component is {'killed' if verb == 'kill' else 'stopped'}"].append(phase)
+    return found
 
 
 def greedy(result: Result) -> str:

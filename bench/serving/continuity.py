@@ -44,7 +44,7 @@ QUESTIONS = 4
 CLIENTS = 20
 PACE_S = 1.0
 """Seconds between two requests of a client, so that there are at most CLIENTS a second."""
-PHASE_S = 6.0
+PHASE_S = 3.0
 """Seconds of requests after each phase's event."""
 REPEAT_S = 0.3
 """Pause before a request is repeated that has no Retry-After."""
@@ -205,8 +205,7 @@ class Asked:
                 clients.create_task(self._client(number, phase, has_ended))
             yield
             has_ended.set()
-        for case in self.cases:
-            await self._answered(case, phase, stream=False)
+        await asyncio.gather(*(self._answered(case, phase, stream=False) for case in self.cases))
 
     async def _client(self, number: int, phase: Phase, has_ended: asyncio.Event) -> None:
         await asyncio.sleep(PACE_S * number / CLIENTS)

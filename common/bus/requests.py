@@ -4,7 +4,6 @@ A client that may publish `ask.<tenant>.*` and subscribe to its inbox can ask; o
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -26,9 +25,6 @@ T = TypeVar("T")
 
 ARRIVED = 64
 """Live messages that wait for their reader here; more wait in nats-py, within its bounds."""
-CLOSED_CHECK_S = 1.0
-"""Seconds between two looks whether the connection is closed."""
-
 REPLY_SUBJECTS = ("_INBOX.", "_R_.")
 """Beginnings of subjects that are replied to: inboxes, and what a server makes of them between accounts. A caller names the subject,
 so that without this it could have an answer published among jobs, or among another tenant's events."""
@@ -57,23 +53,32 @@ class Request:
 class Listening:
     """Live messages on a subject. Some may be lost, where the connection is, and some may come twice."""
 
-    def __init__(self, client: Client, arrived: asyncio.Queue[Msg]) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._arrived = arrived
+        self._arrived = asyncio.Queue[Msg | None](ARRIVED)
+        """None: the connection is closed."""
+
+    async def put(self, message: Msg) -> None:
+        await self._arrived.put(message)
+
+    def end(self) -> None:
+        """The connection is closed: `next` waits no more."""
+        if self._arrived.empty():
+            self._arrived.put_nowait(None)
 
     async def next(self, timeout_s: float) -> Delivery | None:
         """None when nothing comes for so long. Raises: Unavailable when the connection is closed."""
-        ends_s = time.monotonic() + timeout_s
-        while self._arrived.empty():
-            if self._client.is_closed:
-                raise Unavailable("could not listen: nats: connection closed")
-            left_s = ends_s - time.monotonic()
-            if left_s <= 0:
+        if self._arrived.empty() and not self._client.is_closed:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    message = await self._arrived.get()
+            except TimeoutError:
                 return None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, CLOSED_CHECK_S)):
-                    return delivery_of(await self._arrived.get())
-        return delivery_of(self._arrived.get_nowait())
+        else:
+            message = None if self._arrived.empty() else self._arrived.get_nowait()
+        if message is None:
+            raise Unavailable("could not listen: nats: connection closed")
+        return delivery_of(message)
 
 
 class Requests:
@@ -106,18 +111,20 @@ class Requests:
 
         They arrive by a callback: nats-py's `next_msg` creates two tasks and a random name for each.
         """
-        arrived = asyncio.Queue[Msg](ARRIVED)
+        listening = Listening(self._client)
 
         async def subscribe() -> Subscription:
-            subscription = await self._client.subscribe(subject, cb=arrived.put)
+            subscription = await self._client.subscribe(subject, cb=listening.put)
             await self._client.flush(timeout=int(self._connection.timings.answer_timeout_s) or 1)  # the server listens, or has refused
             return subscription
 
         with unavailable_as(f"subscribe to {subject}"):
             subscription = await self._connection.unless_refused(subject, subscribe())
+        self._connection.closed.add(listening.end)
         try:
-            yield Listening(self._client, arrived)
+            yield listening
         finally:
+            self._connection.closed.remove(listening.end)
             with suppress(NatsError, asyncio.TimeoutError):
                 await subscription.unsubscribe()
 

@@ -65,6 +65,8 @@ class Connection:
         self.js: JetStreamContext = client.jetstream(timeout=timings.answer_timeout_s)
         self.reconnected: Callable[[], None] = lambda: None
         """Called after each reconnection; the server has then forgotten pending pull requests."""
+        self.closed: set[Callable[[], None]] = set()
+        """Called once the connection is closed for good."""
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._attempt: int | None = None
         """Attempts to reconnect, the current one included: 0 while connected, None before the first connection."""
@@ -223,6 +225,8 @@ class Connection:
 
     async def _on_closed(self) -> None:
         """nats-py makes no other connection after some errors, as when the server was given other passwords."""
+        for end in list(self.closed):
+            end()
         if self._attempt is None or self._is_closing:
             return
         error = self.client.last_error or self._last_error

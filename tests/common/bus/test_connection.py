@@ -14,7 +14,7 @@ from nats.js.kv import KeyValue
 from common import streams
 from common.bus import Bus, Outgoing
 from common.bus.transport.timings import Timings
-from common.errors import Fatal
+from common.errors import Fatal, Unavailable
 from common.messages import ReplicaReport, TaskStatus
 from common.resilience.backoff import Backoff
 from common.task_states import TaskStates
@@ -103,6 +103,18 @@ async def test_connection_that_is_closed_for_good_ends_the_service(nats_url: str
     await bus._connection.client.close()
     with pytest.raises(Fatal, match="NATS has closed the connection"):
         await asyncio.wait_for(bus.wait_fatal(), timeout=250)
+
+
+async def test_listener_learns_at_once_that_its_connection_is_closed(nats_url: str) -> None:
+    bus = await Bus.connect(nats_url, "closed")
+    async with bus.requests.listening("events.nobody") as listening:
+        waiting = asyncio.create_task(listening.next(250))
+        await asyncio.sleep(0)
+        await bus.close()
+        with pytest.raises(Unavailable, match="connection closed"):
+            await asyncio.wait_for(waiting, timeout=20)
+        with pytest.raises(Unavailable, match="connection closed"):
+            await listening.next(250)
 
 
 CLOCKS = """
