@@ -3,9 +3,10 @@
     python -m bench.invariance [--parts stack,engine] [--steps 12] [--pairs 5]     writes invariance.json and invariance-cost.json
 
 `stack`: three tasks of three environments, strictly on policy (max_staleness 0), each alone on a stack; then all three together; all
-three beside thirteen more; with sampler, environment and trainer killed; and on two samplers. Compared are the digests of the last
-version's adapter and of its optimizer state, which prove every version before. Exit status 1 where one differs, or where the engine is
-not invariant on this machine, which it finds by itself at its start.
+three beside thirteen more; with sampler, environment and trainer killed; on two samplers; and beside 20 served requests a second, of the
+base model and of the tasks' latest versions. With some of these `--conditions` only, the result's name has them. Compared are the digests
+of the last version's adapter and of its optimizer state, which prove every version before. Exit status 1 where one differs, or where the
+engine is not invariant on this machine, which it finds by itself at its start.
 `engine`: tokens per second of the bare engine (`bench/engine.py`) with and without invariance, in pairs of processes.
 """
 
@@ -77,14 +78,17 @@ async def digests(url: str, task: str, pool: str = "tiny", creds: Path | None = 
 # --------------------------------------------------------------------------------------------------------------- stack
 
 
-async def train(stack: Stack, specs: Sequence[TaskSpec], condition: "Condition | None" = None) -> dict[str, dict[str, str]]:
-    """Digests of these tasks by name, trained together."""
-    condition, served = condition or Condition(), list[Answer]()
+async def train(
+    stack: Stack, specs: Sequence[TaskSpec], condition: "Condition", served: list[Answer] | None = None
+) -> dict[str, dict[str, str]]:
+    """Digests of these tasks by name, trained together. `served`: gets the answers to requests meanwhile."""
+    served = [] if served is None else served
     async with Client.connect(stack.nats_url) as client:
         companions = [await client.submit(companion(number)) for number in range(condition.others)]
         tasks = {one.name: await client.submit(one) for one in specs}
         disturbers = [asyncio.create_task(_kill(stack))] if condition.kill else []
-        disturbers += [asyncio.create_task(_serve(stack, specs[0].tenant, served))] if condition.serve else []
+        models = [("tiny", specs[0].tenant), *((f"{tasks[one.name]}@latest", one.tenant) for one in specs)]
+        disturbers += [asyncio.create_task(_serve(stack, models, served))] if condition.serve else []
         try:
             for name, task in tasks.items():
                 status = await client.wait(task)
@@ -109,15 +113,17 @@ async def _kill(stack: Stack) -> None:
                     process.kill()
 
 
-async def _serve(stack: Stack, tenant: str, served: list[Answer]) -> None:
-    """Ask the base model at a fixed rate, until cancelled."""
+async def _serve(stack: Stack, models: Sequence[tuple[str, str]], served: list[Answer]) -> None:
+    """Ask these models of tenants in turn at a fixed rate, until cancelled. A task has no version before its first step."""
     assert stack.gateway is not None
+    began = time.monotonic()
     async with session() as http, asyncio.TaskGroup() as asking:
         for number in itertools.count():
-            body = {"model": "tiny", "prompt": f"What is {number} + 7?", "max_tokens": 16, "seed": number}
+            model, tenant = models[number % len(models)]
+            body = {"model": model, "prompt": f"What is {number} + 7?", "max_tokens": 16, "seed": number}
             served.append(Answer())
             asking.create_task(ask(http, stack.gateway.url, TEXT, body, served[-1], tenant=tenant))
-            await asyncio.sleep(1 / SERVED_RATE)
+            await asyncio.sleep(max(0.0, began + (number + 1) / SERVED_RATE - time.monotonic()))
 
 
 @dataclass(frozen=True)
@@ -146,12 +152,17 @@ def compare(pools: Path, steps: int, conditions: Sequence[str]) -> dict[str, Any
     found: dict[str, Any] = {}
     with local_stack(pools) as stack:
         for one in specs:
-            alone |= asyncio.run(train(stack, [one]))
+            alone |= asyncio.run(train(stack, [one], Condition()))
     for name in conditions:
-        condition, started = CONDITIONS[name], time.monotonic()
+        condition, served = CONDITIONS[name], list[Answer]()
         with local_stack(pools, samplers=condition.samplers) as stack:
-            digests = asyncio.run(train(stack, specs, condition))
-        found[name] = {"equal": digests == alone, "took_s": round(time.monotonic() - started, 1), "digests": digests}
+            started = time.monotonic()
+            digests = asyncio.run(train(stack, specs, condition, served))
+            took_s = time.monotonic() - started
+        found[name] = {"equal": digests == alone, "took_s": round(took_s, 1), "digests": digests}
+        if condition.serve:
+            answers = Counter("complete" if answer.is_complete else answer.error or "not ended" for answer in served)
+            found[name] |= {"requests_per_s": round(len(served) / took_s, 1), "requests": dict(answers)}
         print(f"{name}: {'equal' if digests == alone else 'DIFFERENT'}", file=sys.stderr, flush=True)
     return {"alone": alone} | found
 
@@ -192,7 +203,8 @@ def main() -> None:
         print(f"written: {report.write(f'{NAME}-cost', result, COST_MEASURES)}")
     if "stack" in options.parts:
         result = {"machine": report.machine(), "steps": options.steps} | compare(options.pools, options.steps, options.conditions)
-        print(f"written: {report.write(NAME, result)}")
+        name = NAME if set(options.conditions) == set(CONDITIONS) else "-".join((NAME, *options.conditions)).replace(" ", "-")
+        print(f"written: {report.write(name, result)}")
         sys.exit(not all(result[name]["equal"] for name in options.conditions))
 
 

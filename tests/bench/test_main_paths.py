@@ -36,7 +36,7 @@ SMALL: dict[str, str] = {
     "rogue": "--messages 200 --steps 2 --over 1",
     "sandboxes": "confined",
     "scaling": "--tasks 2 --runs 1 --steps 1",
-    "serving": "text,latency,streams,greedy --small | disconnects,kills --small | contended,failover,gateways --small",
+    "serving": "text,latency,streams,greedy --small | disconnects,kills --small | contended,failover,gateways --small | continuity --small",
     "shared_steps": "--tasks 1,2 --repeats 1 --groups 1 --size 2",
     "slow_tools": "--steps 1 --environment 0.1",
     "soak": "--minutes 0.2",
