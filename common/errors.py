@@ -5,6 +5,7 @@
     │   └── Forbidden  the user's key does not permit it
     ├── Retry       the world was not ready          → redeliver after `delay_s`
     │   ├── QueueFull      as many messages wait as may
+    │   ├── HandedBack     this replica takes none now      → redeliver at once, to whoever takes it
     │   └── Unavailable    a server or a disk is not there  → wait here until it is; no attempt is counted
     │       └── StreamFull   a stream has as many bytes as it may
     └── Fatal       this process is broken           → stop consuming, exit 1
@@ -38,6 +39,10 @@ class Retry(MarlaasError):
 
 class QueueFull(Retry):
     """NATS refuses the message: as many of its subject wait as may."""
+
+
+class HandedBack(Retry):
+    """This replica takes no messages now, though it had asked for some. Never the last attempt of a message."""
 
 
 class Unavailable(Retry):

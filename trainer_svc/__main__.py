@@ -17,6 +17,7 @@ from common.runtime.service import Running, report_replica, run_service
 from trainer_svc.settings import TrainerSettings
 
 if TYPE_CHECKING:
+    from trainer_svc.gate import Gate
     from trainer_svc.service import Trainer
 
 PREFETCHED_BATCHES = 2
@@ -40,12 +41,12 @@ async def main(running: Running[TrainerSettings]) -> None:
     async with asyncio.TaskGroup() as runners:
         runners.create_task(report_replica(running.bus, report))
         slots = Slots(settings.shared_steps + PREFETCHED_BATCHES + MAX_WAITING_BATCHES)
-        runners.create_task(_share_batches(running.bus, settings.pool, settings.replica, slots))
+        runners.create_task(_share_batches(running.bus, settings.pool, settings.replica, slots, trainer.gate))
         runners.create_task(running.bus.consume(streams.trainer_batches(settings.pool), trainer.handle, slots))
         running.health.set_ready(f"training for pool '{settings.pool}'")
 
 
-async def _share_batches(bus: Bus, pool: str, replica: str, slots: Slots) -> None:
+async def _share_batches(bus: Bus, pool: str, replica: str, slots: Slots, gate: "Gate") -> None:
     """Hold waiting batches only while this is the pool's one trainer, until cancelled."""
     is_alone = True
 
@@ -57,6 +58,7 @@ async def _share_batches(bus: Bus, pool: str, replica: str, slots: Slots) -> Non
             slots.take(MAX_WAITING_BATCHES)
         elif is_alone and not was_alone:
             slots.release(MAX_WAITING_BATCHES)
+        gate.note_others(have=not is_alone)
 
     def unknown(error: Exception) -> None:
         log.warning("replicas_unknown", error=str(error) or type(error).__name__)
@@ -82,7 +84,7 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool) -> "Trainer":
     from trainer_svc.state.resident import Residents
 
     learner = await Learner.start(pool, device=settings.device, threads=settings.threads, shared_steps=settings.shared_steps)
-    residents = Residents(settings.resident_tasks, int(settings.resident_gib * 2**30))
+    residents = Residents(settings.resident_tasks, int(settings.resident_gib * 2**30), int(settings.host_gib * 2**30))
     slots = settings.shared_steps + PREFETCHED_BATCHES
     return Trainer(running.bus, learner, residents, settings.pool, checkpoint_every=pool.checkpoint_every, slots=slots)
 

@@ -24,3 +24,11 @@ def give_large_tensors_their_own_pages(width: int) -> None:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
     except (AttributeError, OSError) as error:
         log.info("allocator_unchanged", error=str(error))
+
+
+def return_freed_memory() -> None:
+    """Return what the process has freed to the system. Without effect in other C libraries."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError) as error:
+        log.info("memory_not_returned", error=str(error))

@@ -1,6 +1,7 @@
 """Errors of the machine (device, memory, disk), separated from errors that a task causes."""
 
 import errno
+import os
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -9,12 +10,17 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
+from common.accelerators.executable import NoMemory
 from common.errors import Fatal, Retry, Unavailable
 
 DEVICE_ERRORS = ("CUDA error", "HIP error")
 """Messages of errors after which every call fails, for any task, until the process restarts."""
-ALLOCATION_ERRORS = ("DefaultCPUAllocator", "bad_alloc", "could not create a memory object", "can't start new thread")
-"""Messages of the RuntimeError that torch and oneDNN raise when a CPU has no memory left; they have no class for it."""
+ALLOCATION_ERRORS = (
+    *("DefaultCPUAllocator", "bad_alloc", "could not create a memory object", "can't start new thread"),
+    os.strerror(errno.ENOMEM),
+)
+"""Messages of the RuntimeError that torch and oneDNN raise when a CPU has no memory left; they have no class for it. The last is of a file
+that cannot be mapped."""
 MEMORY_DELAY_S = 30.0
 """Delay before a step that lacked memory is retried: another process may have released some by then."""
 IO_ERROR = "os error"
@@ -26,14 +32,30 @@ def classify_device_error(error: Exception, need: str = "") -> Exception:
 
     `need`: estimated memory, and the setting to lower.
     """
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return Retry(f"there is no memory for the step: {_first_line(error)}{need and '; '}{need}", delay_s=MEMORY_DELAY_S)
     if isinstance(error, RuntimeError) and any(name in str(error) for name in DEVICE_ERRORS):
         return Fatal(f"the device cannot be used any more: {_first_line(error)}")
     return error
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def classify_move_error(error: Exception, what: str) -> Exception:
+    """Map an error while `what` was moved to the device: NoMemory for used-up memory, Fatal for a broken device, others as they are."""
+    if is_out_of_memory(error):
+        return NoMemory(f"there is no memory on the device to wake {what}: {_first_line(error)}")
+    return classify_device_error(error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory was used up, also where a library raised an error of its own about it."""
+    causes = list[BaseException]()
+    while error not in causes:
+        causes.append(error)
+        error = error.__cause__ or error.__context__ or error
+    return any(_says_no_memory(cause) for cause in causes)
+
+
+def _says_no_memory(error: BaseException) -> bool:
     match error:
         case torch.OutOfMemoryError() | MemoryError():
             return True

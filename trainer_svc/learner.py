@@ -5,31 +5,41 @@ never waits for others to batch with.
 
 It is always the same thread, because OpenMP keeps a pool of workers for each thread that uses it. Blobs are written and
 read in other threads, so a step does not wait for the disk.
+
+A parked learner computes nothing. Its thread ends the step in progress, hands back the queued ones, and then moves the base model.
 """
 
 import asyncio
+import gc
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
 import torch
+from torch import Tensor
 
-from common.errors import Fatal, Reject
+from common.accelerators.executable import WrongState
+from common.accelerators.words import Tier
+from common.errors import Fatal, HandedBack, Reject
 from common.pools import Pool, recomputed_layers
-from common.pools.memory import GIB, train_memory
+from common.pools.memory import GIB
 from common.spec import TaskSpec
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, step, train_step
+from trainer_svc.allocator import return_freed_memory
 from trainer_svc.batch import Group
-from trainer_svc.device_errors import classify_device_error, device_errors
+from trainer_svc.device_errors import classify_device_error, classify_move_error, device_errors
+from trainer_svc.memory_needs import MemoryNeeds
 from trainer_svc.model.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
 from trainer_svc.model.packing import unpadded_tokens
-from trainer_svc.model.policy import Policy, available_bytes, choose_device, prepare_torch
+from trainer_svc.model.policy import Policy, available_bytes, choose_device, prepare_torch, require_canary
+from trainer_svc.service_meter import ServiceMeter
 from trainer_svc.state.checkpoint import Origin, read_checkpoint, write_checkpoint
 from trainer_svc.state.optimizer import OptimizerState
 from trainer_svc.state.resident import Resident
@@ -37,6 +47,7 @@ from trainer_svc.state.resident import Resident
 log = structlog.get_logger()
 
 T = TypeVar("T")
+PARKED = "the trainer is parked"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,21 +60,38 @@ class Trained:
 class Learner:
     """The base model and the thread that may use it.
 
-    Methods that compute raise Fatal when the device broke, and Retry when memory is used up.
+    Methods that compute raise Fatal when the device broke, Retry when memory is used up, and HandedBack while the learner is parked.
     """
 
-    def __init__(self, policy: Policy, thread: ThreadPoolExecutor, *, budget_tokens: int, shared_steps: int = 1) -> None:
+    def __init__(
+        self,
+        policy: Policy | None,
+        thread: ThreadPoolExecutor,
+        *,
+        budget_tokens: int,
+        shared_steps: int = 1,
+        load: Callable[[], Policy] | None = None,
+        needs: MemoryNeeds | None = None,
+    ) -> None:
+        """`policy`: None to begin in tier `none`, which needs `load`, the loading of the base model, and its estimated `needs`."""
         self._policy = policy
         self._thread = thread
         self._budget_tokens = budget_tokens
         self._shared_steps = shared_steps
+        self._load = load
+        self._needs = needs
+        self._canary_N: Tensor | None = None
+        self._is_parked = policy is None
+        if policy is not None:
+            self._keep(policy)
         self._queue: deque[_QueuedStep] = deque()
         self.waiting = 0
         """Jobs that are queued or running."""
+        self.meter = ServiceMeter()
 
     @classmethod
-    async def start(cls, pool: Pool, *, device: str, threads: int, shared_steps: int = 1) -> "Learner":
-        """Load the pool's base model. Raises: Fatal when it or the device cannot be used."""
+    async def start(cls, pool: Pool, *, device: str, threads: int, shared_steps: int = 1, cold: bool = False) -> "Learner":
+        """Load the pool's base model; `cold`: not before the first `wake`. Raises: Fatal when it or the device cannot be used."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
 
         def load() -> Policy:
@@ -76,33 +104,114 @@ class Learner:
                 log.info("activations_recomputed", layers=policy.recomputed, available_gib=round(limit / GIB, 1))
             return policy
 
-        policy = await asyncio.get_running_loop().run_in_executor(thread, load)
-        return cls(policy, thread, budget_tokens=pool.train_tokens, shared_steps=shared_steps)
+        needs = MemoryNeeds.of_folder(pool, on_cpu=choose_device(device).type == "cpu")
+        policy = None if cold else await asyncio.get_running_loop().run_in_executor(thread, load)
+        return cls(policy, thread, budget_tokens=pool.train_tokens, shared_steps=shared_steps, load=load, needs=needs)
+
+    @property
+    def policy(self) -> Policy:
+        """Raises: HandedBack when no base model is loaded."""
+        if self._policy is None:
+            raise HandedBack(PARKED)
+        return self._policy
 
     @property
     def vocabulary(self) -> int:
-        return self._policy.vocabulary
+        return self.policy.vocabulary
+
+    @property
+    def tier(self) -> Tier:
+        """Where the base model is."""
+        return Tier.NONE if self._policy is None else self._policy.tier
+
+    @property
+    def needs(self) -> MemoryNeeds:
+        """Estimated before the base model is loaded for the first time."""
+        assert self._needs is not None
+        return self._needs
+
+    async def pause(self) -> None:
+        """Begin no step any more; returns when the one in progress has ended. Queued steps raise HandedBack."""
+        self._is_parked = True
+        await self.in_thread(lambda: None)
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run `work` in the learner's thread, between steps; what it worked with is free before the next."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def park(self, tier: Tier) -> None:
+        """`pause`, then move the base model to `tier`, or where it is already deeper, leave it there.
+
+        Raises: ValueError for a tier that it cannot wake from.
+        """
+        await self.pause()
+        await self.in_thread(partial(self._move_to, tier))
+
+    async def wake(self) -> None:
+        """The base model on the device, its canary compared with that of the first load; then steps are computed again.
+
+        Raises: NoMemory, WrongState or Fatal, and the learner stays parked.
+        """
+        await self.in_thread(self._bring_back)
+        self._is_parked = False
+
+    def _move_to(self, tier: Tier) -> None:
+        if tier not in (Tier.NONE, Tier.OFF):
+            if self._policy is not None:
+                self._policy.park(tier)
+            return
+        if self._load is None:
+            raise ValueError(f"a learner that was given its base model cannot wake from tier '{tier}'")
+        self._policy = None
+        _free()
+
+    def _bring_back(self) -> None:
+        if self._policy is not None:
+            self._policy.wake()
+            return
+        assert self._load is not None
+        failed: Exception | None = None
+        try:
+            self._keep(self._load())
+        except Fatal as error:  # of the model's folder, which somebody may put back
+            failed = WrongState(str(error))
+        except Exception as error:
+            failed = classify_move_error(error, "the base model")
+        if failed is not None:
+            _free()
+            raise failed
+
+    def _keep(self, policy: Policy) -> None:
+        """Compute with `policy` from now on. Raises: WrongState when an earlier one had another canary."""
+        if self._canary_N is not None:
+            require_canary(policy.canary_N, self._canary_N, policy.device, policy.dtype)
+        self._canary_N = policy.canary_N
+        self._needs = MemoryNeeds.of(policy, self._budget_tokens)
+        self._policy = policy
 
     async def begin(self, task: str, spec: TaskSpec, start: Path | None = None) -> Resident:
         """Version 0, from the spec's seed or from the adapter in folder `start`.
 
         Raises: Reject when the base model has none of the targets, or the adapter has another shape.
         """
-        return await self._run(lambda: initial_resident(self._policy, task, spec, start), self._need(spec))
+        self._require_awake()
+        return await self._run(task, lambda: initial_resident(self.policy, task, spec, start), self.needs.advice(spec))
 
     async def restore(self, folder: Path, task: str, version: int, spec: TaskSpec) -> Resident:
         """State in a checkpoint. Raises: Reject when it is not the expected one, or was made for another base model."""
-        with device_errors(self._need(spec)):
-            resident = await asyncio.to_thread(read_checkpoint, folder, task, version, spec, self._policy.device)
+        self._require_awake()
+        with device_errors(self.needs.advice(spec)):
+            resident = await asyncio.to_thread(read_checkpoint, folder, task, version, spec, self.policy.device)
         for module in resident.layout.modules:
-            layer = self._policy.layers.get(module.name)
+            layer = self.policy.layers.get(module.name)
             if layer is None or (layer.in_features, layer.out_features) != (module.inputs, module.outputs):
                 raise Reject(f"checkpoint of task {task} changes {module.name}, which the pool's base model does not have in that shape")
         return resident
 
     async def train(self, resident: Resident, groups: Sequence[Group], spec: TaskSpec) -> Trained:
         """Queue one step and await its result. Raises: Reject as `step.step`."""
-        need = self._need(spec, unpadded_tokens(groups))
+        self._require_awake()
+        need = self.needs.advice(spec, unpadded_tokens(groups))
         queued = _QueuedStep(resident, groups, spec, need, time.monotonic(), asyncio.get_running_loop().create_future())
         self._queue.append(queued)
         self.waiting += 1
@@ -112,17 +221,28 @@ class Learner:
         finally:
             self.waiting -= 1
 
+    def _require_awake(self) -> None:
+        if self._is_parked:
+            raise HandedBack(PARKED)
+
     def _run_next(self) -> None:
         """Run the queue's first step and those that fit beside it. The thread calls this once for each queued step."""
         queued = self._dequeue()
-        if not queued:
-            return
+        if self._is_parked:
+            for one in queued:
+                one.resolve(HandedBack(PARKED))
+        elif queued:
+            tokens = {one.resident.task: unpadded_tokens(one.groups) for one in queued}
+            with self.meter.computing(tokens, pieces=len(queued)):
+                self._run_together(queued)
+
+    def _run_together(self, queued: "Sequence[_QueuedStep]") -> None:
         started_s = time.monotonic()
-        steps = [step(self._policy, one.resident, one.groups, one.spec, budget_tokens=self._budget_tokens) for one in queued]
+        steps = [step(self.policy, one.resident, one.groups, one.spec, budget_tokens=self._budget_tokens) for one in queued]
         open_ = set(range(len(queued)))
         failed: Exception | None = None
         try:
-            for index, result in run_steps(self._policy, steps, budget_tokens=self._budget_tokens):
+            for index, result in run_steps(self.policy, steps, budget_tokens=self._budget_tokens):
                 open_.discard(index)
                 queued[index].resolve(result if isinstance(result, Exception) else Trained(result, started_s - queued[index].queued_s))
         except Exception as error:  # no single step's fault, and no state has changed: retry each alone
@@ -137,7 +257,7 @@ class Learner:
 
     def _run_alone(self, queued: "_QueuedStep", started_s: float) -> "Trained | Exception":
         try:
-            found = train_step(self._policy, queued.resident, queued.groups, queued.spec, budget_tokens=self._budget_tokens)
+            found = train_step(self.policy, queued.resident, queued.groups, queued.spec, budget_tokens=self._budget_tokens)
             return Trained(found, started_s - queued.queued_s)
         except Exception as error:
             return error
@@ -157,40 +277,36 @@ class Learner:
     async def write(self, resident: Resident, spec: TaskSpec, adapter: Path, checkpoint: tuple[Origin, Path] | None) -> None:
         """Write the resident's adapter folder, for engines, and, with an origin, its checkpoint folder, for training."""
 
+        dtype = self.policy.dtype
+
         def work() -> None:
-            write_adapter(adapter, resident.layout, resident.optimizer.params, self._policy.dtype)
+            write_adapter(adapter, resident.layout, resident.optimizer.params, dtype)
             if checkpoint is not None:
                 origin, folder = checkpoint
                 write_checkpoint(folder, resident, spec, origin, adapter / WEIGHTS_FILE)
 
-        with device_errors(self._need(spec)):
+        with device_errors(self.needs.advice(spec)):
             await asyncio.to_thread(work)
 
-    def _need(self, spec: TaskSpec, tokens: int | None = None) -> str:
-        """Estimated memory of a step of so many tokens, and the setting to lower; no estimate for an unknown architecture."""
-        advice = f"lower train_tokens of the pool, which is {self._budget_tokens}, or the task's lora.rank, which is {spec.lora.rank}"
-        if not self._policy.recomputed:
-            advice += ", or set checkpointing of the pool to 'on'"
-        if self._policy.shape is None:
-            return advice
-        estimate = train_memory(
-            self._policy.shape,
-            rank=spec.lora.rank,
-            tokens=min(self._budget_tokens, tokens or self._budget_tokens),
-            precision="float32" if self._policy.dtype == torch.float32 else "bfloat16",
-            shared=self._policy.shares_prefixes,
-            on_cpu=self._policy.device.type == "cpu",
-            recomputed=self._policy.recomputed,
-        )
-        return f"the estimate is {estimate}; {advice}"
+    async def _run(self, task: str, work: Callable[[], T], need: str) -> T:
+        def measured() -> T:
+            with self.meter.computing({task: 1}):
+                return work()
 
-    async def _run(self, work: Callable[[], T], need: str) -> T:
         self.waiting += 1
         try:
             with device_errors(need):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+                return await self.in_thread(measured)
         finally:
             self.waiting -= 1
+
+
+def _free() -> None:
+    """Free what is no longer used: a model's modules refer to each other."""
+    gc.collect()
+    return_freed_memory()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 @dataclass(frozen=True, eq=False)

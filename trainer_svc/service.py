@@ -1,7 +1,8 @@
 """The handler: TrainBatch → WeightUpdated.
 
 Many batches may wait here for few slots, which tenants get in fair order by the seconds that their steps take; only a batch that has
-a slot is read and trained.
+a slot is read and trained. While the trainer is parked (`parking.py`), batches whose step has not begun wait with their message alone,
+or are handed back where other trainers of the pool live: each redelivery counts as a delivery, of which a batch has few.
 
 It may run twice for one batch. An announced step is announced unchanged, not retrained. Any other is trained from the
 checkpoint that the batch names, and its blobs are named by their content.
@@ -19,7 +20,7 @@ from prometheus_client import Counter, Histogram, Summary
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
-from common.errors import Reject
+from common.errors import HandedBack, Reject
 from common.fairness.fair_slots import FairSlots
 from common.messages import AdapterRef, BlobRef, CheckpointRef, TaskStatus, TrainBatch, TrajectoriesScored, WeightUpdated
 from common.resilience import crashpoints
@@ -27,6 +28,7 @@ from common.task_states import ENDED
 from trainer_svc.algorithm.step_metrics import finite
 from trainer_svc.batch import Group, assemble, sequences_of
 from trainer_svc.device_errors import scratch_folder
+from trainer_svc.gate import Gate
 from trainer_svc.keeping import SampleKeeper
 from trainer_svc.learner import Learner, Trained
 from trainer_svc.replay.restoring import restore
@@ -78,11 +80,12 @@ class Trainer:
         self._pool = pool
         self._checkpoint_every = checkpoint_every
         self._slots = FairSlots(slots)
+        self.gate = Gate()
         self.samples = SampleKeeper(bus)
 
     def busy(self) -> dict[str, float]:
         """Load figures of the replica's report."""
-        steps = self._learner.waiting + self._slots.waiting
+        steps = self._learner.waiting + self._slots.waiting + self.gate.waiting
         return {"steps": float(steps), "residents": float(len(self._residents))}
 
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
@@ -133,17 +136,25 @@ class Trainer:
         return None
 
     async def _step_in_turn(self, batch: TrainBatch) -> WeightUpdated | None:
-        """The step, once its tenant's turn comes; None when the task has ended meanwhile."""
-        await self._slots.acquire(batch.claimant)
-        computed_s = 0.0
-        try:
-            if await self._has_ended(batch.task):
-                return None
-            update = await self._step(batch)
-            computed_s = sum(update.metrics.get(f"{phase}_s", 0.0) for phase in COMPUTED)
-            return update
-        finally:
-            self._slots.release(batch.claimant, computed_s)
+        """The step, once its tenant's turn comes and the trainer is not parked; None when the task has ended meanwhile."""
+        while True:
+            await self.gate.passed()
+            await self._slots.acquire(batch.claimant)
+            computed_s = 0.0
+            try:
+                if await self._has_ended(batch.task):
+                    return None
+                if not self.gate.is_closed:
+                    with self.gate.one_behind():
+                        update = await self._step(batch)
+                    computed_s = sum(update.metrics.get(f"{phase}_s", 0.0) for phase in COMPUTED)
+                    return update
+            except HandedBack:
+                if not self.gate.is_closed:
+                    raise
+                log.info("step_handed_back", version=batch.version + 1)
+            finally:
+                self._slots.release(batch.claimant, computed_s)
 
     async def _step(self, batch: TrainBatch) -> WeightUpdated:
         """Read, restore, train, and store the blobs; returns the announcement."""
@@ -157,7 +168,7 @@ class Trainer:
         trained = await self._learner.train(start, groups, batch.spec)
         resident = trained.step.resident
         self.samples.keep(batch, trained.step)
-        with _timed(spent, "publish_s"):
+        with _timed(spent, "publish_s"), self.gate.one_published():
             if kept and not self._is_due(resident, batch):
                 adapter, checkpoint, recording = await self._publish_lineage(batch, groups, trained)
             else:

@@ -22,6 +22,8 @@ class TrainerSettings(Settings):
     """Maximum tasks whose adapter and optimizer state stay in memory; others are read from their checkpoints."""
     resident_gib: float = Field(default=8.0, gt=0)
     """Device memory for those states; beyond it, too, the least recently trained task is evicted."""
+    host_gib: float = Field(default=8.0, ge=0)
+    """Host memory for states that a GPU has no more room for; on a CPU they are read from their checkpoints."""
     shared_steps: int = Field(default=1, ge=1)
     """Maximum queued steps of different tasks that are computed together. 1: each alone, and on a CPU bit for bit independent of
     other tasks; more: equal but for rounding, and faster where one step cannot fill the device."""

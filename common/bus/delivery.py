@@ -70,16 +70,26 @@ class Slots:
     def __init__(self, total: int) -> None:
         self._free = total
         self._released: Callable[[], None] = lambda: None
+        self.are_closed = False
+        """Whether none is free, whatever is released."""
 
     @property
     def free(self) -> int:
-        return max(0, self._free)
+        return 0 if self.are_closed else max(0, self._free)
 
     def take(self, units: int = 1) -> None:
         self._free -= units
 
     def release(self, units: int = 1) -> None:
         self._free += units
+        self._released()
+
+    def close(self) -> None:
+        """Request no more messages until `open`. A request that is under way may still bring some."""
+        self.are_closed = True
+
+    def open(self) -> None:
+        self.are_closed = False
         self._released()
 
     def when_released(self, released: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from common.bus import metrics
 from common.bus.delivery import MAX_PAYLOAD_BYTES, TRACE_HEADER, Delivery, Handler, Outgoing, Slots, current_trace, delivery_of, trace
 from common.bus.pull import Pull
-from common.errors import Fatal, Reject, Retry, Unavailable
+from common.errors import Fatal, HandedBack, Reject, Retry, Unavailable
 from common.messages import DeadLetter
 from common.resilience import crashpoints
 from common.resilience.backoff import Backoff, jittered
@@ -59,6 +59,9 @@ class Handling:
                 except Reject as error:
                     outcome = "rejected"
                     await self._dead_letter(pull, message, delivery, str(error))
+                except HandedBack:
+                    outcome = "returned"
+                    await pull.redeliver(message, delay_s=0)
                 except Retry as error:
                     outcome = "retried"
                     if delivery.attempt >= consumer.max_attempts:

@@ -1,9 +1,11 @@
 """The door to torch and transformers: the frozen base model, which scores sampled tokens under adapters.
 
-It holds no task's state. Logits exist only at sampled positions and in chunks (`head.py`).
+It holds no task's state. Logits exist only at sampled positions and in chunks (`head.py`). While it is parked, its weights are in host
+memory or dropped (`weights.py`); it computes only after a canary agreed.
 """
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -11,16 +13,20 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
+import structlog
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from common.accelerators.executable import WrongState
+from common.accelerators.words import Tier
 from common.errors import Fatal
 from common.pools import ALL_LAYERS, precision_on
 from common.pools.memory import ModelShape, machine_bytes
 from common.spec import LORA_TARGETS
-from trainer_svc.allocator import give_large_tensors_their_own_pages
+from trainer_svc.allocator import give_large_tensors_their_own_pages, return_freed_memory
+from trainer_svc.device_errors import classify_move_error, is_out_of_memory
 from trainer_svc.model.attention import BRANCHING, attention_calls
 from trainer_svc.model.batched_lora import Part, builder_on, by_one
 from trainer_svc.model.head import sampled_logprobs
@@ -28,10 +34,16 @@ from trainer_svc.model.lora import Layout, LoraLinear, Product, adapt, attached
 from trainer_svc.model.packing import Packed, Row, Sample, collate
 from trainer_svc.model.recomputation import Recomputation, decoder_layers
 from trainer_svc.model.selective_mlp import select_in_last_mlp
+from trainer_svc.model.weights import Weights
 
 CANARY_TOKENS = 24
 NO_ADAPTER = Layout(1, 1.0, ())
 CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}
+WAKE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.02}
+"""Nats by which a canary may differ on a GPU from the same computation before; on a CPU it must be equal, bit for bit."""
+
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +70,23 @@ class TokenScores:
 class Policy:
     """One frozen base model on one device, always in evaluation mode: no dropout."""
 
-    def __init__(self, model: PreTrainedModel, device: torch.device, *, float32_head: bool = False) -> None:
-        """Replaces linear layers of `model` in place. `float32_head`: logits are computed in float32.
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        device: torch.device,
+        *,
+        float32_head: bool = False,
+        read: Callable[[], PreTrainedModel] | None = None,
+    ) -> None:
+        """Replaces linear layers of `model` in place. `float32_head`: logits are computed in float32. `read`: reads the same model again.
 
         Raises: Fatal when its architecture is not supported.
         """
+        self._read = read
         self._model = model.to(device).eval().requires_grad_(False)  # pyright: ignore[reportArgumentType]  # stub knows only strings
+        self._weights = Weights(self._model, device)
         self.device = device
+        self.tier = Tier.DEVICE
         self.layers: dict[str, LoraLinear] = adapt(self._model, LORA_TARGETS)
         self._selective = select_in_last_mlp(self._model)
         self._decoder = self._model.base_model
@@ -81,6 +103,8 @@ class Policy:
         # Four axes: models then treat it as a finished mask and make none from the positions.
         self._no_mask = torch.zeros(1, 1, 1, 1, dtype=self.dtype, device=device)
         self._check()
+        self.canary_N = self._canary()
+        """Log-probabilities of the base model's canary: (N,) float32, on the CPU."""
 
     @classmethod
     def load(
@@ -92,11 +116,75 @@ class Policy:
     ) -> "Policy":
         """Base model and output layer in the pool's precisions. Raises: Fatal when it cannot be loaded."""
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision_on(precision, cpu=device.type == "cpu")]
+        read = partial(_read_model, folder_or_name, dtype)
+        return cls(read(), device, float32_head=head == "float32", read=read)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of the base model's tensors, wherever they are."""
+        return self._weights.size_bytes
+
+    def park(self, tier: Tier) -> None:
+        """Move the weights out of the device's memory, or drop them; one that is parked may only go deeper.
+
+        Where host memory's file cannot be written, they are dropped. Raises: ValueError for a tier that this policy cannot wake from.
+        """
+        if tier not in (Tier.DEVICE, Tier.HOST, Tier.DISK) or (tier is Tier.DISK and self._read is None):
+            raise ValueError(f"a policy cannot wake from tier '{tier}'")
+        if tier.depth <= self.tier.depth:
+            return
+        if tier is Tier.HOST:
+            tier = self._to_host()
+        if tier is Tier.DISK:
+            self._weights.drop()
+        self.tier = tier
+        return_freed_memory()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _to_host(self) -> Tier:
         try:
-            model = AutoModelForCausalLM.from_pretrained(folder_or_name, dtype=dtype, attn_implementation=BRANCHING)
-        except (OSError, ValueError) as error:
-            raise Fatal(f"base model '{folder_or_name}' cannot be loaded: {error}; correct `model` in the pools file") from None
-        return cls(model, device, float32_head=head == "float32")
+            self._weights.to_host()
+            return Tier.HOST
+        except OSError as error:
+            if self._read is None:
+                raise
+            log.warning("parked_deeper", reason=str(error))
+            return Tier.DISK
+
+    def wake(self) -> None:
+        """Weights on the device again, and their canary compared.
+
+        Raises: NoMemory, and the weights are where they were; WrongState, and they are dropped where they can be read again; Fatal.
+        """
+        before, failed = self.tier, None
+        try:
+            self._bring_back()
+        except Exception as error:
+            failed = classify_move_error(error, "the base model")
+        if failed is not None:
+            gc.collect()  # frames of the failed reading hold each other, and what was read so far
+            deepest = Tier.DISK if self._read and isinstance(failed, WrongState) else before
+            self.tier = Tier.DEVICE
+            self.park(deepest)
+            raise failed
+        self.tier = Tier.DEVICE
+
+    def _bring_back(self) -> None:
+        if self.tier is Tier.DISK and self._read is not None:
+            try:
+                self._weights.take(self._read())
+            except Fatal as error:
+                raise WrongState(str(error)) from None
+        elif self.tier is Tier.HOST:
+            self._weights.to_device()
+        require_canary(self._canary(), self.canary_N, self.device, self.dtype)
+
+    def _canary(self) -> Tensor:
+        sample = canary_sample(self.vocabulary)
+        nothing = Adapted(NO_ADAPTER, torch.zeros(0, device=self.device))
+        with torch.no_grad():
+            return self.scores(collate([(0, Row(sample.input_tokens, (sample,)))]), [nothing]).logprobs_N.float().cpu()
 
     def recompute_layers(self, count: int = ALL_LAYERS) -> None:
         """From now on recompute the activations of the first `count` layers in the backward pass, at most of all but the last.
@@ -191,6 +279,26 @@ class Policy:
         ids = self.tensor(sample.ids_T.astype(np.int64))
         logits = self._model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
         return logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+
+
+def _read_model(folder_or_name: str, dtype: torch.dtype) -> PreTrainedModel:
+    try:
+        return AutoModelForCausalLM.from_pretrained(folder_or_name, dtype=dtype, attn_implementation=BRANCHING)
+    except (OSError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise Fatal(f"base model '{folder_or_name}' cannot be loaded: {error}; correct `model` in the pools file") from None
+
+
+def require_canary(found_N: Tensor, expected_N: Tensor, device: torch.device, dtype: torch.dtype) -> None:
+    """Raises: WrongState when a base model that woke computes other numbers than before it was parked."""
+    bound = WAKE_TOLERANCE[dtype] if device.type != "cpu" else 0.0
+    difference = float((found_N - expected_N).abs().max()) if found_N.shape == expected_N.shape else float("inf")
+    if not difference <= bound:  # also where it is nan
+        raise WrongState(
+            f"the base model that woke computes other numbers than before it was parked: its canary differs by {difference:.3g} nats, "
+            f"at most {bound:g} are allowed; no step was computed; put back the model's folder, or restart this process"
+        )
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -19,6 +19,10 @@ class OptimizerState:
     steps: int
     """Updates so far."""
 
+    @property
+    def vectors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.params, self.exp_avg, self.exp_avg_sq
+
     @classmethod
     def fresh(cls, params: Tensor) -> "OptimizerState":
         return cls(params, torch.zeros_like(params), torch.zeros_like(params), steps=0)

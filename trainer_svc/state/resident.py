@@ -1,15 +1,28 @@
-"""A task's training state as one value, and the LRU cache of those in memory.
+"""A task's training state as one value, and the LRU caches of those in memory.
 
 The state holds all that a step reads and changes, so it is evicted and restored as a whole: the task's next step restores an
 evicted one from its checkpoint. Training draws no random numbers (dropout is 0), so there is no generator state.
 """
 
+import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
+import structlog
+import torch
+from torch import Tensor
+
+from common.accelerators.words import Tier
 from trainer_svc.model.lora import Layout
+from trainer_svc.paging import paged_out
 from trainer_svc.state.optimizer import OptimizerState
 from trainer_svc.state.skips import Skips
+
+log = structlog.get_logger()
+
+InThread = Callable[[Callable[[], "list[Resident | None]"]], Awaitable["list[Resident | None]"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,37 +47,135 @@ class Resident:
 
 
 class Residents:
-    """LRU cache of the latest states of tasks, by the checkpoint that each was stored as.
+    """Latest states of tasks, by the checkpoint that each was stored as: LRU on the device, then LRU in host memory, then dropped.
 
     The checkpoint's digest, not the version, decides whether a state can be resumed: another replica may have trained the
-    same step with other rounding.
+    same step with other rounding. On a CPU the device's memory and the host's are the same: what leaves the device is dropped. While the
+    trainer is parked no state is on the device: those that its checkpoint does not hold are kept, as they would cost steps to recompute.
     """
 
-    def __init__(self, limit: int, limit_bytes: int | None = None) -> None:
+    def __init__(self, limit: int, limit_bytes: int | None = None, host_bytes: int = 0) -> None:
+        """`limit`, `limit_bytes`: of states on the device; `host_bytes`: of those that a GPU's trainer keeps in host memory beside them."""
         self._limit = limit
         self._limit_bytes = limit_bytes
-        self._kept: OrderedDict[str, tuple[str, Resident]] = OrderedDict()
+        self._host_limit_bytes = host_bytes
+        self._parked_in: Tier | None = None
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
     @property
     def size_bytes(self) -> int:
-        return sum(resident.size_bytes for _, resident in self._kept.values())
+        """Bytes of states on the device, or of those that would come back to it."""
+        return sum(kept.resident.size_bytes for kept in self._kept.values() if not kept.on_host)
+
+    @property
+    def host_bytes(self) -> int:
+        return sum(kept.resident.size_bytes for kept in self._kept.values() if kept.on_host)
+
+    @property
+    def ranks(self) -> list[int]:
+        return [kept.resident.layout.rank for kept in self._kept.values()]
 
     def get(self, task: str, checkpoint_sha256: str) -> Resident | None:
-        digest, resident = self._kept.get(task, ("", None))
-        if digest != checkpoint_sha256:
+        """The state, on its device."""
+        kept = self._kept.get(task)
+        if kept is None or kept.digest != checkpoint_sha256:
             return None
         self._kept.move_to_end(task)
-        return resident
+        if kept.on_host:
+            kept = self._kept[task] = replace(kept, resident=on_device(kept.resident, kept.device), on_host=False)
+            self._make_room()
+        return kept.resident
 
     def keep(self, resident: Resident, checkpoint_sha256: str) -> None:
-        """Store the task's latest state; evict the least recently trained tasks while there are too many, or too large."""
-        self._kept[resident.task] = (checkpoint_sha256, resident)
+        """Store the task's latest state; the least recently trained tasks give way while there are too many, or too large."""
+        self._kept[resident.task] = _Kept(checkpoint_sha256, resident, resident.optimizer.params.device)
         self._kept.move_to_end(resident.task)
-        while len(self._kept) > self._limit or (self._limit_bytes is not None and self.size_bytes > self._limit_bytes):
-            self._kept.popitem(last=False)
+        self._make_room()
+        if self._parked_in is not None and (kept := self._kept.get(resident.task)) is not None:
+            self._replace([kept], parked([kept.resident], self._parked_in))
 
     def forget(self, task: str) -> None:
         self._kept.pop(task, None)
+
+    async def park(self, tier: Tier, in_thread: InThread = asyncio.to_thread) -> None:
+        """Take all states off the device: into host memory, or, in deeper tiers, those alone that no checkpoint holds.
+
+        `in_thread`: runs a function outside the event loop. A thread may hold what it was given until it has other work.
+        """
+        if tier is Tier.DEVICE:
+            return
+        self._parked_in = tier
+        kept = list(self._kept.values())
+        self._replace(kept, await in_thread(partial(parked, [one.resident for one in kept], tier)))
+
+    def wake(self) -> None:
+        """States may be on the device again; each comes with the task's next step."""
+        self._parked_in = None
+
+    def _replace(self, kept: Sequence["_Kept"], found: Sequence[Resident | None]) -> None:
+        """States that were moved in place of those in memory; one that was trained or forgotten meanwhile stays as it is."""
+        for before, resident in zip(kept, found, strict=True):
+            task = before.resident.task
+            if self._kept.get(task) is not before:
+                continue
+            if resident is None:
+                del self._kept[task]
+            else:
+                self._kept[task] = replace(before, resident=resident, on_host=before.device.type != "cpu")
+
+    def _make_room(self) -> None:
+        """Move the least recently trained tasks from the device to the host, and from there out."""
+        on_device_ = [task for task, kept in self._kept.items() if not kept.on_host]
+        while on_device_ and (len(on_device_) > self._limit or (self._limit_bytes is not None and self.size_bytes > self._limit_bytes)):
+            task = on_device_.pop(0)
+            kept = self._kept[task]
+            if kept.device.type == "cpu" or kept.resident.size_bytes > self._host_limit_bytes:
+                del self._kept[task]
+            else:
+                self._kept[task] = replace(kept, resident=pinned(kept.resident), on_host=True)
+        on_host = [task for task, kept in self._kept.items() if kept.on_host]
+        while on_host and self.host_bytes > self._host_limit_bytes:
+            del self._kept[on_host.pop(0)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    digest: str
+    resident: Resident
+    device: torch.device
+    """Device that the state is trained on, wherever it is now."""
+    on_host: bool = False
+
+
+def parked(residents: Sequence[Resident], tier: Tier) -> list[Resident | None]:
+    """The states off their device, in host memory or deeper; None for one that is dropped.
+
+    That one is read from its checkpoint when it is needed again, or recomputed where the file of the others cannot be written.
+    """
+    stays = [one for one in residents if tier is Tier.HOST or one.stored_at != one.version]
+    try:
+        vectors = paged_out([[vector.cpu() for vector in one.optimizer.vectors] for one in stays])
+    except OSError as error:
+        log.warning("states_dropped", tasks=[one.task for one in stays], reason=str(error))
+        return [None] * len(residents)
+    moved = {one.task: with_vectors(one, found) for one, found in zip(stays, vectors, strict=True)}
+    return [moved.get(one.task) for one in residents]
+
+
+def pinned(resident: Resident) -> Resident:
+    """The state of a GPU in page-locked host memory. Copies are queued on the device, as those back are, so neither is waited for."""
+    copies = [torch.empty_like(vector, device="cpu", pin_memory=True) for vector in resident.optimizer.vectors]
+    for copy, vector in zip(copies, resident.optimizer.vectors, strict=True):
+        copy.copy_(vector, non_blocking=True)
+    return with_vectors(resident, copies)
+
+
+def on_device(resident: Resident, device: torch.device) -> Resident:
+    return with_vectors(resident, [vector.to(device, non_blocking=True) for vector in resident.optimizer.vectors])
+
+
+def with_vectors(resident: Resident, vectors: Sequence[Tensor]) -> Resident:
+    return replace(resident, optimizer=OptimizerState(*vectors, steps=resident.optimizer.steps))

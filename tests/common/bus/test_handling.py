@@ -9,7 +9,7 @@ import pytest
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, batch_interval_s
-from common.errors import Fatal, Reject, Retry, Unavailable
+from common.errors import Fatal, HandedBack, Reject, Retry, Unavailable
 from common.messages import ControlTask, DeadLetter, SubmitTask
 from tests.common.bus.consuming import JOBS, consuming, drained, job
 from tests.conftest import at_work, eventually, message_on
@@ -59,6 +59,22 @@ async def test_retried_message_is_redelivered_and_others_are_not_held_up(bus: Bu
         await bus.publish(job("good"))
         await eventually(lambda: ("bad", 3) in seen)
     assert seen.index(("good", 1)) < seen.index(("bad", 2))
+
+
+async def test_message_that_is_handed_back_is_redelivered_and_is_no_failed_attempt(bus: Bus) -> None:
+    """A replica that is parked again and again fails no message."""
+    attempts: list[int] = []
+
+    async def handler(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        if len(attempts) <= JOBS.max_attempts + 1:
+            raise HandedBack("parked", delay_s=0.01)
+
+    async with consuming(bus, handler):
+        await bus.publish(job("a"))
+        await drained(bus)
+    assert len(attempts) == JOBS.max_attempts + 2
+    assert await bus.streams.backlog(streams.FAILED) == 0
 
 
 async def test_no_attempt_is_counted_while_a_server_is_unavailable(bus: Bus) -> None:

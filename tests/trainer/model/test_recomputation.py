@@ -214,5 +214,5 @@ async def test_trainer_recomputes_as_its_pool_says(model_folder: Path, setting: 
     pool = Pool.model_validate({"model": str(model_folder), "checkpointing": setting})
     learner = await Learner.start(pool, device="cpu", threads=1)
     assert (learner._policy.recomputed == 3) is expected
-    assert ("recomputing 3 layers" in learner._need(make_spec("a"))) is expected
-    assert ("or set checkpointing of the pool to 'on'" in learner._need(make_spec("a"))) is not expected
+    assert ("recomputing 3 layers" in learner.needs.advice(make_spec("a"))) is expected
+    assert ("or set checkpointing of the pool to 'on'" in learner.needs.advice(make_spec("a"))) is not expected

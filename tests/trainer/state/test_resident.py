@@ -1,6 +1,14 @@
-"""The LRU cache of states: eviction by number and by size."""
+"""The LRU cache of states: eviction by number and by size, and what it keeps while the trainer is parked."""
 
-from tests.trainer.steps import DIFFERENT, begin
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from common.accelerators.words import Tier
+from tests.trainer.steps import DIFFERENT, assert_identical, begin
 from trainer_svc.model.policy import Policy
 from trainer_svc.state.resident import Residents
 
@@ -33,3 +41,50 @@ def test_large_states_give_way_before_there_are_too_many(policy: Policy) -> None
     nothing_fits = Residents(limit=8, limit_bytes=1)
     nothing_fits.keep(small, "1")
     assert len(nothing_fits) == 0
+
+
+@pytest.mark.parametrize(("tier", "stays"), [(Tier.DEVICE, "abc"), (Tier.HOST, "abc"), (Tier.DISK, "b"), (Tier.NONE, "b")])
+async def test_parked_states_are_kept_in_host_memory_and_deeper_only_where_no_checkpoint_has_them(
+    policy: Policy, tier: Tier, stays: str
+) -> None:
+    """B's version 1 can only be recomputed from its lineage, which costs a step."""
+    residents = Residents(limit=8)
+    kept = {name: replace(begin(policy, DIFFERENT[name]), version=1, stored_at=int(name != "b")) for name in "abc"}
+    for resident in kept.values():
+        residents.keep(resident, "1")
+    await residents.park(tier)
+    residents.wake()
+    found = {name: resident for name in "abc" if (resident := residents.get(name, "1")) is not None}
+    assert "".join(found) == stays
+    for name, resident in found.items():
+        assert_identical(resident, kept[name])
+        assert (resident.stored_at, resident.skips) == (kept[name].stored_at, kept[name].skips)
+        addresses = [state.optimizer.params.data_ptr() for state in (resident, kept[name])]
+        assert (addresses[0] == addresses[1]) is (tier is Tier.DEVICE)
+
+
+async def test_state_that_is_stored_while_the_trainer_is_parked_is_parked_too(policy: Policy) -> None:
+    """A version may be published late, where NATS was unavailable."""
+    residents = Residents(limit=8)
+    await residents.park(Tier.DISK)
+    stored, other = (replace(begin(policy, DIFFERENT[name]), version=1, stored_at=at) for name, at in (("a", 1), ("b", 0)))
+    residents.keep(stored, "1")
+    residents.keep(other, "1")
+    assert residents.get("a", "1") is None
+    found = residents.get("b", "1")
+    assert found is not None
+    assert found is not other
+    assert_identical(found, other)
+    residents.wake()
+    residents.keep(stored, "1")
+    assert residents.get("a", "1") is stored
+
+
+async def test_states_that_no_file_takes_are_dropped(policy: Policy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    residents = Residents(limit=8)
+    residents.keep(begin(policy, DIFFERENT["a"]), "1")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with capture_logs() as logs:
+        await residents.park(Tier.HOST)
+    assert [(line["event"], line["tasks"]) for line in logs] == [("states_dropped", ["a"])]
+    assert len(residents) == 0

@@ -1,0 +1,52 @@
+"""What a slice of an accelerator is booked by: seconds of the learner's thread, by task."""
+
+from common.accelerators.executable import Served
+from trainer_svc.service_meter import ServiceMeter
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_shared_time_goes_by_tokens_and_none_of_it_is_lost_or_counted_twice() -> None:
+    clock = Clock()
+    meter = ServiceMeter(clock)
+    with meter.computing({"a": 300, "b": 100}, pieces=2):
+        clock.now_s += 1.0
+        assert (meter.is_computing, meter.operations) == (True, 2)
+        assert meter.taken() == Served({"a": 750, "b": 250}, 1.0, 0)
+        clock.now_s += 0.5
+    clock.now_s += 60.0
+    with meter.computing({"a": 1}):
+        clock.now_s += 0.25
+    assert meter.taken() == Served({"a": 625, "b": 125}, 0.75, 2)
+    assert meter.taken() == Served()
+    assert not meter.is_computing
+
+
+def test_fractions_of_a_millisecond_are_kept() -> None:
+    clock = Clock()
+    meter, booked = ServiceMeter(clock), 0
+    for _ in range(2048):
+        with meter.computing({"a": 1}):
+            clock.now_s += 2**-11
+        booked += meter.taken().by_task.get("a", 0)
+    assert booked in (999, 1000)
+
+
+def test_rest_of_an_operation_is_expected_from_those_before() -> None:
+    clock = Clock()
+    meter = ServiceMeter(clock)
+    assert meter.left_s is None
+    with meter.computing({"a": 1}, pieces=1):
+        assert meter.left_s is None
+        clock.now_s += 4.0
+    with meter.computing({"a": 1}, pieces=1):
+        clock.now_s += 1.0
+        assert meter.left_s == 3.0
+        clock.now_s += 10.0
+        assert meter.left_s == 0.0
+    assert meter.left_s is None

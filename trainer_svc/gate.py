@@ -1,0 +1,79 @@
+"""Gate before a trainer's slots: closed while the trainer is parked, and a count of the batches that are behind it."""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from common.errors import HandedBack
+from trainer_svc.learner import PARKED
+
+
+class Gate:
+    def __init__(self) -> None:
+        self.is_closed = False
+        self._has_others = False
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.waiting = 0
+        """Batches before the gate."""
+        self.behind = 0
+        """Batches that are read, trained or published."""
+        self.publishing = 0
+        """Of these, steps that were computed, and whose version is being stored."""
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def open(self) -> None:
+        self.is_closed = False
+        self._notify()
+
+    def note_others(self, have: bool) -> None:
+        """Whether other trainers of the pool live, which may take what waits here while this one is parked."""
+        self._has_others = have
+        self._notify()
+
+    async def passed(self) -> None:
+        """Wait until the gate is open. Raises: HandedBack when the batch need not wait here."""
+        self.waiting += 1
+        try:
+            while self.is_closed:
+                if self._has_others:
+                    raise HandedBack(PARKED)
+                await self._changed.wait()
+        finally:
+            self.waiting -= 1
+
+    @contextmanager
+    def one_behind(self) -> Generator[None]:
+        self.behind += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self.behind -= 1
+            if not self.behind:
+                self._idle.set()
+
+    @contextmanager
+    def one_published(self) -> Generator[None]:
+        self.publishing += 1
+        try:
+            yield
+        finally:
+            self.publishing -= 1
+
+    async def idle(self, within_s: float | None) -> bool:
+        """Wait until no batch is behind the gate; False when some still are after `within_s` seconds (None: no bound)."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._idle.wait()
+            return True
+        except TimeoutError:
+            return False
+
+    def _notify(self) -> None:
+        """Have each waiting batch look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,72 @@
+"""Memory that a trainer needs on its device: the base model's, known before it is loaded, and a step's, estimated."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from common.pools import Pool, precision_on
+from common.pools.memory import ELEMENT_BYTES, MemoryEstimate, ModelShape, Precision, train_memory
+from common.spec import Lora, TaskSpec
+from trainer_svc.model.policy import Policy
+
+WEIGHT_FILES = "*.safetensors"
+
+
+@dataclass(frozen=True)
+class MemoryNeeds:
+    """Sizes of one base model on one device, and the pool's bound of a micro-batch. `shape`: None for an unknown architecture."""
+
+    shape: ModelShape | None
+    weights_bytes: int
+    precision: Precision
+    on_cpu: bool
+    budget_tokens: int
+    shares_prefixes: bool = True
+    recomputed: int = 0
+
+    @classmethod
+    def of(cls, policy: Policy, budget_tokens: int) -> "MemoryNeeds":
+        precision: Precision = "float32" if policy.dtype == torch.float32 else "bfloat16"
+        on_cpu = policy.device.type == "cpu"
+        return cls(policy.shape, policy.weights_bytes, precision, on_cpu, budget_tokens, policy.shares_prefixes, policy.recomputed)
+
+    @classmethod
+    def of_folder(cls, pool: Pool, *, on_cpu: bool) -> "MemoryNeeds":
+        """Estimate from the model's files, before it is loaded; 0 bytes where there are none."""
+        folder, precision = Path(pool.model), precision_on(pool.precision, cpu=on_cpu)
+        try:
+            shape = ModelShape.of(json.loads((folder / "config.json").read_text()))
+        except (OSError, ValueError):
+            shape = None
+        stored = sum(file.stat().st_size for file in folder.glob(WEIGHT_FILES))
+        return cls(shape, shape.parameters * ELEMENT_BYTES[precision] if shape else stored, precision, on_cpu, pool.train_tokens)
+
+    def step(self, rank: int, tokens: int) -> MemoryEstimate | None:
+        """Estimate of a step of so many tokens; None for an unknown architecture."""
+        if self.shape is None:
+            return None
+        return train_memory(
+            self.shape,
+            rank=rank,
+            tokens=min(self.budget_tokens, tokens),
+            precision=self.precision,
+            shared=self.shares_prefixes,
+            on_cpu=self.on_cpu,
+            recomputed=self.recomputed,
+        )
+
+    def awake_bytes(self, ranks: Sequence[int]) -> int:
+        """Weights and the largest step; the process's own memory, which no tier frees, is not counted. `ranks`: of known adapters."""
+        estimate = self.step(max(ranks, default=Lora().rank), self.budget_tokens)
+        return self.weights_bytes + (estimate.adapter + estimate.activations + estimate.temporaries if estimate else 0)
+
+    def advice(self, spec: TaskSpec, tokens: int | None = None) -> str:
+        """Estimated memory of a step of so many tokens, and the setting to lower."""
+        advice = f"lower train_tokens of the pool, which is {self.budget_tokens}, or the task's lora.rank, which is {spec.lora.rank}"
+        if not self.recomputed:
+            advice += ", or set checkpointing of the pool to 'on'"
+        estimate = self.step(spec.lora.rank, tokens or self.budget_tokens)
+        return f"the estimate is {estimate}; {advice}" if estimate else advice

@@ -1,0 +1,101 @@
+"""Tensors in mapped files: the kernel keeps their bytes as cached pages of a file, outside this process's memory.
+
+On a CPU the device's memory and the host's are the same. There a state that is parked in host memory is cached by the kernel, which may
+reclaim it under pressure: first it writes a temporary file's pages to the disk. A memfd's pages could be reclaimed with swap space only.
+The temporary file has no name, so a killed process leaves none behind.
+"""
+
+import ctypes
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+MADV_DONTNEED = 4
+Range = tuple[int, int]
+"""First address, and the one after the last."""
+
+
+def paged_out(groups: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    """Equal CPU tensors in mapped files, none of whose pages are in this process's memory; a page is mapped again when it is read.
+
+    Tensors that are in mapped files already, unchanged, stay there (safetensors of a base model do). The others' bytes are written to an
+    unlinked temporary file for each group, each storage at a page's start. Tensors of a group that shared a storage share it again.
+    Raises: OSError when a file cannot be written or mapped.
+    """
+    clean = _clean_file_ranges()
+    return [_paged_out(tensors, clean) for tensors in groups]
+
+
+def _paged_out(tensors: Sequence[Tensor], clean: Sequence[Range]) -> list[Tensor]:
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors if tensor.untyped_storage().nbytes()}
+    written = {address: storage for address, storage in storages.items() if not _is_within(address, storage.nbytes(), clean)}
+    mapped = _mapped(written) if written else {}
+    for address, storage in storages.items():
+        if address not in mapped:
+            _release_pages(address, storage.nbytes())
+    return [moved(tensor, mapped) for tensor in tensors]
+
+
+def moved(tensor: Tensor, storages: Mapping[int, torch.UntypedStorage]) -> Tensor:
+    """The tensor in the storage that replaces its own, by address; itself where none does."""
+    found = storages.get(tensor.untyped_storage().data_ptr())
+    if found is None:
+        return tensor
+    return torch.empty(0, dtype=tensor.dtype, device=found.device).set_(found, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def bytes_of(storage: torch.UntypedStorage) -> Tensor:
+    """Shape (size in bytes,) uint8."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def _mapped(storages: Mapping[int, torch.UntypedStorage]) -> dict[int, torch.UntypedStorage]:
+    """Copies in a mapped file, by the address of the original."""
+    starts, end = dict[int, int](), 0
+    for address, storage in storages.items():
+        starts[address] = end
+        end += -(-storage.nbytes() // mmap.PAGESIZE) * mmap.PAGESIZE
+    with tempfile.TemporaryFile(prefix="marlaas-parked-") as file:
+        os.ftruncate(file.fileno(), end)
+        for address, storage in storages.items():
+            _write(file.fileno(), bytes_of(storage).numpy().data, starts[address])
+        mapping = mmap.mmap(file.fileno(), end, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    return {
+        address: torch.frombuffer(mapping, dtype=torch.uint8, count=storage.nbytes(), offset=starts[address]).untyped_storage()
+        for address, storage in storages.items()
+    }
+
+
+def _write(descriptor: int, content: memoryview, start: int) -> None:
+    """Write all of `content`; one call writes 2 GiB at most."""
+    done = 0
+    while done < len(content):
+        done += os.pwrite(descriptor, content[done:], start + done)
+
+
+def _release_pages(address: int, size: int) -> None:
+    """Unmap the pages of a file's mapping from this process; the file keeps their content."""
+    first = address // mmap.PAGESIZE * mmap.PAGESIZE
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(address + size - first), MADV_DONTNEED)
+
+
+def _clean_file_ranges() -> list[Range]:
+    """Addresses of mapped files of which this process has changed no page: a changed page exists in its memory alone."""
+    found, current = list[Range](), None
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line[0].islower() or line[0].isdigit():  # the header of a mapping; the names of its figures begin with a capital
+            addresses, _, _, _, inode, *_ = line.split()
+            first, _, end = addresses.partition("-")
+            current = (int(first, 16), int(end, 16)) if inode != "0" else None
+        elif current and line.startswith("Anonymous:") and line.split()[1] == "0":
+            found.append(current)
+    return found
+
+
+def _is_within(address: int, size: int, ranges: Sequence[Range]) -> bool:
+    return any(first <= address and address + size <= end for first, end in ranges)

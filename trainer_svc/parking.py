@@ -1,0 +1,73 @@
+"""A trainer as an executor of a shared accelerator: `common.accelerators.executable.Executable`.
+
+Parking never interrupts a step: the learner ends the one in progress and hands back those that it has queued, their versions are stored,
+then the tasks' states and the base model leave the device. Nothing is pulled until the next wake. Waking compares the base model's canary
+before anything is computed; each task's state comes back with its next step.
+"""
+
+from common.accelerators.executable import Load, Served
+from common.accelerators.words import Function, Tier
+from common.bus import Slots
+from trainer_svc.learner import Learner
+from trainer_svc.service import Trainer
+from trainer_svc.state.resident import Residents
+
+PUBLISHED_WITHIN_S = 5.0
+"""Minimum time that parking waits for versions to be stored: without NATS this never ends. Such a state is parked once it is stored."""
+
+
+class TrainerExecutor:
+    """Begins parked where the learner has no base model on its device."""
+
+    def __init__(self, trainer: Trainer, learner: Learner, residents: Residents, slots: Slots) -> None:
+        """`slots`: of the consumer of batches, closed while the trainer is parked."""
+        self._trainer = trainer
+        self._learner = learner
+        self._residents = residents
+        self._slots = slots
+        if learner.tier is not Tier.DEVICE:
+            self._pull_nothing()
+
+    @property
+    def tier(self) -> Tier:
+        return self._learner.tier
+
+    @property
+    def device_bytes(self) -> int:
+        """Base model, states of tasks, and the largest step, by the estimate of a pool's memory."""
+        return self._learner.needs.awake_bytes(self._residents.ranks) + self._residents.size_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Base model and states of tasks; on a CPU these are pages that the kernel may reclaim (`paging.py`)."""
+        return self._learner.needs.weights_bytes + self._residents.size_bytes + self._residents.host_bytes
+
+    @property
+    def load(self) -> Load:
+        meter = self._learner.meter
+        return Load(Function.TRAIN if meter.is_computing else None, meter.operations + self._trainer.gate.publishing, meter.left_s)
+
+    def taken(self) -> Served:
+        return self._learner.meter.taken()
+
+    async def wake(self) -> None:
+        """Raises: NoMemory, WrongState or Fatal, and the trainer stays parked."""
+        await self._learner.wake()
+        self._residents.wake()
+        self._trainer.gate.open()
+        self._slots.open()
+
+    async def park(self, tier: Tier, drain_s: float | None) -> None:
+        """A step in progress is waited for, however long it takes, `drain_s` bounds the wait for its version's storage.
+
+        Raises: ValueError for a tier that it cannot wake from.
+        """
+        self._pull_nothing()
+        await self._learner.pause()
+        await self._trainer.gate.idle(None if drain_s is None else max(drain_s, PUBLISHED_WITHIN_S))
+        await self._residents.park(tier, self._learner.in_thread)
+        await self._learner.park(tier)
+
+    def _pull_nothing(self) -> None:
+        self._trainer.gate.close()
+        self._slots.close()
