@@ -22,6 +22,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schema = model.model_json_schema(ref_template=REFERENCE)
         schemas.update(schema.pop("$defs", {}))
         schemas[model.__name__] = schema
+    schemas["TaskSpec"]["required"].remove("tenant")  # the key's, or that of ?tenant=NAME
     for operations in document["paths"].values():
         for operation in operations.values():
             _complete(operation)

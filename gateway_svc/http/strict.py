@@ -1,14 +1,36 @@
-"""Bodies as strict JSON: routes of the class StrictRoute read nothing else."""
+"""Bodies as strict JSON: routes of the class StrictRoute read nothing else. Parameters as the document has them: pydantic takes more."""
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from datetime import date
+from typing import Annotated, Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic import AwareDatetime, BeforeValidator
 
 from gateway_svc.http.gateway import BEARER, gateway_of
 from gateway_svc.problems import FieldError, Problem
 from gateway_svc.strict_json import read_json
+
+
+def _is_a_word(value: Any) -> Any:
+    if value not in ("true", "false", True, False):
+        raise ValueError("it is 'true' or 'false'")
+    return value
+
+
+def _is_no_number(value: Any) -> Any:
+    if isinstance(value, str) and value.count("-") < 2:
+        raise ValueError("it is written as in ISO 8601, such as 2030-01-31, a moment with time and zone")
+    return value
+
+
+Flag = Annotated[bool, BeforeValidator(_is_a_word)]
+"""Parameter that is true or false; not 1, yes or on."""
+Day = Annotated[date, BeforeValidator(_is_no_number)]
+"""Parameter that is a day; not seconds."""
+Moment = Annotated[AwareDatetime, BeforeValidator(_is_no_number)]
+"""Parameter that is a moment, with its time zone; not seconds."""
 
 
 class StrictRequest(Request):

@@ -95,6 +95,21 @@ async def test_every_answer_has_an_id_and_errors_are_problems(wrong: httpx.Async
             assert answer.json()["status"] == status
 
 
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/v1/invoice?first=0", "first"),
+        ("/v1/invoice?last=1767225600", "last"),
+        ("/v1/audit?since=1865", "since"),
+        ("/v1/tasks?dry_run=1", "dry_run"),
+        ("/v1/tasks?dry_run=on", "dry_run"),
+    ],
+)
+async def test_parameters_are_as_the_document_has_them(wrong: httpx.AsyncClient, path: str, field: str) -> None:
+    answer = await (wrong.post(path, json=spec()) if "dry_run" in path else wrong.get(path))
+    assert (answer.status_code, [error["field"] for error in answer.json()["errors"]]) == (400, [field])
+
+
 async def test_method_that_a_path_has_not_is_answered_with_all_that_it_has(wrong: httpx.AsyncClient) -> None:
     for path, methods in (("/v1/tasks", "GET, POST"), ("/v1/tasks/a-1", "DELETE, GET, PUT"), ("/v1/fine_tuning/jobs", "GET, POST")):
         answer = await wrong.request("OPTIONS", path)

@@ -14,8 +14,9 @@ from schemathesis.engine import Status, events, from_schema
 EXAMPLES = 25
 """Generated requests of an operation in one round; those for the edges of its schema and for sequences of operations come on top."""
 TIMEOUT_S = 60.0
-ACCEPTED = ["2xx", 304, 400, 401, 403, 404, 409, 413, 416, 429]
-"""Answers to what the schema permits: 400 too, as no schema says which fields contradict each other, or which tasks fit a pool."""
+ACCEPTED = ["2xx", 304, 400, 401, 403, 404, 406, 409, 413, 416, 429]
+"""Answers to what the schema permits: 400 too, as no schema says which fields contradict each other, or which tasks fit a pool; 406 too, as
+none says which media types an `Accept` may name."""
 ENDLESS = "/v1/events"
 """Route that is left out: its stream ends only when its client goes, so that each request would take TIMEOUT_S."""
 MAX_SHOWN = 50

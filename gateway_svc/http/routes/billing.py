@@ -1,10 +1,8 @@
 """What everything costs, and who has done what; for owners and admins."""
 
-from datetime import date
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime
 
 from common.messages import (
     AskAudit,
@@ -20,7 +18,7 @@ from common.messages.asks import MAX_NUMBER, MAX_VERSION
 from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_question
-from gateway_svc.http.strict import StrictRoute
+from gateway_svc.http.strict import Day, Moment, StrictRoute
 
 router = APIRouter(prefix="/v1", tags=["deployment"], route_class=StrictRoute)
 FAMILY = Family(router)
@@ -30,8 +28,8 @@ COMMON = responses(400, 401, 403, 429, 503)
 @router.get("/invoice", responses=COMMON)
 async def read_invoice(
     caller: Acting,
-    first: Annotated[date | None, Query(description="First day, in UTC.")] = None,
-    last: Annotated[date | None, Query(description="Last day.")] = None,
+    first: Annotated[Day | None, Query(description="First day, in UTC.")] = None,
+    last: Annotated[Day | None, Query(description="Last day.")] = None,
     cursor: Annotated[int, Query(ge=0, le=MAX_VERSION)] = 0,
 ) -> InvoiceAnswer:
     """Quantities and money by day, pool and kind, a page at a time."""
@@ -56,7 +54,7 @@ async def read_budgets(caller: Acting) -> BudgetsAnswer:
 @router.get("/audit", responses=COMMON)
 async def read_audit(
     caller: Acting,
-    since: Annotated[AwareDatetime | None, Query(description="With its time zone.")] = None,
+    since: Annotated[Moment | None, Query(description="With its time zone.")] = None,
     cursor: Annotated[int, Query(ge=0, le=MAX_NUMBER)] = 0,
 ) -> AuditAnswer:
     """Who has done what, oldest first, a page at a time."""

@@ -21,7 +21,7 @@ from gateway_svc.access import Caller
 from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, gateway_of
-from gateway_svc.http.strict import StrictRoute, check_content_type
+from gateway_svc.http.strict import Flag, StrictRoute, check_content_type
 from gateway_svc.problems import FieldError, Problem, invalid, not_found, rejected
 from gateway_svc.shapes import Freed, Preview, State, Submitted, Task, TaskDetail, TaskPage, Why
 from gateway_svc.task_bodies import IDEMPOTENCY_KEY, JSON, TOML, for_tenant, id_of, read_task
@@ -64,7 +64,7 @@ async def submit_task(
     request: Request,
     response: Response,
     caller: Acting,
-    dry_run: bool = False,
+    dry_run: Flag = False,
     idempotency_key: Annotated[str | None, Header(pattern=IDEMPOTENCY_KEY)] = None,
 ) -> Any:
     """Submit a task file, as JSON or TOML, and wait until it is accepted or rejected."""
