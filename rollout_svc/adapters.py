@@ -11,12 +11,14 @@ for `keep_s`. Some places are its own: rollouts cannot fill them, and none of it
 
 Before a version serves a request, the engine must give a fixed token sequence the log-probabilities that the trainer gave
 it: a wrong file format, rank, scale or base model shows here, and not as a training run that slowly degrades.
+
+While the engine is parked, versions are fetched to disk and wait there. After its wake all held ones are checked before any is used.
 """
 
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ import numpy as np
 import structlog
 from prometheus_client import Gauge, Histogram
 
+from common.accelerators import WrongState
 from common.blobs import Blobs
 from common.errors import Reject, Unavailable
 from common.messages import AdapterRef
@@ -70,6 +73,11 @@ class Adapters:
         self._to_keep: frozenset[str] = frozenset()
         self._refused: dict[AdapterRef, str] = {}
         self._changing = asyncio.Lock()
+        self._fetching = asyncio.Lock()
+        self._fetched_ahead: set[str] = set()
+        self._may_change = asyncio.Event()
+        """Set unless the engine is parked."""
+        self._may_change.set()
         self._room = asyncio.Event()
         self._tidy = asyncio.Event()
         shutil.rmtree(folder, ignore_errors=True)  # left by a killed process, perhaps incomplete
@@ -92,9 +100,10 @@ class Adapters:
         version.users += 1
         try:
             while not version.loaded:
+                await self._wait_until_awake(ref)
                 await self._wait_for_room(serving=serving)
                 async with self._changing:
-                    if not version.loaded and await self._make_room(serving=serving):
+                    if not version.loaded and self._may_change.is_set() and await self._make_room(serving=serving):
                         version.is_reserved = serving
                         await self._load(version)
             version.served = version.served or serving
@@ -142,8 +151,9 @@ class Adapters:
                         await self._tidy.wait()
                 self._tidy.clear()
                 async with self._changing:
+                    await self._remove_unused()
                     # One at a time: while one is evicted, another may have come into use.
-                    while (version := next(filter(self._is_over, self._by_use()), None)) is not None:
+                    while self._may_change.is_set() and (version := next(filter(self._is_over, self._by_use()), None)) is not None:
                         await self._unload(version)
                 self._ended &= {version.ref.task for version in self._versions.values()}
         finally:
@@ -205,13 +215,65 @@ class Adapters:
         """The version's folder. Raises: as `using`."""
         folder = self._place(ref)
         try:
-            await self._blobs.fetch_folder(ref.blob, folder)
+            async with self._fetching:
+                await self._blobs.fetch_folder(ref.blob, folder)
             await asyncio.to_thread(folder.stat)  # its last step, a rename, may fail without an error
         except OSError as error:
             raise Unavailable(
                 f"{ref.name} cannot be written to {self._folder}: {error.strerror or error}; make room there, or set MARLAAS_DATA_DIR"
             ) from None
         return folder
+
+    # --------------------------------------------------------------------------------------------------------- parking
+
+    async def stop(self) -> None:
+        """Load and evict none until `go`. Those that change now are waited for."""
+        self._may_change.clear()
+        async with self._changing:
+            pass
+
+    def go(self) -> None:
+        self._may_change.set()
+        self._tidy.set()
+
+    async def recheck(self, must_load: bool) -> None:
+        """Check all held versions after a wake of the engine; `must_load`: it has dropped them. Between `stop` and `go`.
+
+        Raises: WrongState for a version that the engine disagrees about; its files are fetched anew the next time.
+        """
+        held = [version.ref for version in self._versions.values() if version.held]
+        if must_load:
+            for ref in held:
+                await self._restoring(ref, self._reload(ref))
+        outcomes = await asyncio.gather(*(self._restoring(ref, self._check(ref)) for ref in held), return_exceptions=True)
+        for failure in filter(None, outcomes):  # only now: no check may run any more when the caller drops the weights
+            raise failure
+
+    async def _reload(self, ref: AdapterRef) -> None:
+        await self._fetch(ref)
+        await self._engine.reload(ref.engine_name)
+
+    async def _restoring(self, ref: AdapterRef, step: Awaitable[None]) -> None:
+        try:
+            await step
+        except Reject as error:
+            await self._remove(self._place(ref))
+            raise WrongState(f"{ref.name} did not wake: {error}") from None
+
+    async def _wait_until_awake(self, ref: AdapterRef) -> None:
+        """While the engine is parked, fetch the version. Raises: as `using`."""
+        if not self._may_change.is_set():
+            if not self.is_loaded(ref) and ref not in self._refused:
+                await self._fetch(ref)
+                self._fetched_ahead.add(ref.engine_name)
+            await self._may_change.wait()
+
+    async def _remove_unused(self) -> None:
+        """Remove what was fetched ahead for requests that are gone; the caller holds `_changing`."""
+        for name in self._fetched_ahead - self._versions.keys():
+            async with self._fetching:
+                await self._remove(self._folder / name)
+        self._fetched_ahead &= self._versions.keys()
 
     async def _check(self, ref: AdapterRef) -> None:
         """Raises: Reject when the engine does not give the canary the trainer's log-probabilities."""

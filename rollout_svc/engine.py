@@ -13,21 +13,21 @@ Supports vLLM 0.26 to 0.32; tested with 0.32. vLLM's own types end here.
 
 import asyncio
 import gc
+import signal
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
 from common.errors import Fatal, Reject
 from common.pools import precision_on
-from rollout_svc.engine_config import EXACT, ROUGH, URGENT_PRIORITY, EngineSettings
-from rollout_svc.engine_process import start_llm
-from rollout_svc.stop_strings import StopStrings
+from rollout_svc.engine_config import CHECK_PRIORITY, EXACT, ROUGH, URGENT_PRIORITY, EngineSettings
+from rollout_svc.engine_process import death, one_line, runs_on_cpu, shut_down, signal_to, silence, start_llm, tokens_so_far
+from rollout_svc.engine_work import Gate, Sampled, SampleRequest, WorkMeter, warm_up_request
 
 HEALTH_PERIOD_S = 1.0
 PROBE_PERIOD_S = 10.0
@@ -43,37 +43,11 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True)
-class SampleRequest:
-    request_id: str
-    ids: Sequence[int]
-    max_tokens: int
-    temperature: float
-    seed: int
-    """Seed below 2**63. The same request with the same seed gives the same answer, up to rounding of the batch unless `is_invariant`."""
-    stop_ids: Sequence[int]
-    adapter: str | None
-    """A loaded adapter's name; None is the base model."""
-    priority: int = 0
-    """Lower goes first."""
-    stop_strings: StopStrings | None = None
-    """Watch of this one reply, which ends with the token that completes a string."""
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """Shapes: `ids` and `logprobs` (T,), the ending token included."""
-
-    ids: list[int]
-    logprobs: list[float]
-    finish: Literal["stop", "length", "aborted"]
-
-
 class Engine:
-    """One vLLM engine. Belongs to the event loop that started it."""
+    """One vLLM engine. Belongs to the event loop that started it. `parking/` closes and opens it, and moves its weights."""
 
-    def __init__(self, llm: Any, settings: EngineSettings, thread: ThreadPoolExecutor, *, cpu: bool) -> None:
-        self._llm: Any = llm  # AsyncLLM; vLLM is imported late and its types are loose
+    def __init__(self, llm: Any, settings: EngineSettings, thread: ThreadPoolExecutor | None, *, cpu: bool) -> None:
+        self._llm: Any = llm  # AsyncLLM, None while closed; vLLM is imported late and its types are loose
         self._thread = thread
         self._requests: dict[str, Any] = {}  # adapter name → vLLM's LoRARequest
         self._next_number = 1
@@ -85,33 +59,59 @@ class Engine:
         self.is_invariant = False
         """Whether `warm_up` found that log-probabilities do not depend on the batch."""
         self._is_stuck = False
+        self._is_halted = False
+        self._asking = asyncio.Lock()
+        self.gate = Gate(is_open=llm is not None)
+        self.work = WorkMeter()
 
     # ----------------------------------------------------------------------------------------------------------- start
 
     @classmethod
     async def start(cls, settings: EngineSettings) -> "Engine":
-        """An engine that takes requests. Its start blocks a thread of its own, not the event loop.
+        """An engine that takes requests. Raises: Fatal, with the cause in one line."""
+        engine = cls.closed(settings)
+        await engine.open()
+        engine.gate.open()
+        return engine
 
-        Raises: Fatal, with the cause in one line.
-        """
+    @classmethod
+    def closed(cls, settings: EngineSettings) -> "Engine":
+        return cls(None, settings, None, cpu=runs_on_cpu(settings))
+
+    async def open(self) -> None:
+        """Start vLLM. Its start blocks a thread of its own, not the event loop. Raises: Fatal, with the cause in one line."""
         started = time.monotonic()
         # The engine's process ends with the thread that made it, so the engine keeps the thread.
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         try:
-            handed_over = await asyncio.get_running_loop().run_in_executor(thread, start_llm, settings)
-        except Fatal:
-            raise
-        except Exception as error:
-            raise Fatal(f"inference engine for {settings.model} did not start: {_one_line(error)}") from error
+            handed_over = await asyncio.get_running_loop().run_in_executor(thread, start_llm, self.settings)
+        except BaseException as error:
+            thread.shutdown(wait=False)
+            if isinstance(error, Fatal) or not isinstance(error, Exception):
+                raise
+            raise Fatal(f"inference engine for {self.settings.model} did not start: {one_line(error)}") from error
         # Popped: the thread remembers what it returned, and would keep the engine alive after `close`.
-        llm, cpu = handed_over.pop()
-        engine = cls(llm, settings, thread, cpu=cpu)
-        log.info("engine_started", model=settings.model, seconds=round(time.monotonic() - started, 1), kv_tokens=engine.kv_tokens)
-        return engine
+        self._llm, self._thread = handed_over.pop(), thread
+        log.info("engine_started", model=self.settings.model, seconds=round(time.monotonic() - started, 1), kv_tokens=self.kv_tokens)
+
+    async def shut(self) -> None:
+        """Close vLLM, for `open`. No request may be inside."""
+        async with self._asking:  # a question to it would stay without an answer
+            llm, thread, self._llm, self._thread = self._llm, self._thread, None, None
+            llm.output_handler.cancel()  # it would take the end of the process for a failure
+            await asyncio.to_thread(shut_down, llm)
+            del llm
+            assert thread is not None
+            thread.shutdown(wait=False)
+            gc.collect()
 
     def close(self) -> None:
+        """Close vLLM for ever."""
+        if self._llm is None:
+            return
         self._llm.shutdown(timeout=0)
-        self._thread.shutdown(wait=False)
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
         # vLLM's own clean-up reruns when the object is freed, and fails if that is while the interpreter ends.
         self._llm = None
         gc.collect()
@@ -122,12 +122,11 @@ class Engine:
 
         Raises: Fatal when it cannot sample, or is not invariant although the pool demands it.
         """
-        await self.sample(_warm_up_request(0, 2))
+        await self.sample(warm_up_request(0, 2, self._check_priority))
         if not self.settings.wants_invariance(cpu=self.is_cpu):
             return
-        requests = [
-            _warm_up_request(number, min(length, self.settings.context_tokens - 3)) for number, length in enumerate(WARM_UP_LENGTHS)
-        ]
+        lengths = [min(length, self.settings.context_tokens - 3) for length in WARM_UP_LENGTHS]
+        requests = [warm_up_request(number, length, self._check_priority) for number, length in enumerate(lengths)]
         alone = [await self.sample(request) for request in requests]
         together = await asyncio.gather(*(self.sample(request) for request in requests))
         self.is_invariant = alone == together
@@ -139,8 +138,15 @@ class Engine:
         log.info("engine_checked", invariant=self.is_invariant)
 
     @property
+    def _check_priority(self) -> int:
+        """Priority of what runs before the engine is awake, where it sleeps at all."""
+        return CHECK_PRIORITY if self.settings.sleeps else 0
+
+    @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV cache holds."""
+        """Tokens that the KV cache holds; 0 while closed."""
+        if self._llm is None:
+            return 0
         cache = self._llm.vllm_config.cache_config
         return int(cache.num_gpu_blocks) * int(cache.block_size)
 
@@ -149,8 +155,8 @@ class Engine:
         probing = asyncio.create_task(self._probe())
         try:
             while not probing.done():
-                if self._llm.errored:
-                    raise _death()
+                if self._llm is not None and self._llm.errored:
+                    raise death()
                 await asyncio.wait({probing}, timeout=HEALTH_PERIOD_S)
             await probing
         finally:
@@ -158,24 +164,26 @@ class Engine:
 
     async def _probe(self) -> None:
         while True:
-            try:
-                await self._answer(self._llm.list_loras)
-            except Fatal:
-                raise
-            except Exception as error:
-                raise Fatal(f"the inference engine could not list its adapters: {_one_line(error)}") from None
+            async with self._asking:
+                try:
+                    if self._llm is not None and not self._is_halted:
+                        await self._answer(self._llm.list_loras)
+                except Fatal:
+                    raise
+                except Exception as error:
+                    raise Fatal(f"the inference engine could not list its adapters: {one_line(error)}") from None
             await asyncio.sleep(PROBE_PERIOD_S)
 
     async def _answer(self, question: Callable[[], Awaitable[T]]) -> T:
         """The engine's errors go through. Raises: Fatal when it does not answer within `patience_s`, and ever after."""
         if self._is_stuck:
-            raise _silence(self.patience_s)
+            raise silence(self.patience_s)
         answer = asyncio.ensure_future(question())
         try:
             await asyncio.wait({answer}, timeout=self.patience_s)
             if not answer.done():
                 self._is_stuck = True
-                raise _silence(self.patience_s)
+                raise silence(self.patience_s)
             return answer.result()
         finally:
             answer.cancel()
@@ -204,7 +212,8 @@ class Engine:
         ids: list[int] = []
         logprobs: list[float] = []
         finish: str | None = None
-        async with aclosing(self.generate(request.request_id, request.ids, params, request.adapter, request.priority)) as outputs:
+        outputs = self.generate(request.request_id, request.ids, params, request.adapter, request.priority, task=request.task)
+        async with aclosing(outputs):
             async for output in outputs:
                 answer = output.outputs[0]
                 ids += answer.token_ids
@@ -226,31 +235,39 @@ class Engine:
 
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         # Urgent: an adapter's first requests wait for it.
-        outputs = [output async for output in self.generate(f"canary:{adapter}", ids, params, adapter, priority=URGENT_PRIORITY)]
+        priority = min(URGENT_PRIORITY, self._check_priority)
+        outputs = [output async for output in self.generate(f"canary:{adapter}", ids, params, adapter, priority)]
         if not outputs:
-            raise _death()
+            raise death()
         return [outputs[-1].prompt_logprobs[place][token].logprob for place, token in enumerate(ids) if place > 0]
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         """End these requests; one that has ended is no error."""
-        if request_ids:
+        self.gate.drop(request_ids)
+        if request_ids and self._llm is not None:
             await self._llm.abort(list(request_ids))
 
     async def generate(
-        self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int, apart: str = ""
+        self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int, apart: str = "", task: str = ""
     ) -> AsyncGenerator[Any]:
         """vLLM's outputs for one request, which it aborts when the generator is closed early. `apart`: name of those who share a prefix
-        cache; it is one of theirs alone."""
+        cache; it is one of theirs alone. `task`: whom its tokens are counted for."""
+        if priority > CHECK_PRIORITY and not await self.gate.enter(request_id):
+            return
         lora = self._requests[adapter] if adapter is not None else None
         prompt = {"type": "token", "prompt_token_ids": list(ids)} | ({"cache_salt": apart} if apart else {})
+        entry = self.work.begin(request_id, task)
         try:
             async with aclosing(self._llm.generate(prompt, params, request_id, lora_request=lora, priority=priority)) as outputs:
                 async for output in outputs:
+                    entry.sampled(len(output.outputs[0].token_ids))
                     yield output
         except Exception as error:  # vLLM's errors about one request have had several base classes
             if self._llm.errored:
-                raise _death() from None
-            raise Reject(f"the engine refuses request {request_id}: {_one_line(error)}") from None
+                raise death() from None
+            raise Reject(f"the engine refuses request {request_id}: {one_line(error)}") from None
+        finally:
+            self.work.end(entry)
 
     # -------------------------------------------------------------------------------------------------------- adapters
 
@@ -263,15 +280,22 @@ class Engine:
 
         number, self._next_number = self._next_number, self._next_number + 1
         request = LoRARequest(name, number, str(folder))
+        await self._add(request)
+        self._requests[name] = request
+
+    async def reload(self, name: str) -> None:
+        """Load an adapter from its folder once more, which the engine has dropped; frozen requests have its number. Raises: as `load`."""
+        await self._add(self._requests[name])
+
+    async def _add(self, request: Any) -> None:
         try:
             await self._answer(lambda: self._llm.add_lora(request))
         except Fatal:
             raise
         except Exception as error:
             if self._llm.errored:
-                raise _death() from None
-            raise Reject(f"adapter {name} cannot be loaded: {_one_line(error)}") from None
-        self._requests[name] = request
+                raise death() from None
+            raise Reject(f"adapter {request.lora_name} cannot be loaded: {one_line(error)}") from None
 
     async def unload(self, name: str) -> None:
         """Forget an adapter that no request uses. Raises: Fatal when the engine still holds it afterwards."""
@@ -282,7 +306,7 @@ class Engine:
         except Fatal:
             raise
         except Exception as error:
-            raise Fatal(f"the engine did not answer when unloading {name}: {_one_line(error)}") from None
+            raise Fatal(f"the engine did not answer when unloading {name}: {one_line(error)}") from None
         if request.lora_int_id in held:
             raise Fatal(f"the engine still lists adapter {name} after unloading it")
 
@@ -291,30 +315,34 @@ class Engine:
         held: set[int] = await self._llm.list_loras()
         return {name for name, request in self._requests.items() if request.lora_int_id in held}
 
+    # --------------------------------------------------------------------------------------------------------- parking
 
-def _warm_up_request(number: int, length: int) -> SampleRequest:
-    """A request whose prompt shares its beginning with the others', as turns of one episode do."""
-    return SampleRequest(
-        f"warm-up:{number}",
-        ids=[token % 100 for token in range(length)],
-        max_tokens=3,
-        temperature=1.0,
-        seed=number,
-        stop_ids=[],
-        adapter=None,
-    )
+    @property
+    def is_open(self) -> bool:
+        return self._llm is not None
 
+    async def pause(self, *, keep_cache: bool) -> None:
+        """Freeze all requests, those in the middle too, until `resume`; checks still run."""
+        await self._answer(lambda: self._llm.pause_generation(mode="keep", clear_cache=not keep_cache))
 
-def _death() -> Fatal:
-    return Fatal("the inference engine's process died; its last lines on stderr say why")
+    async def resume(self) -> None:
+        await self._answer(lambda: self._llm.resume_generation())
 
+    async def halt(self) -> None:
+        """Stop the engine's processes: until `proceed` they use no processor, whatever is asked of them."""
+        async with self._asking:
+            self._is_halted = True
+            signal_to(self._llm, signal.SIGSTOP)
 
-def _silence(patience_s: float) -> Fatal:
-    return Fatal(f"the inference engine's process lives, but has not answered for {patience_s:g} s; it may hang in its device or driver")
+    def proceed(self) -> None:
+        if self._is_halted:
+            self._is_halted = False
+            signal_to(self._llm, signal.SIGCONT)
 
+    async def worker(self, method: str, **arguments: Any) -> Any:
+        """Result of this method of vLLM's worker, of the first where there are several. Raises: what it raises, as vLLM's exception."""
+        return (await self._answer(lambda: self._llm.collective_rpc(method, kwargs=arguments)))[0]
 
-def _one_line(error: BaseException) -> str:
-    """The message's first informative line: vLLM wraps causes in validation errors of several lines."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    informative = [line for line in lines if not line.endswith(("validation error for ModelConfig", "validation errors for ModelConfig"))]
-    return (informative or lines or [type(error).__name__])[0][:500]
+    def progress(self) -> dict[str, int]:
+        """Tokens so far of requests that are inside, by id."""
+        return tokens_so_far(self._llm) if self._llm is not None else {}

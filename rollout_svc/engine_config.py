@@ -15,6 +15,10 @@ ROLLOUT_ADAPTERS = "marlaas_rollout_adapters"
 """Name in vLLM's additional configuration of the adapters that rollouts may have in a batch."""
 URGENT_PRIORITY = -1_000_000
 """Priority, in vLLM lower first, from which on a request takes the place of rollouts where none is free."""
+CHECK_PRIORITY = 2 * URGENT_PRIORITY
+"""Priority of requests that run although all others are frozen."""
+SLEEPING_WORKER = "rollout_svc.sleeping.cpu_worker.SleepingCpuWorker"
+FOOTPRINT = "rollout_svc.sleeping.footprint.Footprint"
 HELD_PER_SLOT = 4
 """Adapters that may be loaded for each that may take part in a batch: the versions of its task that are in use, and more."""
 
@@ -48,9 +52,11 @@ class EngineSettings:
     """Sequences of `sequences` that are kept for serving; 0: there is none."""
     serving_adapters: int = 0
     """The same of `adapters`."""
+    sleeps: bool = False
+    """Whether the engine can free what it has on its device, and get it back."""
 
     @classmethod
-    def of(cls, pool: Pool, *, device: Device = "auto", cores: tuple[int, ...] = ()) -> "EngineSettings":
+    def of(cls, pool: Pool, *, device: Device = "auto", cores: tuple[int, ...] = (), sleeps: bool = False) -> "EngineSettings":
         sequences, adapters = (pool.serving.sequences, pool.serving.adapters) if pool.serving else (0, 0)
         return cls(
             model=pool.model,
@@ -68,6 +74,7 @@ class EngineSettings:
             device=device,
             invariant=pool.invariant,
             cores=cores,
+            sleeps=sleeps,
         )
 
     def wants_invariance(self, *, cpu: bool) -> bool:
@@ -114,6 +121,8 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
     if settings.serving_sequences:
         of_device["scheduler_cls"] = "rollout_svc.engine_scheduler.ServingScheduler"
         additional[ROLLOUT_ADAPTERS] = settings.adapters - settings.serving_adapters
+    if settings.sleeps:
+        of_device |= _sleeping_arguments(settings, cpu=cpu)
     return AsyncEngineArgs(
         model=settings.model,
         dtype=precision_on(settings.precision, cpu=cpu),
@@ -135,6 +144,19 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
         additional_config=additional,
         **of_device,
     )
+
+
+def _sleeping_arguments(settings: EngineSettings, *, cpu: bool) -> dict[str, Any]:
+    scheduler = "SleepingServingScheduler" if settings.serving_sequences else "SleepingScheduler"
+    chosen: dict[str, Any] = {"scheduler_cls": f"rollout_svc.sleeping.scheduler.{scheduler}", "worker_extension_cls": FOOTPRINT}
+    if not cpu:
+        return chosen | {"enable_sleep_mode": True}
+    if (precision := precision_on(settings.precision, cpu=True)) != "float32":
+        raise Fatal(
+            f"a pool on a shared CPU must compute in float32, but precision = '{precision}': vLLM keeps copies of other weights in its "
+            "kernels, which no sleep frees; set precision = 'float32', or give the pool cores of its own"
+        )
+    return chosen | {"worker_cls": SLEEPING_WORKER}
 
 
 def require_head(settings: EngineSettings, found: str) -> None:

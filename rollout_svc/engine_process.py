@@ -23,20 +23,28 @@ from rollout_svc.engine_config import EngineSettings, engine_arguments, require_
 
 MIN_VLLM = (0, 26)
 """Minimum version: older ones may sample a running request under an adapter that is loaded meanwhile (vLLM issue 47724)."""
+MIN_SLEEPING_VLLM = (0, 32)
+"""Minimum version for pools on shared accelerators: `sleeping/` knows the queues of its scheduler."""
 MAX_TESTED_VLLM = (0, 32)
 """Newest tested version."""
 PR_SET_PDEATHSIG = 1
+END_S = 60.0
+"""Maximum time in which a killed process ends: the kernel takes its memory back first."""
 REPRODUCIBLE = {"AVX512": "AVX512,STRICT", "AVX2": "AVX2,STRICT"}
 """Instruction set of PyTorch → MKL's mode in which a row of a product does not depend on the number of rows (`MKL_CBWR`)."""
 _starting = False
 log = structlog.get_logger()
 
 
-def start_llm(settings: EngineSettings) -> list[tuple[Any, bool]]:
-    """One pair: the AsyncLLM, and whether it runs on a CPU. Blocks for seconds to minutes."""
+def runs_on_cpu(settings: EngineSettings) -> bool:
+    return settings.device == "cpu" or (settings.device == "auto" and not has_cuda())
+
+
+def start_llm(settings: EngineSettings) -> list[Any]:
+    """One AsyncLLM. Blocks for seconds to minutes."""
     import torch
 
-    cpu = settings.device == "cpu" or (settings.device == "auto" and not has_cuda())
+    cpu = runs_on_cpu(settings)
     if settings.device == "cuda" and not has_cuda():
         raise Fatal("MARLAAS_ROLLOUT_DEVICE is 'cuda', but torch finds no GPU here")
     threads = len(settings.cores) or 1
@@ -47,7 +55,7 @@ def start_llm(settings: EngineSettings) -> list[tuple[Any, bool]]:
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.executor.abstract import Executor
 
-    check_version(vllm.__version__, tuple(vllm.__version_tuple__[:2]))
+    check_version(vllm.__version__, tuple(vllm.__version_tuple__[:2]), sleeps=settings.sleeps)
     if current_platform.is_cpu() != cpu:
         raise Fatal(
             f"this vLLM is built for '{current_platform.device_type}', but the engine is to run on {'a CPU' if cpu else 'a GPU'}: "
@@ -59,10 +67,10 @@ def start_llm(settings: EngineSettings) -> list[tuple[Any, bool]]:
     require_head(settings, str(config.model_config.head_dtype).removeprefix("torch."))
     executor = Executor.get_class(config)
     if not cpu:
-        return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
+        return [AsyncLLM(config, executor, log_stats=False, log_requests=False)]
     torch.set_num_threads(threads)  # of this thread, and so of the process that is forked from it
     with forking(settings.cores):
-        return [(AsyncLLM(config, executor, log_stats=False, log_requests=False), cpu)]
+        return [AsyncLLM(config, executor, log_stats=False, log_requests=False)]
 
 
 def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bool) -> None:
@@ -102,10 +110,12 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def check_version(name: str, version: tuple[int | str, ...]) -> None:
+def check_version(name: str, version: tuple[int | str, ...], *, sleeps: bool = False) -> None:
     """Raises: Fatal for a vLLM that is too old. A version newer than tested is logged and allowed: every adapter has a canary."""
     if (0, 0) < version < MIN_VLLM:  # (0, 0): built from a source tree
         raise Fatal(f"vLLM {name} can mix adapters up; {'.'.join(map(str, MIN_VLLM))} or newer is needed")
+    if sleeps and (0, 0) < version < MIN_SLEEPING_VLLM:
+        raise Fatal(f"a pool on a shared accelerator needs vLLM {'.'.join(map(str, MIN_SLEEPING_VLLM))} or newer, but this is {name}")
     if version > MAX_TESTED_VLLM:
         log.warning("vllm_untried", version=name, newest_tried=".".join(map(str, MAX_TESTED_VLLM)))
 
@@ -134,6 +144,44 @@ def _detach_from_parent() -> None:
     # Otherwise the terminal's Ctrl-C would end the engine while the service still returns its messages.
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def processes_of(llm: Any) -> list[Any]:
+    """Processes that vLLM's AsyncLLM has started, as multiprocessing's objects."""
+    return list(llm.engine_core.resources.engine_manager.processes)
+
+
+def signal_to(llm: Any, number: signal.Signals) -> None:
+    for process in processes_of(llm):
+        os.kill(process.pid, number)
+
+
+def shut_down(llm: Any) -> None:
+    """Close vLLM, and wait until its processes have ended: their memory is free only then."""
+    processes = processes_of(llm)
+    llm.shutdown(timeout=0)
+    for process in processes:
+        process.join(END_S)
+
+
+def tokens_so_far(llm: Any) -> dict[str, int]:
+    """Sampled tokens of requests that are inside, by id."""
+    return {state.external_req_id: state.detokenizer.num_output_tokens() for state in llm.output_processor.request_states.values()}
+
+
+def death() -> Fatal:
+    return Fatal("the inference engine's process died; its last lines on stderr say why")
+
+
+def silence(patience_s: float) -> Fatal:
+    return Fatal(f"the inference engine's process lives, but has not answered for {patience_s:g} s; it may hang in its device or driver")
+
+
+def one_line(error: BaseException) -> str:
+    """The message's first informative line: vLLM wraps causes in validation errors of several lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    informative = [line for line in lines if not line.endswith(("validation error for ModelConfig", "validation errors for ModelConfig"))]
+    return (informative or lines or [type(error).__name__])[0][:500]
 
 
 os.register_at_fork(after_in_child=_detach_from_parent)

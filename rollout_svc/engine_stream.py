@@ -32,6 +32,8 @@ class StreamRequest:
     top_logprobs: int | None = None
     tenant: str = ""
     """Only its own prompts are found in the prefix cache: what is cached there shows what others have asked. Empty: anybody's."""
+    task: str = ""
+    """Task that its tokens are counted for; empty: nobody's."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ async def stream(engine: Engine, request: StreamRequest) -> AsyncGenerator[Strea
 
     The request is urgent: it takes the place of rollouts where none is free. Raises: as `Engine.sample`.
     """
-    outputs = engine.generate(request.request_id, request.ids, _params(request), request.adapter, URGENT_PRIORITY, request.tenant)
+    outputs = engine.generate(
+        request.request_id, request.ids, _params(request), request.adapter, URGENT_PRIORITY, apart=request.tenant, task=request.task
+    )
     async with aclosing(outputs):
         async for output in outputs:
             answer = output.outputs[0]

@@ -2,13 +2,14 @@
 
 Members that finish within `coalescing_window_s` share a message, unless they are too large for one: on its way through
 queue, environment and scheduler it costs as much as a message with one of them. The request is acknowledged after its last
-member; a redelivered one is resampled with the same seeds.
+member; a redelivered one is resampled with the same seeds. While the slots are closed, which they are in a parked replica, requests that
+are not begun are handed back.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import structlog
 from prometheus_client import Counter, Gauge
@@ -16,7 +17,7 @@ from prometheus_client import Counter, Gauge
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.chunking import in_parts
-from common.errors import Reject, Retry
+from common.errors import HandedBack, Reject, Retry
 from common.messages import GroupContext, SampledTurn, SampleTurns, TurnRequest, TurnsSampled, WeightUpdated
 from common.task_states import TaskStates
 from rollout_svc import request_ids
@@ -55,6 +56,8 @@ class Rollout:
         self._now_s = now_s
         self._running: dict[str, set[str]] = {}
         """Task → request ids inside the engine."""
+        self._starting: set[asyncio.Timeout] = set()
+        """Requests that wait for their adapter; past its deadline, one is handed back."""
 
     @property
     def sequences(self) -> int:
@@ -69,7 +72,7 @@ class Rollout:
         try:
             if self._is_unwanted(group):
                 return
-            async with self._adapters.using(group.adapter) as adapter:
+            async with self._begun(group) as adapter:
                 if self._is_unwanted(group):  # the adapter may have taken long to load
                     return
                 async with aclosing(self._sample(group, message.members, adapter, reserved)) as batches:
@@ -82,6 +85,30 @@ class Rollout:
                 yield answer
         finally:
             reserved.release_all()
+
+    @asynccontextmanager
+    async def _begun(self, group: GroupContext) -> AsyncGenerator[str | None]:
+        """The engine's name of the group's adapter. Raises: HandedBack when the slots are closed before it is loaded."""
+        if self._slots.are_closed:
+            raise HandedBack("this replica is parked")
+        async with AsyncExitStack() as stack:
+            starting = asyncio.timeout(None)
+            self._starting.add(starting)
+            try:
+                async with starting:
+                    adapter = await stack.enter_async_context(self._adapters.using(group.adapter))
+            except TimeoutError:
+                if starting.expired():
+                    raise HandedBack("this replica was parked before the adapter was loaded") from None
+                raise
+            finally:
+                self._starting.discard(starting)
+            yield adapter
+
+    def hand_back(self) -> None:
+        """Hand back requests whose adapter is not loaded; the slots are closed."""
+        for starting in self._starting:
+            starting.reschedule(asyncio.get_running_loop().time())
 
     def _is_unwanted(self, group: GroupContext) -> bool:
         if self._tasks.has_ended(group.task):
@@ -142,6 +169,7 @@ class Rollout:
             stop_strings=stop_strings,
             adapter=adapter,
             priority=-request.turn,
+            task=group.task,
         )
         running = self._running.setdefault(group.task, set())
         running.add(wanted.request_id)

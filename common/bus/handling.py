@@ -61,6 +61,7 @@ class Handling:
                     await self._dead_letter(pull, message, delivery, str(error))
                 except HandedBack:
                     outcome = "returned"
+                    await pull.withdraw()  # or the rest of a request would bring it here again
                     await pull.redeliver(message, delay_s=0)
                 except Retry as error:
                     outcome = "retried"

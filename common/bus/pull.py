@@ -85,6 +85,17 @@ class Pull:
         for message in list(self._held.values()):
             await self.redeliver(message, delay_s=0)
 
+    async def withdraw(self) -> None:
+        """Have the server forget the pending requests, which it does when nothing listens for their answers; those under way arrive."""
+        if not self._requested:
+            return
+        self._requested = 0
+        listening, self._inbox = self._subscription, self._client.new_inbox()
+        with suppress(NatsError, OSError, TimeoutError):
+            self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
+            async with asyncio.timeout(self._timings.drain_timeout_s):
+                await listening.drain()
+
     def reset(self) -> None:
         """The server has forgotten the pending requests."""
         self._requested = 0

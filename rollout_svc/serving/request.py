@@ -118,6 +118,7 @@ def _stream_request(
         stop_ids=stop_ids,
         adapter=adapter,
         tenant=request.tenant,
+        task=request.adapter.task if request.adapter else "",
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,

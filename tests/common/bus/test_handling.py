@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from common import streams
-from common.bus import Bus, Delivery, Outgoing, batch_interval_s
+from common.bus import Bus, Delivery, Outgoing, Slots, batch_interval_s
 from common.errors import Fatal, HandedBack, Reject, Retry, Unavailable
 from common.messages import ControlTask, DeadLetter, SubmitTask
-from tests.common.bus.consuming import JOBS, consuming, drained, job
+from tests.common.bus.consuming import JOBS, as_handler, consuming, drained, job
 from tests.conftest import at_work, eventually, message_on
 
 
@@ -42,6 +42,47 @@ async def test_rejected_message_becomes_a_dead_letter_with_its_reason(bus: Bus) 
         assert letter.reason == "no such thing"
         assert letter.subject == "jobs.submit.acme.a"
         assert SubmitTask.decode(letter.body).task == "a"
+        await drained(bus)
+
+
+async def test_replica_that_hands_back_a_message_gets_it_again_only_when_it_takes_some(bus: Bus) -> None:
+    attempts: list[tuple[str, int]] = []
+    slots = Slots(8)
+
+    async def handler(delivery: Delivery) -> None:
+        attempts.append((delivery.read(SubmitTask).task, delivery.attempt))
+        if slots.are_closed:
+            raise HandedBack("parked")
+
+    async with at_work(bus.consume(JOBS, as_handler(handler), slots)):
+        await bus.publish(job("a"))
+        await drained(bus)
+        slots.close()
+        await bus.publish(job("b"))  # answers a request that is under way
+        await eventually(lambda: len(attempts) == 2)
+        await asyncio.sleep(0.5)
+        assert attempts == [("a", 1), ("b", 1)]
+        slots.open()
+        await drained(bus)
+    assert attempts[2:] == [("b", 2)]
+
+
+async def test_no_message_is_requested_while_slots_are_closed(bus: Bus) -> None:
+    slots, taken = Slots(8), asyncio.Event()
+    slots.close()
+
+    async def handler(delivery: Delivery) -> None:
+        taken.set()
+
+    async with at_work(bus.consume(JOBS, as_handler(handler), slots)):
+        await bus.publish(job("a"))
+        slots.take()
+        slots.release()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(taken.wait(), 0.5)
+        assert slots.free == 0
+        slots.open()
+        await taken.wait()
         await drained(bus)
 
 

@@ -1,0 +1,69 @@
+"""The sampler as an executor of a shared accelerator: it takes messages while its engine is awake, and none while it is parked."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from common.accelerators import Function, Load, Served, Tier
+from common.bus import Slots
+from rollout_svc.adapters import Adapters
+from rollout_svc.engine import Engine
+from rollout_svc.parking.tiers import Parking
+from rollout_svc.service import Rollout
+
+
+class Sampler:
+    """`common.accelerators.Executable`. Its operations are requests to the engine: turns of members, and served requests."""
+
+    def __init__(self, engine: Engine, adapters: Adapters, rollout: Rollout, slots: Sequence[Slots]) -> None:
+        """`engine` may be closed, until the first wake. `slots`: those of all consumers whose messages reach the engine."""
+        self._engine = engine
+        self._adapters = adapters
+        self._rollout = rollout
+        self._slots = slots
+        self._parking = Parking(engine)
+        if not engine.gate.is_open:
+            self._close_intake()
+
+    @property
+    def tier(self) -> Tier:
+        return self._parking.tier
+
+    @property
+    def device_bytes(self) -> int:
+        return self._parking.device_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        return self._parking.host_bytes
+
+    @property
+    def load(self) -> Load:
+        work = self._engine.work
+        computing = self._engine.gate.is_open and work.inside > 0
+        return Load(Function.GENERATE if computing else None, work.inside, work.left_s())
+
+    async def wake(self) -> None:
+        """As `Parking.wake`. Adapters that were fetched meanwhile are loaded after it."""
+        await self._adapters.stop()
+        await self._parking.wake(self._adapters.recheck)
+        self._adapters.go()
+        for slots in self._slots:
+            slots.open()
+
+    async def park(self, tier: Tier, drain_s: float | None) -> None:
+        """What runs may end for `drain_s` (None: however long it takes); then it is frozen, and ends after a wake."""
+        self._close_intake()
+        self._rollout.hand_back()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                await self._engine.work.idle.wait()
+        await self._adapters.stop()
+        await self._parking.park(tier)
+
+    def taken(self) -> Served:
+        return self._engine.work.taken(self._engine.progress())
+
+    def _close_intake(self) -> None:
+        for slots in self._slots:
+            slots.close()

@@ -1,0 +1,40 @@
+"""What the kernel says about an engine's process."""
+
+import os
+from pathlib import Path
+
+from rollout_svc.engine import Engine
+
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def children() -> set[int]:
+    """Processes that this one has started and that live."""
+    own = str(os.getpid())
+    found: set[int] = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if fields[1] == own and fields[0] != "Z":
+            found.add(int(stat.parent.name))
+    return found
+
+
+def engine_pid(engine: Engine) -> int:
+    """The process in which vLLM computes."""
+    (process,) = engine._llm.engine_core.resources.engine_manager.processes
+    return process.pid
+
+
+def private_bytes(pid: int) -> int:
+    """Memory that belongs to this process alone."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith(("Private_Clean:", "Private_Dirty:")))
+
+
+def processor_s(pid: int) -> float:
+    """Processor time that the process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND

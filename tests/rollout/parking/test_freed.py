@@ -1,0 +1,127 @@
+"""Bytes that a parked engine gives back, read from outside of it, and what many moves leave behind."""
+
+import asyncio
+import threading
+
+import pytest
+
+from common.accelerators import Tier
+from rollout_svc import engine_config
+from rollout_svc.engine import Engine
+from rollout_svc.engine_config import EngineSettings
+from rollout_svc.parking.sampler import Sampler
+from rollout_svc.parking.tiers import Parking
+from tests.rollout.conftest import POOL, sample_request
+from tests.rollout.parking.conftest import sleeping_settings
+from tests.rollout.parking.outside import children, engine_pid, private_bytes, processor_s
+
+MIB = 2**20
+MOVES = (Tier.HOST, Tier.DISK)
+
+
+async def no_adapters(_: bool) -> None:
+    pass
+
+
+async def freed_share(parking: Parking, engine: Engine, tier: Tier) -> float:
+    """Private bytes that a park to `tier` gives back, as a share of what the engine needs on its device."""
+    before = private_bytes(engine_pid(engine))
+    await parking.park(tier)
+    return (before - private_bytes(engine_pid(engine))) / parking.device_bytes
+
+
+@pytest.mark.parametrize("tier", MOVES)
+async def test_parked_engine_has_given_back_its_weights_and_cache(sampler: Sampler, sleeper: Engine, tier: Tier) -> None:
+    await sleeper.worker("fill_cache")
+    assert sampler.device_bytes > 0.125 * 2**30
+    assert await freed_share(sampler._parking, sleeper, tier) >= 0.9
+    assert sampler.tier is tier
+    assert 0 < sampler.host_bytes < 32 * MIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", MOVES)
+async def test_stock_worker_gives_nothing_back(monkeypatch: pytest.MonkeyPatch, tier: Tier) -> None:
+    """What the test above would not show without being read from outside."""
+    monkeypatch.setattr(engine_config, "SLEEPING_WORKER", "vllm.v1.worker.cpu_worker.CPUWorker")
+    engine = await Engine.start(EngineSettings.of(POOL, device="cpu", cores=(0,), sleeps=True))
+    try:
+        assert await freed_share(Parking(engine), engine, tier) < 0.01
+    finally:
+        engine.close()
+
+
+async def test_paused_engine_keeps_what_it_has(sampler: Sampler, sleeper: Engine) -> None:
+    await sleeper.worker("fill_cache")
+    assert abs(await freed_share(sampler._parking, sleeper, Tier.DEVICE)) < 0.05
+    assert sampler.tier is Tier.DEVICE
+
+
+async def test_state_that_sleeps_goes_deeper_and_never_nearer_without_a_wake(sampler: Sampler, sleeper: Engine) -> None:
+    pid = engine_pid(sleeper)
+    reached: list[Tier] = []
+    for tier in (Tier.DEVICE, Tier.HOST, Tier.DEVICE, Tier.DISK, Tier.HOST):
+        await sampler.park(tier, 0)
+        reached.append(sampler.tier)
+    assert reached == [Tier.DEVICE, Tier.HOST, Tier.HOST, Tier.DISK, Tier.DISK]
+    await sampler.wake()
+    assert (await sleeper.sample(sample_request())).ids
+    assert engine_pid(sleeper) == pid
+
+
+async def test_parked_engine_uses_no_processor(sampler: Sampler, sleeper: Engine) -> None:
+    await sampler.park(Tier.HOST, 0)
+    pid, window_s = engine_pid(sleeper), 1.0
+    before = processor_s(pid)
+    await asyncio.sleep(window_s)
+    assert processor_s(pid) == before
+
+
+async def test_moves_leave_no_memory_behind(sampler: Sampler, sleeper: Engine) -> None:
+    pid = engine_pid(sleeper)
+    parked: list[int] = []
+    for number in range(22):
+        await sleeper.sample(sample_request())
+        await sampler.park(MOVES[number % 2], 0)
+        parked.append(private_bytes(pid))
+        await sampler.wake()
+    assert max(parked[-2:]) - max(parked[:2]) <= 16 * MIB
+
+
+@pytest.mark.slow
+async def test_engine_that_is_closed_and_opened_leaves_no_process_and_no_thread() -> None:
+    """The first start of a closed engine is a wake."""
+    settings = sleeping_settings(POOL.model)
+    before = children()
+    engine = Engine.closed(settings)
+    parking = Parking(engine)
+    assert parking.tier is Tier.NONE
+    assert 0.9 < parking.device_bytes / (settings.kv_cache_gib * 2**30) < 1.1
+    request = sample_request(stop_ids=[])
+    waiting = asyncio.create_task(engine.sample(request))
+    await parking.wake(no_adapters)
+    first = await waiting
+    assert engine.is_invariant
+    try:
+        threads: list[int] = []
+        for _ in range(3):
+            await parking.park(Tier.NONE)
+            assert parking.tier is Tier.NONE
+            assert children() == before
+            await parking.wake(no_adapters)
+            threads.append(threading.active_count())
+            assert await engine.sample(request) == first
+            assert len(children() - before) == 1
+        assert threads[0] == threads[-1]
+    finally:
+        engine.close()
+
+
+async def test_engine_with_requests_inside_is_not_closed(sampler: Sampler, sleeper: Engine) -> None:
+    sampling = asyncio.create_task(sleeper.sample(sample_request(max_tokens=200, stop_ids=[])))
+    await asyncio.sleep(0)
+    assert sleeper.work.inside == 1
+    await sampler.park(Tier.NONE, 0)
+    assert sampler.tier is Tier.DISK
+    await sampler.wake()
+    assert len((await sampling).ids) == 200

@@ -1,0 +1,136 @@
+"""A sampler that is parked takes nothing, gives back what it has not begun, and goes on where it was after a wake."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from common.accelerators import Tier
+from common.blobs import Blobs
+from common.bus import Bus
+from common.bus.metrics import HANDLED
+from common.messages import AdapterRef, SampledTurn
+from rollout_svc.adapters import Adapters
+from rollout_svc.chat import Chat
+from rollout_svc.engine import Engine
+from rollout_svc.parking.sampler import Sampler
+from tests.conftest import eventually
+from tests.rollout.conftest import Oracle, peft_name
+from tests.rollout.parking.conftest import versions
+from tests.rollout.stage import Stage, agrees, first_turns, group_of, performing
+
+
+class SlowBlobs(Blobs):
+    """Blobs that come when they may."""
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__(bus)
+        self.may_come = asyncio.Event()
+        self.asked = 0
+
+    async def fetch_folder(self, ref: object, into: Path) -> Path:
+        self.asked += 1
+        await self.may_come.wait()
+        return await super().fetch_folder(ref, into)  # pyright: ignore[reportArgumentType]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def at_stage(bus: Bus, sleeper: Engine, endless: Chat, held: Adapters) -> AsyncIterator[tuple[Stage, Sampler]]:
+    """A replica at work, whose engine sleeps; awake before and after."""
+    async with performing(bus, sleeper, endless, held) as stage:
+        sampler = Sampler(sleeper, held, stage.rollout, [stage.slots])
+        yield stage, sampler
+        await sampler.wake()
+        await eventually(stage.is_idle)
+
+
+async def test_parked_replica_takes_nothing_and_answers_after_its_wake(at_stage: tuple[Stage, Sampler]) -> None:
+    stage, sampler = at_stage
+    await stage.answer(group_of("before"), *first_turns([0]))
+    await sampler.park(Tier.HOST, 0)
+    group, before = group_of("parked"), returned()
+    await stage.ask(group, *first_turns([0, 1]))
+    await eventually(lambda: returned() > before)  # it answered a pull that was under way
+    assert stage.turns(group) == {}
+    await sampler.wake()
+    await eventually(lambda: len(stage.turns(group)) == 2)
+
+
+def returned() -> float:
+    """Requests that were handed back."""
+    return HANDLED.labels("sample", "returned")._value.get()
+
+
+async def test_turns_that_are_frozen_or_drained_are_those_of_an_undisturbed_replica(at_stage: tuple[Stage, Sampler]) -> None:
+    """Seeds are the group's, not the task's: groups of three tasks ask for the same turns."""
+    stage, sampler = at_stage
+    sampler.taken()
+    undisturbed = await stage.answer(group_of("undisturbed", max_tokens=200), *first_turns(range(8)))
+    for task, drain_s, begun in (("frozen", 0, 8), ("drained", None, 0)):
+        group = group_of(task, max_tokens=200)
+        await stage.ask(group, *first_turns(range(8)))
+        await eventually(lambda: sampler.load.begun == 8)
+        await sampler.park(Tier.DISK, drain_s)
+        assert sampler.load.begun == begun
+        await sampler.wake()
+        await eventually(stage.is_idle)
+        assert ids_of(stage.turns(group)) == ids_of(undisturbed)
+    served = sampler.taken()
+    assert served.by_task == {"undisturbed": 8 * 200, "frozen": 8 * 200, "drained": 8 * 200}
+    assert served.pieces == 3 * 8
+
+
+def ids_of(turns: dict[int, SampledTurn]) -> dict[int, list[int]]:
+    return {member: turn.transcript.ids_T().tolist() for member, turn in turns.items()}
+
+
+async def test_adapters_that_arrive_while_parked_are_fetched_and_used_after_the_wake(
+    at_stage: tuple[Stage, Sampler], held: Adapters, sleeper: Engine, blobs: Blobs, oracle: Oracle, tmp_path: Path
+) -> None:
+    stage, sampler = at_stage
+    early, late, unwanted = await versions(blobs, oracle, "early", "late", "unwanted")
+    async with held.using(early):
+        pass
+    await sampler.park(Tier.DISK, 0)
+
+    async def use(ref: AdapterRef) -> None:
+        async with held.using(ref):
+            pass
+
+    using, leaving = asyncio.create_task(use(late)), asyncio.create_task(use(unwanted))
+    folders = [tmp_path / "adapters" / ref.engine_name for ref in (late, unwanted)]
+    await eventually(lambda: all(folder.is_dir() for folder in folders))
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    assert not using.done() and not held.is_loaded(late)
+    await sampler.wake()
+    await using
+    assert await sleeper.loaded() == {early.engine_name, late.engine_name}
+    await eventually(lambda: not folders[1].exists())
+    for ref in (early, late):
+        group = group_of(ref.task, adapter=ref)
+        (turn,) = (await stage.answer(group, *first_turns([0]))).values()
+        agrees(oracle, turn, peft_name(ref), 0.9)
+
+
+async def test_request_whose_adapter_is_not_loaded_yet_is_handed_back(
+    bus: Bus, sleeper: Engine, endless: Chat, blobs: Blobs, oracle: Oracle, tmp_path: Path
+) -> None:
+    slow = SlowBlobs(bus)
+    adapters = Adapters(sleeper, slow, tmp_path / "slow", keep=2, keep_s=60, tolerance=sleeper.canary_tolerance)
+    (ref,) = await versions(blobs, oracle, "handed-back")
+    async with performing(bus, sleeper, endless, adapters) as stage:
+        sampler = Sampler(sleeper, adapters, stage.rollout, [stage.slots])
+        group = group_of("handed-back", adapter=ref)
+        await stage.ask(group, *first_turns([0]))
+        await eventually(lambda: slow.asked == 1)
+        before = returned()
+        await sampler.park(Tier.HOST, 0)
+        await eventually(lambda: returned() == before + 1)
+        assert sampler.load.begun == 0
+        slow.may_come.set()
+        await sampler.wake()
+        await eventually(lambda: len(stage.turns(group)) == 1)
+        agrees(oracle, stage.turns(group)[0], peft_name(ref), 0.9)
+    await sleeper.unload(ref.engine_name)
