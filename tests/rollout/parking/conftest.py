@@ -77,9 +77,9 @@ async def versions(blobs: Blobs, oracle: Oracle, *tasks: str) -> list[AdapterRef
 
 
 def long_requests(adapters: Sequence[str | None] = (None,)) -> list[SampleRequest]:
-    """Requests that sample for about a second together, under these adapters in turn; made twice, they have the same tokens."""
+    """Requests that sample for half a second together, under these adapters in turn; made twice, they have the same tokens."""
     return [
-        sample_request([1, 20, 30, 40 + number], seed=number, max_tokens=200, stop_ids=[], adapter=adapters[number % len(adapters)])
+        sample_request([1, 20, 30, 40 + number], seed=number, max_tokens=100, stop_ids=[], adapter=adapters[number % len(adapters)])
         for number in range(REQUESTS)
     ]
 
