@@ -41,13 +41,14 @@ def test_parking_frees_base_and_states_and_waking_brings_them_back(process: Park
         assert process.private_bytes() - parked >= 0.5 * moved, tier
 
 
-def test_cycles_leave_nothing_behind(process: Parkable) -> None:
-    process.order("cycles 2 host")
+@pytest.mark.parametrize("cycles", [1, pytest.param(7, marks=pytest.mark.slow)])
+def test_cycles_leave_nothing_behind(process: Parkable, cycles: int) -> None:
+    process.order("cycles 1 host")
     process.order("host")
     before = process.private_bytes()
     process.order("wake")
     for tier in (Tier.HOST, Tier.DISK, Tier.NONE):
-        process.order(f"cycles 7 {tier}")
+        process.order(f"cycles {cycles} {tier}")
     process.order("host")
     assert process.private_bytes() - before <= LEFT_BYTES
     process.order("wake")
