@@ -95,7 +95,7 @@ async def open_group(bus: Bus, group: GroupContext) -> None:
 async def handler_ms(turns: int) -> float:
     """Median milliseconds of the handler alone, from a message's bytes to those of the next."""
     service = EnvService(
-        ToolCallExecutor(EnvironmentExecutor(Workers(1, ["synthetic"], 2**30), 60.0), Toolbox()), TaskStates(), time.time
+        ToolCallExecutor(EnvironmentExecutor(Workers(1, ["synthetic"], 2**30), 60.0), Toolbox()), TaskStates(), lambda _: time.time()
     )  # no worker is started
     group = group_of("handler", 0, size=1, turns=256, latency_s=0.0)
     subject = streams.open_group(group.family, group.task, group.group)

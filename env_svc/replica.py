@@ -55,7 +55,7 @@ async def _serve(running: Running[EnvSettings], hosts: HostPool, own: OwnService
     use(sandbox)
     played = EnvironmentExecutor(workers, settings.call_timeout_s, hosts, own.hosts if own else None, files)
     executor = ToolCallExecutor(played, toolbox, allowed)
-    service = EnvService(executor, tasks, bus.clock.now_s, allowed, datasets, own.hosts.end_task if own else lambda _: None)
+    service = EnvService(executor, tasks, lambda _: bus.clock.now_s(), allowed, datasets, own.hosts.end_task if own else lambda _: None)
 
     def report() -> ReplicaReport:
         busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}

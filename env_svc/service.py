@@ -42,12 +42,12 @@ class EnvService:
         self,
         executor: ToolCallExecutor,
         tasks: TaskStates,
-        now_s: Callable[[], float],
+        now_s: Callable[[str], float],
         allowed: AllowedNames = ONLY_INSTALLED,
         datasets: ListedDatasets | None = None,
         on_task_end: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`now_s`: the clock of deadlines, `Clock.now_s`. `allowed`, `datasets`: names that tasks may give; None: no data set.
+        """`now_s`: the clock of deadlines, of a pool given by name. `allowed`, `datasets`: names that tasks may give; None: no data set.
         `on_task_end` is called with each task that has ended, at least once."""
         self._executor = executor
         self._tasks = tasks
@@ -172,7 +172,7 @@ class EnvService:
         return list(replies.scores(group, ended))
 
     def _left_s(self, group: GroupContext) -> float:
-        return group.deadline_s - self._now_s()
+        return group.deadline_s - self._now_s(group.pool)
 
     def _is_expired(self, group: GroupContext) -> bool:
         if self._left_s(group) > 0:

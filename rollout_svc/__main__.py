@@ -42,7 +42,7 @@ async def main(running: Running[RolloutSettings]) -> None:
         )
         tasks, slots = TaskStates(), Slots(pool.sequences)
         await tasks.read(bus)
-        rollout = Rollout(engine, chat, adapters, tasks, slots, bus.clock.now_s)
+        rollout = Rollout(engine, chat, adapters, tasks, slots, lambda _: bus.clock.now_s())
         serving = serving_of(pool, engine, chat, adapters, bus, settings.replica)
 
         def report() -> ReplicaReport:

@@ -31,6 +31,8 @@ SEQUENCES = Gauge("marlaas_rollout_sequences", "Sequences inside the engine, wai
 
 MAX_COALESCING_S = 0.05
 COALESCING_SHARE = 0.25
+SHORTEST_WAIT_S = 0.05
+"""Seconds between looks at a deadline that is near while the pool is parked, so that its clock stands."""
 
 log = structlog.get_logger()
 
@@ -46,8 +48,10 @@ def coalescing_window_s(sampling_s: float) -> float:
 class Rollout:
     """Answers `prompts.sample`; follows new versions and ended tasks."""
 
-    def __init__(self, engine: Engine, chat: Chat, adapters: Adapters, tasks: TaskStates, slots: Slots, now_s: Callable[[], float]) -> None:
-        """`now_s`: the clock of deadlines, `Clock.now_s`."""
+    def __init__(
+        self, engine: Engine, chat: Chat, adapters: Adapters, tasks: TaskStates, slots: Slots, now_s: Callable[[str], float]
+    ) -> None:
+        """`now_s`: the clock of deadlines, of a pool given by name."""
         self._engine = engine
         self._chat = chat
         self._adapters = adapters
@@ -114,10 +118,13 @@ class Rollout:
         if self._tasks.has_ended(group.task):
             log.info("request_dropped", group=group.group, reason="the task has ended")
             return True
-        if self._now_s() > group.deadline_s:
+        if self._left_s(group) < 0:
             log.warning("request_dropped", group=group.group, reason="its deadline has passed")
             return True
         return False
+
+    def _left_s(self, group: GroupContext) -> float:
+        return group.deadline_s - self._now_s(group.pool)
 
     async def _sample(
         self, group: GroupContext, requests: Sequence[TurnRequest], adapter: str | None, reserved: "SlotReservation"
@@ -130,8 +137,10 @@ class Rollout:
         pending = runners
         try:
             while pending:
-                left_s = group.deadline_s - self._now_s()
-                done, pending = await asyncio.wait(pending, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED)
+                wait_s = max(SHORTEST_WAIT_S, self._left_s(group))
+                done, pending = await asyncio.wait(pending, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done and self._left_s(group) > 0:  # the pool was parked meanwhile: its clock stood
+                    continue
                 if not done:
                     log.warning("request_dropped", group=group.group, reason="its deadline has passed", members=len(pending))
                     return

@@ -71,7 +71,7 @@ class Stage:
 @asynccontextmanager
 async def performing(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> AsyncGenerator[Stage]:
     tasks, slots = TaskStates(), Slots(64)
-    rollout = Rollout(engine, chat, adapters, tasks, slots, bus.clock.now_s)
+    rollout = Rollout(engine, chat, adapters, tasks, slots, lambda _: bus.clock.now_s())
     stage = Stage(bus, rollout, slots)
 
     async def collect(delivery: Delivery) -> None:

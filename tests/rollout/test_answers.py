@@ -1,7 +1,7 @@
 """Answers of the sampler's handler, beside an engine with canned results."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,10 +32,13 @@ class CannedEngine:
         self._missing = requests
         self._all_there = asyncio.Event()
 
-    async def sample(self, wanted: SampleRequest) -> Sampled:
+    def wake(self) -> None:
         self._missing -= 1
         if self._missing == 0:
             self._all_there.set()
+
+    async def sample(self, wanted: SampleRequest) -> Sampled:
+        self.wake()
         await self._all_there.wait()
         return self._reply
 
@@ -47,9 +50,11 @@ class Wordy(Chat):
         return "word" * len(ids)
 
 
-async def answers(engine: CannedEngine, chat: Chat, folder: Path, asked: SampleTurns) -> list[Outgoing]:
+async def answers(
+    engine: CannedEngine, chat: Chat, folder: Path, asked: SampleTurns, now_s: Callable[[str], float] = lambda _: 0.0
+) -> list[Outgoing]:
     adapters = Adapters(engine, None, folder / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
-    rollout = Rollout(engine, chat, adapters, TaskStates(), Slots(512), lambda: 0.0)  # pyright: ignore[reportArgumentType]
+    rollout = Rollout(engine, chat, adapters, TaskStates(), Slots(512), now_s)  # pyright: ignore[reportArgumentType]
     subject = streams.sample(asked.group.pool, asked.group.task, asked.group.trajectory(asked.members[0].member))
     return [out async for out in rollout.handle(Delivery(subject, {}, asked.encode(), 1, 1))]
 
@@ -66,6 +71,24 @@ async def test_long_turns_of_one_moment_are_spread_over_messages(chat: Chat, tmp
     assert members == list(range(64))
     assert len({out.message_id for out in twice[0]}) == len(twice[0])
     assert [out.message_id for out in twice[1]] == [out.message_id for out in twice[0]]
+
+
+async def test_deadline_does_not_pass_while_the_clock_of_the_pool_stands(chat: Chat, tmp_path: Path) -> None:
+    engine = CannedEngine(Sampled([5], [-0.5], "length"), 3)
+    asked = SampleTurns(group=group_of("parked", size=2, deadline_s=100.0), members=first_turns(range(2)))
+    pools: list[str] = []
+
+    def now_s(pool: str) -> float:
+        pools.append(pool)
+        if len(pools) == 8:  # it was parked for longer than the group had left, and is awake now
+            engine.wake()
+        return 99.99
+
+    answered = await answers(engine, chat, tmp_path, asked, now_s)
+    assert sorted(turn.member for out in answered if isinstance(out.message, TurnsSampled) for turn in out.message.members) == [0, 1]
+    assert set(pools) == {asked.group.pool}
+    late = SampleTurns(group=group_of("late", size=2, deadline_s=99.0), members=first_turns(range(2)))
+    assert await answers(engine, chat, tmp_path, late, now_s) == []
 
 
 class Announcing:
@@ -85,7 +108,7 @@ async def test_new_version_that_cannot_be_written_ends_nothing(chat: Chat, tmp_p
     book, tasks = Book(), TaskStates()
     tasks._states["task"] = "running"
     adapters = Adapters(book, book, folder, keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
-    rollout = Rollout(CannedEngine(Sampled([], [], "stop"), 0), chat, adapters, tasks, Slots(8), lambda: 0.0)  # pyright: ignore[reportArgumentType]
+    rollout = Rollout(CannedEngine(Sampled([], [], "stop"), 0), chat, adapters, tasks, Slots(8), lambda _: 0.0)  # pyright: ignore[reportArgumentType]
     with capture_logs() as logs:
         await rollout.follow_versions(Announcing([version(1), version(2)]), "tiny")  # pyright: ignore[reportArgumentType]
     assert [entry["event"] for entry in logs] == ["version_not_loaded"] * 2

@@ -207,7 +207,7 @@ async def at_work(bus: Bus, times: Times, places: int, trace: Trace, *, train_in
     chat: Any = NoChat()
     adapters: Any = NoAdapters()
     slots, tasks = Slots(4 * places), TaskStates()
-    rollout = Rollout(engine, chat, adapters, tasks, slots, bus.clock.now_s)
+    rollout = Rollout(engine, chat, adapters, tasks, slots, lambda _: bus.clock.now_s())
     trainer = WaitingTrainer(bus, times.train_s, trace)
     report = ReplicaReport(
         replica="sampler",

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -38,6 +38,7 @@ from tests.conftest import eventually
 
 POOL = "tiny"
 MAX_TURNS = 1200
+NEVER_PARKED: Mapping[str, float] = {}
 
 
 def group_of(
@@ -54,9 +55,13 @@ def group_of(
     )
 
 
-def service_of(workers: Workers, call_timeout_s: float, allowed: str = "*", datasets: str = "") -> EnvService:
+def service_of(
+    workers: Workers, call_timeout_s: float, allowed: str = "*", datasets: str = "", parked_s: Mapping[str, float] = NEVER_PARKED
+) -> EnvService:
+    """`parked_s`: seconds by which the clocks of pools are behind."""
     executor = ToolCallExecutor(EnvironmentExecutor(workers, call_timeout_s), Toolbox())
-    return EnvService(executor, TaskStates(), time.time, AllowedNames(allowed), ListedDatasets(datasets))
+    lists = AllowedNames(allowed), ListedDatasets(datasets)
+    return EnvService(executor, TaskStates(), lambda pool: time.time() - parked_s.get(pool, 0.0), *lists)
 
 
 def sampled(request: TurnRequest, reply: str, *, finish: str = "stop", failure: str | None = None) -> SampledTurn:

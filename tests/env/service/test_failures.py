@@ -55,6 +55,16 @@ async def test_group_past_its_deadline_is_dropped(desk: Desk) -> None:
     assert await desk.bus.streams.backlog(streams.FAILED) == 0
 
 
+async def test_deadline_goes_by_the_clock_of_the_pool(bus: Bus, workers: Workers) -> None:
+    async with serving(bus, service_of(workers, 6.0, parked_s={POOL: 100.0})), at_desk(bus) as desk:
+        await desk.open(group_of("Countdown", left_s=-110.0))
+        timely = group_of("Countdown", task="task-b", size=1, left_s=-50.0)
+        [request] = await desk.opened(timely)
+        await desk.give(timely, [sampled(request, "no")])
+        await desk.scored("task-b", 1)
+        assert {message.group.task for message in desk.samples} == {"task-b"}
+
+
 async def test_message_that_is_handled_twice_changes_nothing(desk: Desk) -> None:
     group = group_of("Countdown", size=2)
     for attempt in ("1", "2"):
