@@ -20,6 +20,7 @@ from scheduler_svc import metrics
 from scheduler_svc.ask.asks import Asks
 from scheduler_svc.ask.question import Sources
 from scheduler_svc.decisions.sharing.oversubscription import OversubscriptionController, PoolLoad
+from scheduler_svc.decisions.sharing.pool_times import PoolTimes, capacities
 from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch import admission
 from scheduler_svc.handlers.context import HandlerContext
@@ -49,10 +50,10 @@ from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
 from scheduler_svc.samples import StoredSamples
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import replicas
+from scheduler_svc.store.queries import pool_times, replicas
 from scheduler_svc.store.queries.fairness.shares import work_in_flight
 from scheduler_svc.store.queries.tenancy import ledger, served
-from scheduler_svc.store.queries.training import evaluations, groups, tasks
+from scheduler_svc.store.queries.training import deadlines, tasks
 from scheduler_svc.store.transaction import Transaction
 from scheduler_svc.webhooks.post import Post
 from scheduler_svc.webhooks.sender import WebhookSender
@@ -101,6 +102,9 @@ class Scheduler:
         self._started = time.monotonic()
         self._replicas = ReplicaRegistry(bus, self._admission_wanted.set)
         self._oversubscription = OversubscriptionController(settings.oversubscription, settings.most_oversubscription)
+        self._shares_samplers = any(pool.samplers_on for pool in pools.values())
+        self._parked = frozenset[str]()
+        """Pools that were parked at the last look."""
         full = partial(bus.streams.full, streams.BETWEEN_SERVICES)
         sources = Sources(
             database, pools, Blobs(bus), BlobChunks(bus), StoredSamples(bus), lambda: self._replicas.reports, self._capacities, full
@@ -159,7 +163,8 @@ class Scheduler:
                 wants_more = True
                 while wants_more:
                     async with self._database.transaction() as tx:
-                        messages, wants_more = await admission.admit(tx, self._capacities(), self._policy, self._bus.clock.now_s())
+                        times = await self._pool_times(tx.connection)
+                        messages, wants_more = await admission.admit(tx, self._capacities(), self._policy, times)
                     if messages:
                         self._relay.wake()
                 not_before = began + batch_interval_s(SPACING_S, time.monotonic() - began)
@@ -170,7 +175,16 @@ class Scheduler:
 
     def _capacities(self) -> dict[str, Capacity]:
         """What may be in flight in each pool that has a live sampler."""
-        return {pool: samplers.times(self._oversubscription.factor(pool)) for pool, samplers in self._replicas.samplers.items()}
+        decoded = {pool: samplers.times(1) for pool, samplers in self._replicas.samplers.items()}
+        return capacities(decoded, self._oversubscription.factor, self._parked)
+
+    async def _pool_times(self, connection: AsyncConnection) -> PoolTimes:
+        """Without a query where no pool's sampler shares an accelerator."""
+        if not self._shares_samplers:
+            return PoolTimes(self._bus.clock.now_s())
+        times = PoolTimes(self._bus.clock.now_s(), await pool_times.pool_clocks(connection))
+        self._parked = times.parked
+        return times
 
     def _tick_failed(self, error: Exception) -> None:
         log_postponed("tick_postponed", error)
@@ -207,13 +221,15 @@ class Scheduler:
 
     async def tick(self) -> None:
         """Record live replicas, void overdue groups, and request the checks of waiting tasks and packages."""
-        stable_for_s, now_s, families = self._stability.stable_for_s(), self._bus.clock.now_s(), self._replicas.families
+        families = self._replicas.families
         async with self._context.transaction() as tx:
+            times = await self._pool_times(tx.connection)
+            stable_for_s, now_s = self._stability.stable_in(times), times.now_s
             await replicas.record_replicas(tx.connection, self._replicas.reports)
-            overdue = {task for task, _ in await groups.overdue_groups(tx.connection, now_s)}
-            late = await evaluations.overdue_groups(tx.connection, now_s)
+            overdue = {task for task, _ in await deadlines.overdue_groups(tx.connection, now_s)}
+            late = await deadlines.overdue_evaluation_groups(tx.connection, now_s)
             waiting = await tasks.tasks_waiting_for_an_environment(tx.connection, most=CHECKS_PER_TENANT) if families else set[str]()
-            await self._observe_samplers(tx.connection, now_s)
+            await self._observe_samplers(tx.connection, times)
 
         async def end_late(tx: Transaction, task_id: str) -> None:
             by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, [task_id])}
@@ -227,10 +243,12 @@ class Scheduler:
         await self._each({task for task, _ in late}, end_late)
         await self._each(waiting, lambda tx, task: environment_resolution.resolve_environment(tx, task, families))
 
-    async def _observe_samplers(self, connection: AsyncConnection, now_s: float) -> None:
-        in_flight, spent = await work_in_flight(connection), await groups.time_spent(connection, now_s)
+    async def _observe_samplers(self, connection: AsyncConnection, times: PoolTimes) -> None:
+        in_flight, spent = await work_in_flight(connection), await deadlines.time_spent(connection, times.now_s)
         for pool, samplers in self._replicas.samplers.items():
-            if not samplers.sequences:
+            if pool in times.parked:
+                self._oversubscription.pause(pool)
+            if pool in times.parked or not samplers.sequences:
                 continue
             used = in_flight[pool].total.share_of(samplers.times(self._oversubscription.factor(pool))) if pool in in_flight else 0.0
             self._oversubscription.observe(pool, PoolLoad(samplers.sequences, samplers.sampled, used, spent.get(pool, 0.0)))

@@ -22,6 +22,8 @@ LEDGER = "'prompt', 'sampled', 'trained', 'evaluation', 'env_ms', 'stored_byte_h
 SERVED = "'served_prompt', 'served_sampled'"
 OTHER_UNITS = "'env_ms', 'stored_byte_hours'"
 NEW = ", 'accelerator'"
+PARKED = {"groups": ["parked_ms"], "steps": ["first_parked_ms", "parked_ms"]}
+"""Columns with milliseconds for which a task's pool was parked until that moment."""
 COUNT = """
 CREATE OR REPLACE FUNCTION count_booked() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -74,6 +76,9 @@ def upgrade() -> None:
     _executors()
     _slices()
     _moves_and_clocks()
+    for table, names in PARKED.items():
+        for name in names:
+            op.add_column(table, _number(name))
     _ledger(NEW)
 
 
@@ -204,5 +209,8 @@ def downgrade() -> None:
     op.execute("DELETE FROM prices WHERE kind = 'accelerator'")
     op.execute("ALTER TABLE prices ENABLE TRIGGER USER")
     _ledger("")
+    for table, names in PARKED.items():
+        for name in names:
+            op.drop_column(table, name)
     for table in ("pool_clocks", "moves", "slice_shares", "slices", "executors", "accelerators"):
         op.drop_table(table)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from scheduler_svc.decisions.money.budgets import Purse
 from scheduler_svc.decisions.sharing.admission import Admission, groups_to_admit, pools_with_room
+from scheduler_svc.decisions.sharing.pool_times import PoolTimes
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch.candidates import ADMISSION_BATCH_SIZE, find_candidates
@@ -33,8 +34,8 @@ class Admitted(NamedTuple):
     """Whether more groups may be admitted, in another transaction: each takes its locks once, in one order."""
 
 
-async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: SchedulingPolicy, now_s: float) -> Admitted:
-    """Open up to ADMISSION_BATCH_SIZE groups. `now_s`: NATS's clock."""
+async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: SchedulingPolicy, times: PoolTimes) -> Admitted:
+    """Open up to ADMISSION_BATCH_SIZE groups."""
     nothing = Admitted(0, wants_more=False)
     work = await candidates.has_admissible_work(tx.connection, lock=ADMISSION_LOCK)
     if work is None:  # another replica is admitting
@@ -56,7 +57,7 @@ async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: Sch
             found.tenants[tenant].purse = purses[tenant]
         decision = groups_to_admit(found.tasks, found.tenants, rooms, in_flight, limit=ADMISSION_BATCH_SIZE)
         if decision.groups:
-            opened = await _open_groups(tx, decision.groups, now_s)
+            opened = await _open_groups(tx, decision.groups, times)
             return Admitted(opened, wants_more=decision.has_left_out or len(decision.groups) == ADMISSION_BATCH_SIZE)
         if not decision.has_left_out:  # no task has an allowance
             return nothing
@@ -65,7 +66,7 @@ async def admit(tx: Transaction, capacities: Mapping[str, Capacity], policy: Sch
     return nothing
 
 
-async def _open_groups(tx: Transaction, admissions: Sequence[Admission], now_s: float) -> int:
+async def _open_groups(tx: Transaction, admissions: Sequence[Admission], times: PoolTimes) -> int:
     """Write the groups and their messages. Returns the number of messages: a task may have ended or been paused meanwhile."""
     locked = {task.id: task for task in await tasks.lock_tasks(tx.connection, {admission.task for admission in admissions})}
     admissions = [admission for admission in admissions if locked[admission.task].state == TaskState.RUNNING]
@@ -74,12 +75,12 @@ async def _open_groups(tx: Transaction, admissions: Sequence[Admission], now_s: 
     for admission in [admission for admission in admissions if not admission.evaluates]:
         task = locked[admission.task]
         if counts[task.id] < allowance_of_task(task):
-            new.append(new_group(task, task.admitted + counts[task.id], admission.charged_tokens, now_s))
+            new.append(new_group(task, task.admitted + counts[task.id], admission.charged_tokens, times))
             counts[task.id] += 1
     await groups.add_groups(tx.connection, new)
     await shares.charge(tx.connection, [Charge(group.task, locked[group.task].tenant, group.charged_tokens, admitted=1) for group in new])
     messages = [open_training_group(locked[group.task], group) for group in new]
     for admission in [admission for admission in admissions if admission.evaluates]:
-        messages += await evaluations.open_group(tx.connection, locked[admission.task], admission.charged_tokens, now_s)
+        messages += await evaluations.open_group(tx.connection, locked[admission.task], admission.charged_tokens, times)
     tx.post(messages)
     return len(messages)

@@ -44,9 +44,13 @@ RULES: dict[str, str] = {
         WHERE g.state = 'open' AND NOT EXISTS (
             SELECT FROM trajectories j WHERE j.task = g.task AND j."group" = g.number AND j.state = 'open')""",
     "an overdue group is void within a minute": """
-        SELECT g.task, g.number AS "group", g.admitted_at, g.deadline_at FROM groups g JOIN tasks t ON t.id = g.task
-        WHERE g.state = 'open' AND g.deadline_at < now() - interval '1 minute'
-          AND g.admitted_at + make_interval(secs => (t.spec #>> '{limits,episode_timeout_s}')::float8) < now() - interval '1 minute'""",
+        SELECT g.task, g.number AS "group", g.admitted_at, g.deadline_at, c.parked_ms FROM groups g JOIN tasks t ON t.id = g.task
+        CROSS JOIN LATERAL (
+            SELECT coalesce(sum(p.parked_ms + coalesce(greatest(0, extract(epoch FROM now() - p.parked_since) * 1000), 0)), 0) AS parked_ms
+            FROM pool_clocks p WHERE p.pool = t.pool) c
+        WHERE g.state = 'open' AND g.deadline_at + make_interval(secs => c.parked_ms / 1000.0) < now() - interval '1 minute'
+          AND g.admitted_at + make_interval(secs => (t.spec #>> '{limits,episode_timeout_s}')::float8)
+              + make_interval(secs => (c.parked_ms - g.parked_ms) / 1000.0) < now() - interval '1 minute'""",
     "a task's version is the number of its trained steps": """
         SELECT t.id AS task, t.version, count(s.version) AS trained_steps
         FROM tasks t LEFT JOIN steps s ON s.task = t.id AND s.state = 'trained'

@@ -14,6 +14,7 @@ from common.spec import Protocol
 from scheduler_svc.decisions.endings.task_end import Evaluated, reason_to_finish
 from scheduler_svc.decisions.evaluation.plan import RETRY_INCREMENT, groups_to_plan, is_due, may_be_retried
 from scheduler_svc.decisions.evaluation.results import Result, Standing, gain_of, result_of, standing_after
+from scheduler_svc.decisions.sharing.pool_times import PoolTimes, StableFor
 from scheduler_svc.lifecycle.accounting import charge_evaluation
 from scheduler_svc.lifecycle.group_messages import open_evaluation_group
 from scheduler_svc.lifecycle.termination import end_task
@@ -37,9 +38,9 @@ async def plan(connection: AsyncConnection, task: Task) -> None:
     await evaluations.add(connection, task.id, task.version, task.adapter or task.start, planned)
 
 
-async def open_group(connection: AsyncConnection, task: Task, charged_tokens: float, now_s: float) -> list[OutboxMessage]:
+async def open_group(connection: AsyncConnection, task: Task, charged_tokens: float, times: PoolTimes) -> list[OutboxMessage]:
     """Open the running task's next planned group; returns its message, or none when no group is planned."""
-    deadline_s = now_s + task.spec.limits.episode_timeout_s
+    deadline_s = times.of(task.spec.pool) + task.spec.limits.episode_timeout_s
     deadline_at = datetime.fromtimestamp(deadline_s, UTC)
     opened = await evaluations.open_first_group(connection, task.id, charged_tokens=charged_tokens, deadline_at=deadline_at)
     if opened is None:
@@ -61,10 +62,10 @@ async def abandon(tx: Transaction, by_id: dict[str, Task], keys: Collection[Grou
     await _ended(tx, by_id, await evaluations.abandon_groups(tx.connection, keys, detail), void=VoidReason.FAILED)
 
 
-async def end_overdue(tx: Transaction, by_id: dict[str, Task], overdue: Collection[GroupKey], *, stable_for_s: float) -> None:
+async def end_overdue(tx: Transaction, by_id: dict[str, Task], overdue: Collection[GroupKey], *, stable_for_s: StableFor) -> None:
     """Abandon open groups past their deadlines; retry them, up to a limit, where they were opened before the last disturbance,
-    `stable_for_s` ago (`maintenance/stability.py`)."""
-    disturbed = {task.id for task in by_id.values() if stable_for_s < task.spec.limits.episode_timeout_s}
+    `stable_for_s` of their pool ago (`maintenance/stability.py`)."""
+    disturbed = {task.id for task in by_id.values() if stable_for_s(task.spec.pool) < task.spec.limits.episode_timeout_s}
     retried = {(task, number) for task, number in overdue if task in disturbed and may_be_retried(number)}
     charged = await evaluations.retry_groups(tx.connection, retried, add=RETRY_INCREMENT)
     await shares.charge(tx.connection, [Charge(task, by_id[task].tenant, -tokens) for task, tokens in charged.items()])

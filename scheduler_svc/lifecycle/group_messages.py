@@ -6,14 +6,15 @@ from datetime import UTC, datetime
 from common import streams
 from common.messages import GroupContext, OpenGroup
 from scheduler_svc.decisions.evaluation.plan import FIRST_ROW, prompt_seed
+from scheduler_svc.decisions.sharing.pool_times import PoolTimes
 from scheduler_svc.store.queries.training.evaluations import PlannedGroup
 from scheduler_svc.store.queries.training.groups import NewGroup
 from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.transaction import OutboxMessage
 
 
-def new_group(task: Task, number: int, charged_tokens: float, now_s: float) -> NewGroup:
-    """Row of the task's group `number`, sampled by the task's version. `now_s`: NATS's clock."""
+def new_group(task: Task, number: int, charged_tokens: float, times: PoolTimes) -> NewGroup:
+    """Row of the task's group `number`, sampled by the task's version."""
     digest = hashlib.sha256(f"{task.spec.seed}:{number}".encode()).digest()
     return NewGroup(
         task=task.id,
@@ -23,7 +24,8 @@ def new_group(task: Task, number: int, charged_tokens: float, now_s: float) -> N
         seed=int.from_bytes(digest[:7], "big"),
         size=task.spec.algorithm.group_size,
         charged_tokens=charged_tokens,
-        deadline_at=datetime.fromtimestamp(now_s + task.spec.limits.episode_timeout_s, UTC),
+        deadline_at=datetime.fromtimestamp(times.of(task.spec.pool) + task.spec.limits.episode_timeout_s, UTC),
+        parked_ms=round(times.parked_s(task.spec.pool) * 1000),
     )
 
 

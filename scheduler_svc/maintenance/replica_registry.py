@@ -28,7 +28,7 @@ class Samplers:
 
     def times(self, factor: float) -> Capacity:
         """Capacity for work in flight: a multiple of what these samplers decode concurrently."""
-        return Capacity(self.sequences * factor, self.kv_tokens * factor)
+        return Capacity(self.sequences, self.kv_tokens).times(factor)
 
 
 class ReplicaRegistry:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 import structlog
 
 from common.bus import Bus
+from scheduler_svc.decisions.sharing.pool_times import PoolTimes, StableFor
 
 JUMP_S = 5.0
 """Seconds by which NATS's clock and the monotonic clock must diverge to count as a jump, as after a laptop's sleep."""
@@ -26,6 +27,9 @@ class StabilityMonitor:
         self._alive = replicas()
         self._ahead_s = bus.clock.now_s() - time.monotonic()
         self._since = time.monotonic()
+        self._noted: float | None = None
+        """The `_since` for which `_parked_s` holds: seconds for which pools had been parked then."""
+        self._parked_s: dict[str, float] = {}
 
     def stable_for_s(self) -> float:
         """Check for a disturbance; returns the seconds since the last one."""
@@ -37,6 +41,14 @@ class StabilityMonitor:
             self.reset()
         self._alive, self._ahead_s = alive, ahead_s
         return time.monotonic() - self._since
+
+    def stable_in(self, times: PoolTimes) -> StableFor:
+        """The same in the time of each pool."""
+        stable_for_s = self.stable_for_s()
+        if self._noted != self._since:
+            self._noted, self._parked_s = self._since, {pool: times.parked_s(pool) for pool in times.clocks}
+        parked_s = {pool: times.parked_s(pool) - self._parked_s.get(pool, 0.0) for pool in times.clocks}
+        return lambda pool: stable_for_s - max(0.0, parked_s.get(pool, 0.0))
 
     def reset(self) -> None:
         self._since = time.monotonic()

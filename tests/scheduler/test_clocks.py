@@ -7,9 +7,12 @@ from sqlalchemy import text
 
 from common.bus import Bus
 from common.errors import Unavailable
+from common.messages import PoolClock
+from scheduler_svc.decisions.sharing.pool_times import PoolTimes
 from scheduler_svc.maintenance.stability import JUMP_S, StabilityMonitor
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.training import groups
+from scheduler_svc.store.queries.training import deadlines
+from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
 from tests.scheduler.wire import database_behind_wire
 
@@ -55,7 +58,53 @@ async def test_one_clock_that_jumps_decides_nothing(
             ),
             {"deadline_s": NOW_S + TIMEOUT_S - age_s - nats_ahead_s, "age_s": age_s + postgres_ahead_s},
         )
-        assert await groups.overdue_groups(tx.connection, NOW_S) == ([("a", 0)] if is_overdue else [])
+        assert await deadlines.overdue_groups(tx.connection, NOW_S) == ([("a", 0)] if is_overdue else [])
+
+
+@pytest.mark.parametrize(
+    ("parked_ms", "parked_for_s", "at_admission_ms", "is_overdue"),
+    [(0, None, 0, True), (0, 2.0, 0, False), (2000, None, 0, False), (2000, None, 2000, True), (900, 0.05, 0, True)],
+)
+async def test_deadline_does_not_pass_while_the_pool_is_parked(
+    database: Database, parked_ms: int, parked_for_s: float | None, at_admission_ms: int, is_overdue: bool
+) -> None:
+    """Groups of training and of an evaluation are late by a second, less what the pool was parked since."""
+    async with database.transaction() as tx:
+        await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
+        for statement in (
+            "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
+            " trajectory_tokens, admitted) VALUES ('a', 'acme', 'a', 'tiny',"
+            " jsonb_build_object('limits', jsonb_build_object('episode_timeout_s', cast(:timeout_s AS float8))),"
+            " 'running', 0, 1, 2, 1, 0, 1, 1)",
+            "INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', :parked_ms,"
+            " to_timestamp(:now_s) - make_interval(secs => :parked_for_s))",
+            'INSERT INTO groups (task, number, version, state, "row", seed, charged_tokens, deadline_at, admitted_at, parked_ms) VALUES'
+            " ('a', 0, 0, 'open', 0, 0, 0, to_timestamp(:now_s - 1 - :at_admission_ms / 1000.0),"
+            " now() - make_interval(secs => :timeout_s + 1), :at_admission_ms)",
+            "INSERT INTO evaluations (task, version, state) VALUES ('a', 0, 'running')",
+            "INSERT INTO evaluation_groups (task, number, version, prompt, size, state, deadline_at)"
+            " VALUES ('a', 1000000000, 0, 0, 1, 'open', to_timestamp(:now_s - 1 - :at_admission_ms / 1000.0))",
+        ):
+            values = {"timeout_s": TIMEOUT_S, "now_s": NOW_S, "parked_ms": parked_ms, "parked_for_s": parked_for_s}
+            await tx.connection.execute(text(statement), values | {"at_admission_ms": at_admission_ms})
+        assert await deadlines.overdue_groups(tx.connection, NOW_S) == ([("a", 0)] if is_overdue else [])
+        assert await deadlines.overdue_evaluation_groups(tx.connection, NOW_S) == ([("a", 10**9)] if is_overdue else [])
+        spent = await deadlines.time_spent(tx.connection, NOW_S)
+        assert (spent["tiny"] > 1) == is_overdue
+
+
+async def test_groups_of_a_pool_have_deadlines_on_its_clock(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url, Stages(withheld=lambda group, member: True)) as world:
+        world.scheduler._shares_samplers = True
+        await world.execute("INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', 5000, now() - interval '1 hour')")
+        await world.submit("a", spec(limits={"episode_timeout_s": 0.5}))
+        await eventually(lambda: len(world.stages.opened) > 0)
+        (row,) = await world.rows("SELECT parked_ms, extract(epoch FROM admitted_at) AS admitted_s FROM groups WHERE number = 0")
+        assert row.parked_ms == pytest.approx(3_605_000, abs=30_000)
+        first = world.stages.opened[0]
+        assert first.deadline_s == pytest.approx(float(row.admitted_s) - row.parked_ms / 1000 + 0.5, abs=5.0)
+        await world.execute("UPDATE pool_clocks SET parked_ms = parked_ms + 3600000, parked_since = NULL")
+        assert "was not finished before limits.episode_timeout_s" in str((await world.event("a", "failed"))["reason"])
 
 
 async def test_groups_that_time_out_during_disturbances_do_not_fail_their_task(bus: Bus, database_url: str) -> None:
@@ -85,6 +134,20 @@ async def test_clock_jump_or_new_replica_resets_the_stability_monitor(bus: Bus) 
     assert monitor.stable_for_s() < 100
     monitor._since -= 100
     assert monitor.stable_for_s() >= 100
+
+
+async def test_stability_is_in_the_time_of_each_pool(bus: Bus) -> None:
+    monitor = StabilityMonitor(bus, lambda: frozenset({"rollout-1"}))
+    before = PoolTimes(1000.0, {"parked": PoolClock(parked_s=500.0)})
+    assert monitor.stable_in(before)("parked") < 100
+    monitor._since, monitor._noted = monitor._since - 100, monitor._since - 100
+    later = PoolTimes(1100.0, {"parked": PoolClock(parked_s=500.0, parked_since_s=1040.0)})
+    stable_for_s = monitor.stable_in(later)
+    assert stable_for_s("parked") == pytest.approx(stable_for_s("other") - 60)
+    assert stable_for_s("other") >= 100
+    monitor.reset()
+    stable_for_s = monitor.stable_in(later)
+    assert stable_for_s("parked") == stable_for_s("other") < 100
 
 
 async def test_unresponsive_postgres_is_reported_as_unavailable(database_url: str) -> None:

@@ -20,6 +20,7 @@ from sqlalchemy import text
 from common import streams
 from common.bus import Delivery, Outgoing
 from common.messages import ControlTask, DeadLetter, EnvironmentChecked, GroupContext, Message, OpenGroup, SubmitTask, TrainBatch
+from scheduler_svc.decisions.sharing.pool_times import PoolTimes
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch import admission
@@ -38,6 +39,10 @@ SEQUENCES = 8
 CAPACITY = {"tiny": Capacity(sequences=SEQUENCES, kv_tokens=10**6)}
 OFFER = Offer(POOLS, {"toy"})
 TABLES = "tenants, tasks, groups, trajectories, steps, ledger, events, outbox, dead_letters, deleted_tasks, stored_blobs"
+
+
+def stable_for_s(pool: str) -> float:
+    return math.inf
 
 
 class Crash(Exception):
@@ -124,7 +129,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(crash=st.booleans())
     def admit(self, crash: bool) -> None:
-        self.change(lambda tx: admission.admit(tx, CAPACITY, self.policy, time.time()), crash=crash)
+        self.change(lambda tx: admission.admit(tx, CAPACITY, self.policy, PoolTimes(time.time())), crash=crash)
 
     @rule(limit=st.integers(1, 8), crash=st.booleans())
     def relay(self, limit: int, crash: bool) -> None:
@@ -200,7 +205,8 @@ class Interleavings(RuleBasedStateMachine):
         for lost in (crash, False) if crash else (False,):  # groups that stay overdue violate a rule
             for task in TASKS:
                 self.change(
-                    lambda tx, task=task: scores.void_overdue(tx, task, self.policy, time.time(), stable_for_s=math.inf), crash=lost
+                    lambda tx, task=task: scores.void_overdue(tx, task, self.policy, time.time(), stable_for_s=stable_for_s),
+                    crash=lost,
                 )
 
     @rule(verb=st.sampled_from(["pause", "resume", "resume", "cancel"]), which=st.integers(0, 2), crash=st.booleans())

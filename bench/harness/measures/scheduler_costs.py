@@ -18,6 +18,7 @@ from bench.harness.services import BenchError
 from common.messages import TrainBatch
 from common.spec import parse_spec
 from marlaas.stack import servers
+from scheduler_svc.decisions.sharing.pool_times import PoolTimes
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.sharing.shares import Capacity
 
@@ -112,7 +113,9 @@ async def admission_times(database: Any) -> tuple[list[float], list[float]]:
     for _ in range(TIMED):
         began, began_cpu = time.perf_counter(), time.process_time()
         async with _rolled_back(database) as tx:
-            opened, _ = await admission.admit(tx, {POOL: Capacity(WAITING.group_size, 10**9)}, SchedulingPolicy.ASYNCHRONOUS, time.time())
+            opened, _ = await admission.admit(
+                tx, {POOL: Capacity(WAITING.group_size, 10**9)}, SchedulingPolicy.ASYNCHRONOUS, PoolTimes(time.time())
+            )
             await tx.write_outbox()
             spent.append(time.perf_counter() - began)
             computed.append(time.process_time() - began_cpu)

@@ -58,6 +58,11 @@ class OversubscriptionController:
     def factor(self, pool: str) -> float:
         return self._pools[pool].factor if pool in self._pools else self._minimum
 
+    def pause(self, pool: str) -> None:
+        """Keep the pool's factor while it is parked: samplers that may not compute say nothing about environments."""
+        if pool in self._pools:
+            self._pools[pool] = _Pool(self._pools[pool].factor, self._clock())
+
     def observe(self, pool: str, seen: PoolLoad) -> None:
         """Adjust the pool's factor. Called periodically."""
         state = self._pools.setdefault(pool, _Pool(self._minimum, self._clock()))

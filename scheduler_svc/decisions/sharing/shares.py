@@ -117,6 +117,9 @@ class Capacity:
     sequences: float
     kv_tokens: float
 
+    def times(self, factor: float) -> "Capacity":
+        return Capacity(self.sequences * factor, self.kv_tokens * factor)
+
 
 @dataclass
 class InFlight:

@@ -11,6 +11,7 @@ from common.bus import Delivery
 from common.errors import Reject
 from common.shaping import has_equal_rewards
 from scheduler_svc.decisions.evaluation.plan import is_group
+from scheduler_svc.decisions.sharing.pool_times import StableFor
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.context import HandlerContext
@@ -19,7 +20,7 @@ from scheduler_svc.lifecycle.accounting import settle_accounts
 from scheduler_svc.lifecycle.termination import void_and_refund
 from scheduler_svc.store.queries.fairness import shares
 from scheduler_svc.store.queries.sql.parameters import GroupKey
-from scheduler_svc.store.queries.training import groups, members, tasks
+from scheduler_svc.store.queries.training import deadlines, groups, members, tasks
 from scheduler_svc.store.queries.training.evaluations import MemberOutcome
 from scheduler_svc.store.queries.training.groups import DecidedGroup, EndedGroup
 from scheduler_svc.store.queries.training.members import ScoredMember
@@ -80,15 +81,16 @@ def _mean_tokens(ended: Sequence[EndedGroup]) -> dict[str, float]:
     return {task: sum(found) / len(found) for task, found in tokens.items()}
 
 
-async def void_overdue(tx: Transaction, task_id: str, policy: SchedulingPolicy, now_s: float, *, stable_for_s: float) -> None:
+async def void_overdue(tx: Transaction, task_id: str, policy: SchedulingPolicy, now_s: float, *, stable_for_s: StableFor) -> None:
     """Void a task's open groups past their deadlines, also where a replica still works on them. `now_s`: NATS's clock.
 
-    The task is excused where the groups' time began before the last disturbance, `stable_for_s` ago (`maintenance/stability.py`).
+    The task is excused where the groups' time began before the last disturbance, `stable_for_s` of their pool ago
+    (`maintenance/stability.py`).
     """
     by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, [task_id])}
-    overdue = await groups.overdue_groups(tx.connection, now_s, task_id)
+    overdue = await deadlines.overdue_groups(tx.connection, now_s, task_id)
     details = {key: f"group {key[1]} was not finished before limits.episode_timeout_s" for key in overdue}
-    excused = {task.id for task in by_id.values() if stable_for_s < task.spec.limits.episode_timeout_s}
+    excused = {task.id for task in by_id.values() if stable_for_s(task.spec.pool) < task.spec.limits.episode_timeout_s}
     await void_and_refund(tx, by_id, overdue, VoidReason.DEADLINE, details, excused)
     await send_ready_steps(tx, await tasks.lock_tasks(tx.connection, [task_id]), policy)
 

@@ -111,7 +111,8 @@ groups = sa.Table(
     sa.Column("seed", sa.BigInteger, nullable=False),
     sa.Column("charged_tokens", sa.Double, nullable=False),  # charged to the fair-share counters, corrected when the group ends
     sa.Column("step", sa.Integer),  # version that its step trains from
-    sa.Column("deadline_at", sa.DateTime(timezone=True), nullable=False),  # on NATS's clock; all other times are PostgreSQL's
+    sa.Column("deadline_at", sa.DateTime(timezone=True), nullable=False),  # on its pool's clock; all other times are PostgreSQL's
+    sa.Column("parked_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of its pool, until it was admitted
     now_by_default("admitted_at"),
     moment("ready_at"),
     moment("ended_at"),
@@ -171,6 +172,8 @@ steps = sa.Table(
     sa.Column("first_admitted_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("first_scored_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("last_scored_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("first_parked_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of its pool, until its first group came
+    sa.Column("parked_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # the same until it was batched
     now_by_default("batched_at"),
     moment("started_at"),
     moment("finished_at"),
@@ -210,7 +213,7 @@ evaluation_groups = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("detail", sa.Text, nullable=False, server_default=sa.text("''")),  # why it was abandoned
     sa.Column("charged_tokens", sa.Double, nullable=False, server_default=sa.text("0")),  # corrected when the group ends
-    moment("deadline_at"),
+    moment("deadline_at"),  # on its pool's clock
     sa.ForeignKeyConstraint(["task", "version", "protocol"], list(evaluations.primary_key), ondelete="CASCADE"),
     one_of("state", EvaluationGroupState, "state"),
     sa.CheckConstraint("state <> 'open' OR deadline_at IS NOT NULL", name="open_has_deadline"),

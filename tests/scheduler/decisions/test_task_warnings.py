@@ -106,6 +106,9 @@ async def test_stalled_task_is_warned_about_once_until_it_progresses(bus: Bus, d
         trainer = ReplicaReport(replica="three", service="trainer", pool="tiny")
         assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0), "it is too recent"
         assert not await warn_about_stalls(world.database, [trainer], running_s=0.0, limit_s=0.001), "the stack has just started"
+        await world.execute("INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', 0, now() - interval '1 hour')")
+        assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001), "its pool is parked"
+        await world.execute("UPDATE pool_clocks SET parked_since = NULL")
         assert await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001)
         assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001), "it is warned about already"
         (row,) = await world.rows("SELECT warnings FROM tasks")

@@ -222,7 +222,7 @@ async def test_group_that_ended_since_it_was_found_late_is_left_alone(bus: Bus, 
         late = [("a", FIRST_GROUP), ("a", FIRST_GROUP + 1)]
         async with world.database.transaction() as tx:
             by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, ["a"])}
-            await evaluations.end_overdue(tx, by_id, late, stable_for_s=0.0)
+            await evaluations.end_overdue(tx, by_id, late, stable_for_s=lambda _: 0.0)
         assert await world.rows("SELECT number FROM evaluation_groups WHERE version = 0 ORDER BY number") == [
             (FIRST_GROUP,),
             (FIRST_GROUP + 1 + RETRY_INCREMENT,),

@@ -32,6 +32,9 @@ async def test_step_whose_message_is_lost_is_resent_and_counts_once(bus: Bus, da
         await world.begin("a", spec(steps=2), batches=1)
         await eventually_equals(lambda: bus.streams.backlog(streams.BATCHES), 0)
         assert not await resend_lost_steps(world.database, bus)  # it is too recent
+        await world.execute("UPDATE steps SET batched_at = now() - interval '1 hour'")
+        await world.execute("INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', 0, now() - interval '1 hour')")
+        assert not await resend_lost_steps(world.database, bus)  # its pool was parked all the time
         stages.trains = True
 
         async def is_resent() -> bool:

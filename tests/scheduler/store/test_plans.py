@@ -19,7 +19,7 @@ from scheduler_svc.store.database import ADMISSION_LOCK, Database
 from scheduler_svc.store.queries.fairness import candidates
 from scheduler_svc.store.queries.fairness.shares import work_in_flight
 from scheduler_svc.store.queries.tenancy import ledger
-from scheduler_svc.store.queries.training import evaluations, groups, members, steps, tasks
+from scheduler_svc.store.queries.training import deadlines, evaluations, groups, members, steps, tasks
 from scheduler_svc.store.queries.training.progress import LATEST_GROUPS, progress_of
 from scheduler_svc.store.transaction import Transaction
 from tests.conftest import as_role, copied_database
@@ -96,9 +96,9 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
         lambda connection: candidates.has_admissible_work(connection, lock=ADMISSION_LOCK),
         lambda connection: candidates.evaluation_candidates(connection, {"tiny"}, limit=4),
         work_in_flight,
-        lambda connection: groups.overdue_groups(connection, time.time() - 1000),
-        lambda connection: groups.time_spent(connection, time.time()),
-        lambda connection: evaluations.overdue_groups(connection, time.time()),
+        lambda connection: deadlines.overdue_groups(connection, time.time() - 1000),
+        lambda connection: deadlines.time_spent(connection, time.time()),
+        lambda connection: deadlines.overdue_evaluation_groups(connection, time.time()),
         lambda connection: groups.unbatched_groups(connection, {"t0": PAST, "t1": PAST}),
         lambda connection: steps.first_needed_sequences(connection, ["t0", "t1"]),
         lambda connection: steps.sent_before(connection, 0.0),

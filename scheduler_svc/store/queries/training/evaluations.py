@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pydantic import JsonValue
-from sqlalchemy import ColumnElement, Double, Table, and_, delete, distinct, func, literal, null, select, true, update
+from sqlalchemy import ColumnElement, Table, and_, delete, distinct, func, literal, null, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -13,8 +13,7 @@ from common.messages import AdapterRef, SettledMember, as_json, from_json
 from common.spec import TaskSpec
 from scheduler_svc.decisions.evaluation.plan import PlannedGroups
 from scheduler_svc.decisions.evaluation.results import Attempt, Standing
-from scheduler_svc.store.queries.sql.parameters import GroupKey, given, in_state, keyed, keys
-from scheduler_svc.store.queries.sql.statement import Statement
+from scheduler_svc.store.queries.sql.parameters import GroupKey, in_state, keyed, keys
 from scheduler_svc.store.states import EvaluationGroupState, EvaluationState
 from scheduler_svc.store.tables import evaluation_groups, evaluation_members, evaluations
 
@@ -223,19 +222,6 @@ async def _end(
 async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:
     statement = select(evaluation_groups.c.task, evaluation_groups.c.number).where(evaluation_groups.c.task == task, _NOT_OVER)
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
-
-
-_OVERDUE = Statement(
-    select(evaluation_groups.c.task, evaluation_groups.c.number).where(
-        in_state(evaluation_groups.c.state, EvaluationGroupState.OPEN),
-        evaluation_groups.c.deadline_at < func.to_timestamp(given("now_s", Double)),
-    )
-)
-
-
-async def overdue_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
-    """Open groups past their deadlines. `now_s`: NATS's clock."""
-    return [(row.task, row.number) for row in await _OVERDUE.run(connection, {"now_s": now_s})]
 
 
 # ------------------------------------------------------------------------------------------------------------- results

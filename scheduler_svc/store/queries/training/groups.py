@@ -10,13 +10,11 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.decisions.batching import LiveGroup
-from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, given, in_state, keyed, keys
+from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, in_state, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import GroupState, TrajectoryState, VoidReason
 from scheduler_svc.store.tables import evaluation_groups, groups, steps, tasks, trajectories
 
-CLOCKS_MAY_DIFFER_S = 5.0
-"""Maximum difference between NATS's and PostgreSQL's clocks; beyond it one of them was set back."""
 LIVE_GROUPS = (GroupState.OPEN, GroupState.READY, GroupState.BATCHED)
 
 
@@ -30,7 +28,9 @@ class NewGroup:
     size: int
     charged_tokens: float
     deadline_at: datetime
-    """Deadline on NATS's clock, as services see it; `admitted_at` is PostgreSQL's."""
+    """Deadline on the pool's clock, as services see it; `admitted_at` is PostgreSQL's."""
+    parked_ms: int = 0
+    """Milliseconds for which the pool was parked until the group's admission."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ _new = Rows(
     seed=BigInteger,
     charged_tokens=Double,
     deadline_at=DateTime(timezone=True),
+    parked_ms=BigInteger,
 )
 _group = {**_new.c, "state": literal(GroupState.OPEN.value)}
 _written = insert(groups).from_select(list(_group), select(*_group.values())).returning(groups.c.task, groups.c.number).cte("written")
@@ -83,7 +84,8 @@ _ADD = Statement(insert(trajectories).from_select(list(_member), select(*_member
 async def add_groups(connection: AsyncConnection, new: Sequence[NewGroup]) -> None:
     """Write open groups with all their members."""
     if new:
-        rows = [(group.task, group.number, group.version, group.row, group.seed, group.charged_tokens, group.deadline_at) for group in new]
+        names = ("task", "number", "version", "row", "seed", "charged_tokens", "deadline_at", "parked_ms")
+        rows = [tuple(getattr(group, name) for name in names) for group in new]
         await _ADD.run(connection, _new.of(rows))
 
 
@@ -246,47 +248,6 @@ async def ready_groups(connection: AsyncConnection) -> dict[str, int]:
     """Number of ready groups of each task; tasks without any are absent."""
     statement = select(groups.c.task, func.count().label("ready")).where(in_state(groups.c.state, GroupState.READY)).group_by(groups.c.task)
     return {row.task: row.ready for row in (await connection.execute(statement)).all()}
-
-
-_timeout = func.make_interval(0, 0, 0, 0, 0, 0, tasks.c.spec["limits"]["episode_timeout_s"].as_float())
-_now, _back = func.to_timestamp(given("now_s", Double)), func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
-_overdue = (
-    select(groups.c.task, groups.c.number)
-    .join(tasks, tasks.c.id == groups.c.task)
-    .where(
-        in_state(groups.c.state, GroupState.OPEN),
-        not_(groups.c.deadline_at.between(_now, _now + _timeout + _back)),
-        not_(groups.c.admitted_at.between(func.now() - _timeout, func.now() + _back)),
-    )
-)
-_OVERDUE, _OVERDUE_OF = Statement(_overdue), Statement(_overdue.where(groups.c.task == given("of_task")))
-
-
-async def overdue_groups(connection: AsyncConnection, now_s: float, of_task: str | None = None) -> list[GroupKey]:
-    """Open groups, of one task or of all, past their deadlines by NATS's clock (`now_s`) and by PostgreSQL's.
-
-    Both must agree, so that one clock that jumps ahead makes no group overdue. A clock that was set back always agrees, so that the
-    other one decides.
-    """
-    if of_task is None:
-        found = await _OVERDUE.run(connection, {"now_s": now_s})
-    else:
-        found = await _OVERDUE_OF.run(connection, {"now_s": now_s, "of_task": of_task})
-    return [(row.task, row.number) for row in found]
-
-
-_left = func.extract("epoch", groups.c.deadline_at - _now) / func.extract("epoch", _timeout)
-_SPENT = Statement(
-    select(tasks.c.pool, func.max(1 - _left).label("share"))
-    .join(tasks, tasks.c.id == groups.c.task)
-    .where(in_state(groups.c.state, GroupState.OPEN))
-    .group_by(tasks.c.pool)
-)
-
-
-async def time_spent(connection: AsyncConnection, now_s: float) -> dict[str, float]:
-    """Largest share of its time that an open group has spent, by pool. `now_s`: NATS's clock."""
-    return {row.pool: float(row.share) for row in await _SPENT.run(connection, {"now_s": now_s})}
 
 
 async def last_sequence(connection: AsyncConnection) -> int:

@@ -11,10 +11,11 @@ from common.messages import UNSUPPORTED
 from scheduler_svc.decisions.endings.task_end import Failures
 from scheduler_svc.decisions.endings.task_warnings import Stall, TaskWarning
 from scheduler_svc.store.queries.sql.parameters import given, in_state
+from scheduler_svc.store.queries.sql.pool_time import NOW_S, parked_ms
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.queries.training.steps import StepSummary
 from scheduler_svc.store.states import LIVE, EvaluationState, GroupState, StepState, TaskState, TrajectoryState, VoidReason
-from scheduler_svc.store.tables import dead_letters, evaluations, groups, ledger, steps, tasks, trajectories
+from scheduler_svc.store.tables import dead_letters, evaluations, groups, ledger, pool_clocks, steps, tasks, trajectories
 
 LATEST_GROUPS = 100
 """Number of a task's latest groups in which failures are counted, also by the view `task_status`."""
@@ -93,33 +94,52 @@ _REFILLED = (  # scored too, all with the same reward
     .scalar_subquery()
 )
 _EVALUATED = select(func.max(ledger.c.at)).where(ledger.c.task == tasks.c.id, ledger.c.kind == "evaluation").scalar_subquery()
-_SECONDS = func.extract("epoch", func.now() - func.greatest(tasks.c.updated_at, _SCORED, _REFILLED, _EVALUATED)).cast(Double)
+_OLDEST_MS = select(func.min(groups.c.parked_ms)).where(groups.c.task == tasks.c.id, in_state(groups.c.state, GroupState.OPEN))
+_BATCHED_MS = select(steps.c.parked_ms).where(steps.c.task == tasks.c.id, in_state(steps.c.state, StepState.BATCHED))
+# Since its oldest open group or its step was sent, or, of a task without either, for the present time only.
+_PARKED_MS = parked_ms(NOW_S) - func.coalesce(
+    func.least(_OLDEST_MS.scalar_subquery(), _BATCHED_MS.scalar_subquery()), pool_clocks.c.parked_ms, literal_column("0")
+)
+_SECONDS = (
+    func.extract("epoch", func.now() - func.greatest(tasks.c.updated_at, _SCORED, _REFILLED, _EVALUATED))
+    - func.greatest(_PARKED_MS, literal_column("0")) / literal_column("1000.0")
+).cast(Double)
 
 
 async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Collection[str] | None = None) -> dict[str, Stall | None]:
-    """Tasks without progress for `limit_s`, and, as None, those that progress but still have the warning. `only`: among these."""
+    """Tasks without progress for `limit_s` of their pool's time, and, as None, those that progress but still have the warning.
+
+    `only`: among these.
+    """
     is_waiting = and_(
         tasks.c.state.in_([TaskState.SUBMITTED, TaskState.RUNNING]),
         tasks.c.updated_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, limit_s),
     )
     is_warned = and_(tasks.c.state.in_(LIVE), tasks.c.warnings[TaskWarning.NO_PROGRESS].astext.is_not(None))
-    statement = select(
-        tasks.c.id,
-        tasks.c.state,
-        tasks.c.pool,
-        tasks.c.family,
-        tasks.c.spec["environment"]["name"].astext.label("environment"),
-        _SECONDS.label("seconds"),
-        select(func.count())
-        .where(groups.c.task == tasks.c.id, in_state(groups.c.state, GroupState.OPEN))
-        .scalar_subquery()
-        .label("open_groups"),
-        select(steps.c.task).where(steps.c.task == tasks.c.id, in_state(steps.c.state, StepState.BATCHED)).exists().label("is_training"),
-        select(evaluations.c.task)
-        .where(evaluations.c.task == tasks.c.id, in_state(evaluations.c.state, EvaluationState.RUNNING))
-        .exists()
-        .label("is_evaluating"),
-    ).where(or_(is_waiting, is_warned))
+    statement = (
+        select(
+            tasks.c.id,
+            tasks.c.state,
+            tasks.c.pool,
+            tasks.c.family,
+            tasks.c.spec["environment"]["name"].astext.label("environment"),
+            _SECONDS.label("seconds"),
+            select(func.count())
+            .where(groups.c.task == tasks.c.id, in_state(groups.c.state, GroupState.OPEN))
+            .scalar_subquery()
+            .label("open_groups"),
+            select(steps.c.task)
+            .where(steps.c.task == tasks.c.id, in_state(steps.c.state, StepState.BATCHED))
+            .exists()
+            .label("is_training"),
+            select(evaluations.c.task)
+            .where(evaluations.c.task == tasks.c.id, in_state(evaluations.c.state, EvaluationState.RUNNING))
+            .exists()
+            .label("is_evaluating"),
+        )
+        .select_from(tasks.outerjoin(pool_clocks, pool_clocks.c.pool == tasks.c.pool))
+        .where(or_(is_waiting, is_warned))
+    )
     if only is not None:
         statement = statement.where(tasks.c.id.in_(only))
     found: dict[str, Stall | None] = {}

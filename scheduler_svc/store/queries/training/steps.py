@@ -12,10 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
 from scheduler_svc.decisions.endings.task_warnings import StepMetrics
 from scheduler_svc.store.queries.sql.parameters import any_of, given, in_state, keyed, keys
+from scheduler_svc.store.queries.sql.pool_time import NOW_S, parked_ms, parked_ms_of_task, seconds
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import GroupState, StepState, TrajectoryState
-from scheduler_svc.store.tables import groups, ledger, outbox, steps, tasks, trajectories
+from scheduler_svc.store.tables import groups, ledger, outbox, pool_clocks, steps, tasks, trajectories
 
 BlobKind = Literal["adapter", "checkpoint", "batch"]
 BLOB_KINDS: tuple[BlobKind, ...] = ("adapter", "checkpoint", "batch")
@@ -68,7 +69,7 @@ _chosen = (
     update(groups)
     .where(groups.c.task == given("of_task"), groups.c.number == any_of("numbers", Integer), in_state(groups.c.state, GroupState.READY))
     .values(state=GroupState.BATCHED, step=given("of_version"))
-    .returning(groups.c.number, groups.c.version, groups.c.admitted_at)
+    .returning(groups.c.number, groups.c.version, groups.c.admitted_at, groups.c.parked_ms)
     .cte("chosen")
 )
 _chosen_members = trajectories.join(_chosen, (trajectories.c.task == given("of_task")) & (trajectories.c.group == _chosen.c.number))
@@ -83,6 +84,8 @@ _step = {
     "first_admitted_at": func.min(_chosen.c.admitted_at),
     "first_scored_at": func.min(trajectories.c.scored_at),
     "last_scored_at": func.max(trajectories.c.scored_at),
+    "first_parked_ms": func.min(_chosen.c.parked_ms),
+    "parked_ms": parked_ms_of_task(given("of_task", Text)),
 }
 _written = insert(steps).from_select(list(_step), select(*_step.values()).select_from(_chosen_members)).cte("written")
 _BATCH = Statement(
@@ -138,12 +141,16 @@ async def tasks_in_training(connection: AsyncConnection) -> set[str]:
 
 
 async def sent_before(connection: AsyncConnection, age_s: float) -> list[SentStep]:
-    """Steps that were sent to the trainer longer than `age_s` ago, without those still in the outbox."""
+    """Steps that were sent to the trainer longer than `age_s` of their pool's time ago, without those still in the outbox."""
     subject = func.concat("trajectories.batch.", tasks.c.pool, ".", tasks.c.id)
+    parked = seconds(func.greatest(0, parked_ms(NOW_S) - steps.c.parked_ms))
     statement = (
         select(steps.c.task, tasks.c.pool, steps.c.version, steps.c.digest)
-        .join(tasks, tasks.c.id == steps.c.task)
-        .where(in_state(steps.c.state, StepState.BATCHED), steps.c.batched_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s))
+        .select_from(steps.join(tasks, tasks.c.id == steps.c.task).outerjoin(pool_clocks, pool_clocks.c.pool == tasks.c.pool))
+        .where(
+            in_state(steps.c.state, StepState.BATCHED),
+            steps.c.batched_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s) - parked,
+        )
         .where(~select(outbox.c.id).where(outbox.c.subject == subject).exists())
     )
     return [SentStep(row.task, row.pool, row.version, row.digest) for row in (await connection.execute(statement)).all()]
