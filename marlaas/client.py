@@ -25,6 +25,7 @@ from common.door.answers import answer_to_request
 from common.door.asking import PATIENCE_S, Door
 from common.door.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
 from common.door.protocol import AnyDoor, Jobs, Verb
+from common.door.tenancy.accelerators import Accelerators
 from common.door.tenancy.aliases import Aliases
 from common.door.tenancy.billing import Billing
 from common.door.tenancy.files import Files
@@ -73,6 +74,11 @@ class Client(Reader):
     def billing(self) -> Billing:
         """Invoices, prices and budgets."""
         return Billing(self._door)
+
+    @property
+    def accelerators(self) -> Accelerators:
+        """Accelerators that several pools share."""
+        return Accelerators(self._door)
 
     @property
     def aliases(self) -> Aliases:

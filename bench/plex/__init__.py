@@ -10,8 +10,8 @@ Each writes bench/results/plex-NAME.json.
     histories  random histories: the bound on waiting, and shares by weight
     speed      milliseconds of a decision at 64 pools and 1,000 tasks
 
-`python -m bench.plex simulate TRACE` plays one trace on one accelerator and prints what came out; `trace.py` has the format.
+`python -m bench.plex simulate TRACE` plays one trace (`common/accelerators/trace.py`) on one accelerator and prints what came out.
 
-Layout    trace.py traces: executors, moves and steps · events.py the clock · pieces.py work and predictions of it
+Layout    events.py the clock · pieces.py work and predictions of it
           accelerator.py a simulated accelerator · tasks.py tasks and one run · workloads.py made-up traces
 """

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import report
-from bench.plex import trace as traces
 from bench.plex.tasks import Run, simulate
 from common.accelerators import Policy
+from common.accelerators import trace as traces
 from scheduler_svc.decisions.accelerators.state import Budget, Rules
 
 NAMES = ("cells", "cluster", "histories", "speed")
@@ -28,7 +28,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.names == "simulate":
         if options.trace is None:
-            parser.error("simulate needs a TRACE; bench/plex/trace.py has the format")
+            parser.error("simulate needs a TRACE; common/accelerators/trace.py has the format")
         print(json.dumps(replay(options.trace, options.device_bytes, options.host_bytes, options.max_wait_s), indent=1))
         return
     for name in options.names.split(","):

@@ -8,8 +8,8 @@ from bench.plex.accounts import Accounts, Counts, Place
 from bench.plex.events import Events
 from bench.plex.executors import Moving, State
 from bench.plex.pieces import Operation, Predictions
-from bench.plex.trace import Executor, Task
 from common.accelerators import Function, Policy, Tier
+from common.accelerators.trace import Executor, Task
 from scheduler_svc.decisions.accelerators import slicing
 from scheduler_svc.decisions.accelerators.state import Demand, Drain, FreezeCosts, Holding, Idle, Keep, Quantiles, Rules, Switch
 

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bench.plex.trace import Task
+from common.accelerators.trace import Task
 from scheduler_svc.decisions.accelerators.slice_shares import slice_shares
 from scheduler_svc.decisions.accelerators.state import Claim
 from scheduler_svc.decisions.sharing.fair_share import starting_virtual_time

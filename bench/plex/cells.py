@@ -12,9 +12,9 @@ from typing import Any
 
 from bench.harness.report import percentile
 from bench.plex.tasks import Run, simulate
-from bench.plex.trace import Trace
 from bench.plex.workloads import Cell, cell_rules, cell_trace
 from common.accelerators import Policy
+from common.accelerators.trace import Trace
 from scheduler_svc.decisions.accelerators.load import Profile, Worth, worth
 from scheduler_svc.decisions.accelerators.state import Rules
 

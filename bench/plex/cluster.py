@@ -15,9 +15,9 @@ from typing import Any
 from bench.plex.accelerator import SharedAccelerator
 from bench.plex.events import Events
 from bench.plex.tasks import RunningTask
-from bench.plex.trace import ENVIRONMENT, Executor, Phase, Task
 from bench.plex.workloads import lognormal
 from common.accelerators import Function, Policy, Tier
+from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task
 from scheduler_svc.decisions.accelerators.load import Profile
 from scheduler_svc.decisions.accelerators.moves import Rates, prior_s
 from scheduler_svc.decisions.accelerators.placement import Accelerator, PlacementPolicy, place

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from bench.plex.pieces import Operation
-from bench.plex.trace import Executor
 from common.accelerators import Tier
+from common.accelerators.trace import Executor
 from scheduler_svc.decisions.accelerators.moves import NEWEST, Key, Moves, measured, prior_s
 from scheduler_svc.decisions.accelerators.state import Quantiles
 

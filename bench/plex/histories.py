@@ -14,9 +14,9 @@ from random import Random
 from typing import Any
 
 from bench.plex.tasks import Run, simulate
-from bench.plex.trace import ENVIRONMENT, Executor, Phase, Task, Trace
 from bench.plex.workloads import Cell, cell_rules, cell_trace, lognormal, pool_executors
 from common.accelerators import Function, Tier
+from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
 from scheduler_svc.decisions.accelerators.state import Budget, Rules
 
 HISTORIES, SMALL_HISTORIES = 10_000, 5

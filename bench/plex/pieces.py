@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bench.plex.trace import Task
 from common.accelerators import Function
+from common.accelerators.trace import Task
 from scheduler_svc.decisions.accelerators.prediction import MIN_S, Estimate, Latencies, OpenStep, Piece, expected, gap
 from scheduler_svc.decisions.accelerators.state import Quantiles
 

@@ -7,8 +7,8 @@ from random import Random
 from bench.plex.accelerator import SharedAccelerator
 from bench.plex.events import Events
 from bench.plex.pieces import Operation
-from bench.plex.trace import ENVIRONMENT, Task, Trace
 from common.accelerators import Function, Tier
+from common.accelerators.trace import ENVIRONMENT, Task, Trace
 from scheduler_svc.decisions.accelerators.state import Rules
 
 

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from random import Random
 
-from bench.plex.trace import ENVIRONMENT, Executor, Phase, Task, Trace
 from common.accelerators import Function, Tier
+from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
 from scheduler_svc.decisions.accelerators.state import Budget, Rules
 
 GENERATE_S, TRAIN_S = 2.0, 1.0

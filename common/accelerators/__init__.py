@@ -1,6 +1,7 @@
 """Accelerators that several pools share: the words, and what executors and the scheduler agree on (docs/pools.md).
 
 words.py        functions, tiers, states and policies
+trace.py        executors, their moves and steps of tasks, in files
 executable.py   what a sampler or trainer does with its state: the seam to leases
 """
 

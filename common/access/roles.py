@@ -49,8 +49,14 @@ QUESTIONS = (
     "access",
     "audit",
     "webhooks",
+    "executors",
+    "slices",
+    "moves",
+    "trace",
 )
 """Verbs of `ask.<tenant>.<verb>`."""
+OPERATORS_QUESTIONS = ("moves", "trace")
+"""Questions that only an admin may ask: about the deployment, and about the steps of all tenants."""
 OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets", "access", "audit", "webhooks")
 """Questions that only an owner may ask: what everything costs, who has keys, who has done what, and where webhooks go."""
 
@@ -61,9 +67,15 @@ def role_permissions(role: Role, tenant: str, key: str) -> Permissions:
     The short subject of a job names no key; the long one is permitted to this key alone, so it proves who has sent the job.
     """
     jobs = [f"jobs.{verb}.{tenant}{end}" for verb in JOBS_OF_ROLE[role] for end in ("", f".{key}")]
-    questions = [f"ask.{tenant}.{verb}" for verb in QUESTIONS if role in ("owner", "admin") or verb not in OWNERS_QUESTIONS]
+    questions = [f"ask.{tenant}.{verb}" for verb in QUESTIONS if _may_ask(role, verb)]
     events = "events.>" if role == "admin" else f"events.{tenant}.>"
     return Permissions((*jobs, *questions), (events, f"{INBOX}.>"), INBOX)
+
+
+def _may_ask(role: Role, verb: str) -> bool:
+    if verb in OPERATORS_QUESTIONS:
+        return role == "admin"
+    return role in ("owner", "admin") or verb not in OWNERS_QUESTIONS
 
 
 def imports(tenant: str) -> tuple[tuple[Literal["service", "stream"], str], ...]:

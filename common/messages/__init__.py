@@ -11,6 +11,24 @@ Layout    training/: the loop · serving, served · tenancy/ · asks, progress, 
 """
 
 # pyright: reportUnusedImport=false
+from common.messages.accelerators import (
+    AskExecutors,
+    AskMoves,
+    AskSlices,
+    AskTrace,
+    ExecutorOf,
+    ExecutorsAnswer,
+    MoveOf,
+    MovePool,
+    MovesAnswer,
+    PoolVerb,
+    ShareOf,
+    SliceOf,
+    SlicesAnswer,
+    StepPhases,
+    TraceAnswer,
+    TracedTask,
+)
 from common.messages.artifacts import AdapterRef, BlobRef, Canary, CheckpointRef, TokenRecord, longest_run
 from common.messages.asks import (
     AdapterAnswer,

@@ -159,6 +159,8 @@ class Usage(Value):
     served_prompt_tokens: int = 0
     """Of requests that the tenant sent, as the next; 0 from older schedulers. Of a task: to its versions."""
     served_sampled_tokens: int = 0
+    accelerator_ms: int = 0
+    """Milliseconds of shared accelerators, switches included; 0 from older schedulers."""
 
     @property
     def stored_bytes(self) -> int:
@@ -280,6 +282,14 @@ class PoolOffer(Value):
     profile: str | None
     serves: bool | None = None
     """Whether its versions are served (`[NAME.serving]` of the pools file); None from older schedulers."""
+    accelerators: list[str] = []
+    """Accelerators that its samplers share with other pools; empty where it has processes of its own."""
+    is_parked: bool | None = None
+    """Whether all its samplers are parked; None where it shares no accelerator."""
+    parked_since_s: float | None = None
+    """Unix time since which they are."""
+    wakes_in_s: float | None = None
+    """Seconds until one is expected to wake; None while one is awake."""
 
 
 class PoolsAnswer(Message, kind="pools-answer.1"):

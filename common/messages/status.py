@@ -31,6 +31,7 @@ class Event(Message, kind="event.1"):
         "previewed",
         "tenant",
         "price",
+        "pool",
         "budget",
         "tenant-deleted",
         "expiring",

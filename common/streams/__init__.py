@@ -129,6 +129,7 @@ from common.streams.subjects import (
     failed,
     lease_done,
     lease_order,
+    move_pool,
     open_group,
     package_checked,
     preview,

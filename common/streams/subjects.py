@@ -5,7 +5,7 @@ from typing import Literal
 JOB_VERBS = (
     *("submit", "preview", "cancel", "pause", "resume", "resend", "delete", "prune", "upload", "upload-file", "delete-package"),
     *("set-alias", "delete-alias", "set-webhook", "delete-webhook"),
-    *("set-tenant", "delete-tenant", "set-price", "set-budget", "set-access"),
+    *("set-tenant", "delete-tenant", "set-price", "set-budget", "set-access", "move-pool"),
 )
 
 
@@ -38,6 +38,11 @@ def set_access(tenant: str | None) -> str:
 def set_price() -> str:
     """Prices are of no tenant."""
     return f"jobs.set-price.{EVERY_TENANT}"
+
+
+def move_pool() -> str:
+    """Pools are of no tenant."""
+    return f"jobs.move-pool.{EVERY_TENANT}"
 
 
 def delete_tenant(tenant: str) -> str:

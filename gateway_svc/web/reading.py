@@ -8,6 +8,7 @@ from typing import TypeVar
 from common.door.asking import Door, UnknownHere
 from common.door.errors import NotPermitted, WrongQuestion
 from common.door.tenancy import aliases
+from common.door.tenancy.accelerators import Accelerators
 from common.door.tenancy.billing import Billing
 from common.door.training import progress
 from common.door.training.failures import read_failures
@@ -36,6 +37,7 @@ from common.messages import (
     WhyAnswer,
 )
 from common.task_states import ENDED
+from gateway_svc.web.views.accelerators import Shared
 from gateway_svc.web.views.charts import Over
 from gateway_svc.web.views.compare import Run
 from gateway_svc.web.views.listing import Listing, listing
@@ -45,6 +47,8 @@ from gateway_svc.web.views.usage import UsagePage, usage_page
 
 AT_ONCE = 3
 """Questions of one page at once."""
+SLICES = 50
+"""Latest slices of shared accelerators that a page shows."""
 SPARK_STEPS = 40
 """Latest steps of a task in the list of tasks."""
 TIMELINE_TASKS = 100
@@ -150,6 +154,15 @@ async def read_pools(door: Door) -> list[PoolOffer]:
 
 async def read_replicas(door: Door) -> list[ReplicasOf]:
     return (await door.ask("replicas", AskDeployment(), ReplicasAnswer)).replicas
+
+
+async def read_shared(door: Door) -> Shared | None:
+    """Who computes on accelerators that pools share, and the latest slices; None where no pool shares one."""
+    if not any(one.accelerators for one in await read_pools(door)):
+        return None
+    accelerators = Accelerators(door)
+    executors, slices = await asyncio.gather(accelerators.executors(), accelerators.slices(most=SLICES))
+    return Shared(executors, slices)
 
 
 async def _each(items: Iterable[T], read: Callable[[T], Awaitable[U]]) -> list[U]:

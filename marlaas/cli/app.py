@@ -15,7 +15,7 @@ import typer
 
 from marlaas.cli import session
 from marlaas.cli.machine import containers, init, stack
-from marlaas.cli.operator import audit, budgets, database, keys, prices, streams, tenants
+from marlaas.cli.operator import audit, budgets, database, keys, pools, prices, streams, tenants
 from marlaas.cli.user import aliases, chat, environments, files, tasks, webhooks
 
 app = typer.Typer(
@@ -51,6 +51,7 @@ app.add_typer(aliases.app, name="alias")
 app.add_typer(webhooks.app, name="webhooks")
 app.add_typer(prices.app, name="prices")
 app.add_typer(budgets.app, name="budgets")
+app.add_typer(pools.app, name="pools")
 app.add_typer(database.app, name="database")
 app.add_typer(streams.app, name="streams")
 app.add_typer(containers.app, name="containers")
@@ -62,7 +63,7 @@ for command in (tasks.ps, tasks.show, tasks.why, tasks.compare, stack.logs, stac
     app.command()(command)
 for command in (tasks.submit, tasks.watch, tasks.cancel, tasks.pause, tasks.resume, tasks.delete, tasks.prune, tasks.failures):
     app.command()(command)
-for command in (tasks.samples, tasks.resend, tasks.pull, tasks.replay, tasks.usage, audit.audit, stack.pools):
+for command in (tasks.samples, tasks.resend, tasks.pull, tasks.replay, tasks.usage, audit.audit):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(stack.bench)
 app.command()(stack.demo)

@@ -15,10 +15,12 @@ from common.messages import (
     AskAudit,
     AskEvaluations,
     AskEvents,
+    AskExecutors,
     AskFailures,
     AskFiles,
     AskInvoice,
     AskSamples,
+    AskSlices,
     AskSteps,
     AskTask,
     AskTasks,
@@ -104,6 +106,15 @@ def _adapter(asked: AskAdapter) -> tuple[str, Params]:
 
 def _invoice(asked: AskInvoice) -> tuple[str, Params]:
     return "/v1/invoice", _given(first=asked.first, last=asked.last, cursor=asked.cursor)
+
+
+def _executors(asked: AskExecutors) -> tuple[str, Params]:
+    return "/v1/executors", _given(pool=asked.pool)
+
+
+def _slices(asked: AskSlices) -> tuple[str, Params]:
+    params = _given(since=asked.since_s, before=asked.before, accelerator=asked.accelerator, limit=asked.most)
+    return "/v1/slices", params
 
 
 def _audit(asked: AskAudit) -> tuple[str, Params]:
@@ -199,6 +210,8 @@ QUESTIONS: dict[str, Question] = {
     "envs": Question(_always("/v1/environments")),
     "pools": Question(_always("/v1/pools")),
     "replicas": Question(_always("/v1/replicas")),
+    "executors": Question(_executors),
+    "slices": Question(_slices),
     "invoice": Question(_invoice),
     "prices": Question(_always("/v1/prices")),
     "budgets": Question(_always("/v1/budgets")),

@@ -50,7 +50,10 @@ def usage_table(usage: UsageAnswer, width: int | None = None) -> Table:
         Field("environment", lambda one: Text(f"{one.env_ms / 1000:.0f} s" if isinstance(one, TenantUsage) else ""), rank=4),
         Field("stored", lambda one: Text(size(one.stored_bytes)), rank=3),
     ]
-    return listing([*usage.tenants, *usage.tasks], fields, lambda _: "", width)
+    used: list[TenantUsage | TaskUsage] = [*usage.tenants, *usage.tasks]
+    if any(one.accelerator_ms for one in used):
+        fields.insert(-1, Field("accelerator", lambda one: Text(f"{one.accelerator_ms / 1000:.0f} s"), rank=6))
+    return listing(used, fields, lambda _: "", width)
 
 
 def pruned_lines(found: Sequence[Pruned], dry_run: bool) -> list[str]:

@@ -1,7 +1,7 @@
 """Tables of tasks, of the stack and of its start: pure functions to rich's renderables."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.table import Column, Table
 from rich.text import Text
@@ -15,6 +15,7 @@ from marlaas.reporting.listing import Field, listing, scaled
 from marlaas.reporting.progress import Progress, sparkline, step_of
 from marlaas.stack.state_files import Stack
 
+NOT_PARKED: Mapping[str, float] = {}
 COLOURS = (
     dict.fromkeys(("ready", "done", "running"), "green")
     | dict.fromkeys(("starting", "restarting", "paused"), "yellow")
@@ -45,9 +46,14 @@ def starting_table(stack: Stack, now_s: float) -> Table:
 
 
 def status_table(
-    statuses: Sequence[TaskStatus], width: int | None = None, now_s: float | None = None, more: Sequence[Field[TaskStatus]] = ()
+    statuses: Sequence[TaskStatus],
+    width: int | None = None,
+    now_s: float | None = None,
+    more: Sequence[Field[TaskStatus]] = (),
+    parked: Mapping[str, float] = NOT_PARKED,
 ) -> Table:
-    """Every task, one line each, in `width` characters; None: whole lines. `more`: columns at the end."""
+    """Every task, one line each, in `width` characters; None: whole lines. `more`: columns at the end. `parked`: seconds until a sampler is
+    expected to wake, by pool whose samplers are all parked."""
     now_s = now_s or time.time()
     fields: list[Field[TaskStatus]] = [
         Field("task", lambda one: Text(one.task)),
@@ -63,7 +69,7 @@ def status_table(
         Field("age", lambda one: Text(duration(now_s - one.submitted_s)), rank=2),
         *more,
     ]
-    return listing(statuses, fields, _reason_of, width)
+    return listing(statuses, fields, lambda one: _reason_of(one, parked), width)
 
 
 def failures_table(failures: Sequence[Failure], width: int | None = None) -> Table:
@@ -165,10 +171,12 @@ def summary_table(tasks: Sequence[Progress]) -> Table:
     return table
 
 
-def _reason_of(status: TaskStatus) -> str:
-    """The reason of the task's state, then its active warnings."""
-    warnings = [f"warning {name}: {sentence}" for name, sentence in sorted(status.warnings.items())]
-    return "; ".join([*([status.reason] if status.reason else []), *warnings])
+def _reason_of(status: TaskStatus, parked: Mapping[str, float]) -> str:
+    """The reason of the task's state, what its pool waits for, then its active warnings."""
+    reasons = [status.reason] if status.reason else []
+    if status.state == "running" and status.pool in parked:
+        reasons.append(f"waits for its accelerator, about {parked[status.pool]:.0f} s")
+    return "; ".join([*reasons, *(f"warning {name}: {sentence}" for name, sentence in sorted(status.warnings.items()))])
 
 
 def event_line(event: Event, now_s: float | None = None) -> str:

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from common.messages import AskDeployment, EnvironmentsAnswer, PoolOffer, PoolsAnswer, ReplicaReport, ReplicasAnswer, ReplicasOf
 from scheduler_svc.ask.question import Question, page
-from scheduler_svc.store.asked import packages, reports
+from scheduler_svc.store.asked import accelerators, packages, reports
 
 MOST = 200
 """Maximum packages of a page."""
@@ -27,6 +27,11 @@ async def answer_envs(question: Question, request: AskDeployment) -> Environment
 
 
 async def answer_pools(question: Question, _: AskDeployment) -> PoolsAnswer:
+    shared = {name for name, pool in question.sources.pools.items() if pool.samplers_on}
+    states: dict[str, accelerators.PoolState] = {}
+    if shared:
+        async with question.reading() as connection:
+            states = await accelerators.pool_states(connection, shared)
     offers = [
         PoolOffer(
             name=name,
@@ -37,6 +42,7 @@ async def answer_pools(question: Question, _: AskDeployment) -> PoolsAnswer:
             sequences=pool.sequences,
             profile=pool.profile,
             serves=pool.serving is not None,
+            **(vars(states[name]) if name in states else {}),
         )
         for name, pool in sorted(question.sources.pools.items())
     ]

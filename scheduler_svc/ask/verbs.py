@@ -14,22 +14,27 @@ from common.messages import (
     AskDeployment,
     AskEvaluations,
     AskEvents,
+    AskExecutors,
     AskFailures,
     AskFileChunk,
     AskFiles,
     AskInvoice,
+    AskMoves,
     AskPrices,
     AskSamples,
+    AskSlices,
     AskSteps,
     AskTask,
     AskTasks,
     AskTerms,
     AskTimeline,
+    AskTrace,
     AskUsage,
     AskVersions,
     AskWebhooks,
     Message,
 )
+from scheduler_svc.ask.accelerators import answer_executors, answer_moves, answer_slices, answer_trace
 from scheduler_svc.ask.deployment import answer_envs, answer_pools, answer_replicas
 from scheduler_svc.ask.question import Question
 from scheduler_svc.ask.tenancy.access import answer_access
@@ -81,4 +86,8 @@ VERBS = {
     "webhooks": Verb(AskWebhooks, answer_webhooks),
     "adapter": Verb(AskAdapter, answer_adapter),
     "chunk": Verb(AskChunk, answer_chunk),
+    "executors": Verb(AskExecutors, answer_executors),
+    "slices": Verb(AskSlices, answer_slices),
+    "moves": Verb(AskMoves, answer_moves),
+    "trace": Verb(AskTrace, answer_trace),
 }

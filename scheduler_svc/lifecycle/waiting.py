@@ -1,6 +1,6 @@
 """Why a task waits, from PostgreSQL and the live replicas."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -14,7 +14,7 @@ from scheduler_svc.decisions.sharing.waiting import Cause, FullQueue, OverBudget
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT, family_of
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.queries.fairness.shares import work_in_flight
-from scheduler_svc.store.queries.fairness.waiting import Found, waiting_task
+from scheduler_svc.store.queries.fairness.waiting import Found, accelerator_waits, waiting_task
 from scheduler_svc.store.queries.training.tasks import checks_requested
 
 NO_CAPACITY = Capacity(0, 0)
@@ -37,8 +37,11 @@ async def why(
     reports: Sequence[ReplicaReport],
     capacities: Mapping[str, Capacity],
     full: Sequence[FullStream] = (),
+    *,
+    shared: Collection[str] = (),
 ) -> Cause | None:
     """The cause, or None when nothing holds the task. `tenant`: None for any. `capacities`: what admission allows in each pool.
+    `shared`: pools with executors on shared accelerators.
 
     Raises: LookupError when the tenant has no such task, or it has ended.
     """
@@ -46,7 +49,14 @@ async def why(
     if found is None:
         raise LookupError(f"no task '{task}' that has not ended")
     over_budget = await _over_budget(connection, found.tenant, task) if found.over_budget else None
-    waiting = replace(found.task, checks=await _checks(connection, found, reports), over_budget=over_budget)
+    waits = await accelerator_waits(connection, found.task.pool) if found.task.pool in shared else {}
+    waiting = replace(
+        found.task,
+        checks=await _checks(connection, found, reports),
+        over_budget=over_budget,
+        sampler_waits=waits.get("rollout"),
+        trainer_waits=waits.get("trainer"),
+    )
     in_flight = await work_in_flight(connection)
     places = _places(found.tenant, task, in_flight, found.task.pool, capacities.get(found.task.pool, NO_CAPACITY))
     return cause_of(waiting, _replicas(found, reports), places, found.limits, [_full_queue(one, reports) for one in full])

@@ -124,6 +124,10 @@ VIEW_ACCESS: dict[str, Access] = {
     "task_invoice": Access(SELECT, ""),
     "tenant_invoice": Access(SELECT, ""),
     "stage_health": Access(SELECT),
+    "accelerator_slices": Access(SELECT),
+    "accelerator_use": Access(SELECT),
+    "move_costs": Access(SELECT),
+    "pool_status": Access(SELECT),
 }
 
 

@@ -52,7 +52,8 @@ SELECT s.task, t.tenant, s.version, s.state, s.reward, s.staleness_max,
        extract(epoch FROM s.batched_at - s.last_scored_at) AS wait_for_batch_s,
        extract(epoch FROM s.started_at - s.batched_at) AS wait_for_trainer_s,
        extract(epoch FROM s.finished_at - s.started_at) AS train_s,
-       extract(epoch FROM s.trained_at - s.finished_at) AS publish_s
+       extract(epoch FROM s.trained_at - s.finished_at) AS publish_s,
+       (s.parked_ms - s.first_parked_ms) / 1000.0 AS parked_s
 FROM steps s JOIN tasks t ON t.id = s.task
 """
 
@@ -68,11 +69,13 @@ SELECT n.id AS tenant, n.weight,
        coalesce((SELECT sum(s.quantity) FROM served_usage s WHERE s.tenant = n.id AND s.kind = 'served_prompt'), 0)
            AS served_prompt_tokens,
        coalesce((SELECT sum(s.quantity) FROM served_usage s WHERE s.tenant = n.id AND s.kind = 'served_sampled'), 0)
-           AS served_sampled_tokens
+           AS served_sampled_tokens,
+       (coalesce(l.accelerator, 0) + coalesce((SELECT sum(u.quantity) FROM deleted_usage u
+           WHERE u.tenant = n.id AND u.kind = 'accelerator'), 0)) / 1000.0 AS accelerator_s
 FROM tenants n
 LEFT JOIN (SELECT tenant, sum(tokens) FILTER (WHERE kind = 'prompt') AS prompt, sum(tokens) FILTER (WHERE kind = 'sampled') AS sampled,
                   sum(tokens) FILTER (WHERE kind = 'trained') AS trained, sum(tokens) FILTER (WHERE kind = 'evaluation') AS evaluation,
-                  sum(tokens) FILTER (WHERE kind = 'env_ms') AS env_ms
+                  sum(tokens) FILTER (WHERE kind = 'env_ms') AS env_ms, sum(tokens) FILTER (WHERE kind = 'accelerator') AS accelerator
            FROM ledger GROUP BY tenant) l ON l.tenant = n.id
 LEFT JOIN (SELECT tenant, sum(prompt_tokens) AS prompt, sum(sampled_tokens) AS sampled, sum(trained_tokens) AS trained,
                   sum(evaluation_tokens) AS evaluation
@@ -133,6 +136,59 @@ SELECT r.service AS stage, r.id AS replica, r.pool, r.seen_at > now() - interval
 FROM replicas r
 """
 
+ACCELERATOR_SLICES = """
+SELECT s.accelerator, s.epoch, s.executor, s.pool, s.function, s.reason, cardinality(s.tasks) AS tasks, s.from_tier, s.to_tier,
+       s.ordered_at, s.awake_at, s.asked_at, s.ended_at, s.parked_at, s.ended, s.expected_s,
+       s.switch_ms / 1000.0 AS switch_s, s.busy_ms / 1000.0 AS busy_s, s.idle_ms / 1000.0 AS idle_s,
+       extract(epoch FROM s.ended_at - s.ordered_at) AS held_s
+FROM slices s
+"""
+
+ACCELERATOR_USE = """
+SELECT h.hour, s.accelerator, s.pool, s.function, count(*) AS slices,
+       sum(extract(epoch FROM greatest(least(t.woke, h.hour + interval '1 hour') - greatest(s.ordered_at, h.hour), '0'))) AS switch_s,
+       sum(w.awake_s) AS awake_s, sum(w.awake_s * s.busy_ms / nullif(s.busy_ms + s.idle_ms, 0)) AS busy_s,
+       sum(w.awake_s * s.idle_ms / nullif(s.busy_ms + s.idle_ms, 0)) AS idle_s
+FROM slices s
+CROSS JOIN LATERAL (SELECT coalesce(s.ended_at, greatest(now(), s.ordered_at)) AS until) u
+CROSS JOIN LATERAL (SELECT coalesce(s.awake_at, u.until) AS woke) t
+CROSS JOIN LATERAL generate_series(date_trunc('hour', s.ordered_at), u.until, interval '1 hour') AS h (hour)
+CROSS JOIN LATERAL (
+    SELECT extract(epoch FROM greatest(least(u.until, h.hour + interval '1 hour') - greatest(t.woke, h.hour), '0')) AS awake_s) w
+GROUP BY h.hour, s.accelerator, s.pool, s.function
+"""
+
+MOVE_COSTS = """
+SELECT accelerator, executor, from_tier, to_tier, count(*) AS n,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS p50_s, percentile_cont(0.9) WITHIN GROUP (ORDER BY seconds) AS p90_s,
+       sum(bytes) / nullif(sum(seconds), 0) AS bytes_per_s, max(at) AS latest_at
+FROM (SELECT *, row_number() OVER (PARTITION BY accelerator, executor, from_tier, to_tier ORDER BY id DESC) AS place FROM moves) newest
+WHERE place <= 100
+GROUP BY accelerator, executor, from_tier, to_tier
+"""
+
+POOL_STATUS = """
+SELECT e.pool, e.accelerator, e.id AS executor, e.service, e.state, e.tier, e.held, open.epoch IS NOT NULL AS is_holder,
+       coalesce(open.awake_at, open.ordered_at, e.answered_at) AS since,
+       CASE WHEN e.state <> 'awake' THEN
+           CASE e.service WHEN 'trainer' THEN work.batched_at WHEN 'rollout' THEN greatest(work.admitted_at, c.parked_since) END
+       END AS waiting_since,
+       costs.p50_s AS wake_s, recent.switch_share, e.device_bytes, e.host_bytes, e.fault, e.retry_at,
+       (coalesce(c.parked_ms, 0) + coalesce(greatest(0, extract(epoch FROM now() - c.parked_since) * 1000), 0)) / 1000.0 AS parked_s
+FROM executors e
+LEFT JOIN pool_clocks c ON c.pool = e.pool
+LEFT JOIN slices open ON open.accelerator = e.accelerator AND open.executor = e.id AND open.ended_at IS NULL
+LEFT JOIN move_costs costs
+    ON costs.accelerator = e.accelerator AND costs.executor = e.id AND costs.from_tier = e.tier AND costs.to_tier = 'device'
+LEFT JOIN LATERAL (
+    SELECT sum(s.switch_ms) / nullif(sum(s.switch_ms + s.busy_ms + s.idle_ms), 0) AS switch_share
+    FROM slices s WHERE s.accelerator = e.accelerator AND s.executor = e.id AND s.ended_at > now() - interval '1 hour') recent ON true
+LEFT JOIN LATERAL (
+    SELECT min(g.admitted_at) FILTER (WHERE g.state = 'open') AS admitted_at,
+           (SELECT min(b.batched_at) FROM steps b JOIN tasks t ON t.id = b.task WHERE t.pool = e.pool AND b.state = 'batched') AS batched_at
+    FROM groups g JOIN tasks t ON t.id = g.task WHERE t.pool = e.pool AND g.state IN ('open', 'ready', 'batched')) work ON true
+"""
+
 VIEWS = {
     "task_status": TASK_STATUS,
     "task_staleness": TASK_STALENESS,
@@ -143,4 +199,8 @@ VIEWS = {
     "task_invoice": TASK_INVOICE,
     "tenant_invoice": TENANT_INVOICE,
     "stage_health": STAGE_HEALTH,
+    "accelerator_slices": ACCELERATOR_SLICES,
+    "accelerator_use": ACCELERATOR_USE,
+    "move_costs": MOVE_COSTS,
+    "pool_status": POOL_STATUS,
 }

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.plex import trace as traces
 from bench.plex.__main__ import replay
 from bench.plex.cells import measure, summary
 from bench.plex.histories import play, random_history, shares, violations
 from bench.plex.tasks import simulate
-from bench.plex.trace import ENVIRONMENT, Executor, Task, Trace
 from bench.plex.workloads import Cell, cell_rules, cell_trace
 from common.accelerators import Function, Policy, Tier
+from common.accelerators import trace as traces
+from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
 from scheduler_svc.decisions.accelerators import slicing
 from scheduler_svc.decisions.accelerators.state import Budget, Rules
 

@@ -3,6 +3,7 @@
 from decimal import Decimal
 
 from common import messages
+from common.accelerators import ExecutorState, Function, Tier
 from common.messages import (
     Message,
 )
@@ -178,4 +179,86 @@ ASKS: list[Message] = [
         cursor="t/pager",
     ),
     messages.AskRefused(code="unknown", reason="r"),
+    messages.AskExecutors(pool="p"),
+    messages.ExecutorsAnswer(
+        executors=[
+            messages.ExecutorOf(
+                accelerator="a",
+                executor="rollout-p",
+                pool="p",
+                service="rollout",
+                state=ExecutorState.PARKED,
+                tier=Tier.HOST,
+                held="drain",
+                is_holder=False,
+                since_s=1.0,
+                waiting_since_s=2.0,
+                wake_s=0.5,
+                is_measured=True,
+                switch_share=0.25,
+                parked_s=3.5,
+                device_bytes=9,
+                host_bytes=4,
+                fault="f",
+                retry_s=4.0,
+            )
+        ]
+    ),
+    messages.AskSlices(since_s=1.0, before=7, accelerator="a", most=2),
+    messages.SlicesAnswer(
+        slices=[
+            messages.SliceOf(
+                number=6,
+                accelerator="a",
+                epoch=3,
+                executor="rollout-p",
+                pool="p",
+                function=Function.GENERATE,
+                reason="ratio",
+                from_tier=Tier.HOST,
+                to_tier=Tier.DISK,
+                ordered_s=1.0,
+                awake_s=1.5,
+                asked_s=2.5,
+                ended_s=3.0,
+                ended="switched",
+                expected_s=0.5,
+                switch_ms=500,
+                busy_ms=1000,
+                idle_ms=500,
+                shares=[messages.ShareOf(task="a", ms=2000)],
+            )
+        ],
+        before=6,
+    ),
+    messages.AskMoves(),
+    messages.MovesAnswer(
+        moves=[
+            messages.MoveOf(
+                accelerator="a",
+                executor="rollout-p",
+                from_tier=Tier.HOST,
+                to_tier=Tier.DEVICE,
+                n=3,
+                p50_s=0.5,
+                p90_s=0.75,
+                bytes_per_s=8.0,
+                latest_s=1.0,
+            )
+        ]
+    ),
+    messages.AskTrace(cursor="a", since_s=1.0),
+    messages.TraceAnswer(
+        tasks=[
+            messages.TracedTask(
+                task="a",
+                tenant="t",
+                pool="p",
+                weight=2.0,
+                at_s=1.0,
+                steps=[messages.StepPhases(version=0, at_s=1.5, generate_s=2.0, environment_s=3.0, train_s=0.5)],
+            )
+        ],
+        cursor="a",
+    ),
 ]

@@ -228,4 +228,5 @@ SAMPLES += [
     ),
     messages.Lease(executor="rollout-p", replica="r", epoch=3, renewed_s=1.5),
     messages.PoolClock(parked_s=2.5, parked_since_s=1.0),
+    messages.MovePool(request="r", pool="p", verb="drain", service="rollout", accelerator="a"),
 ]

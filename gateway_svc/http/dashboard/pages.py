@@ -98,7 +98,18 @@ async def timeline(visitor: Filtered, cursor: TimelineCursor = "") -> Response:
     # Escaped here: `visible` cuts texts, and of many steps this is long. All but ASCII is an escape of JSON.
     drawn = escape(json.dumps(as_data(lines, {line.task: f"{visitor.root}/tasks/{line.task}" for line in lines})))
     most = reading.TIMELINE_STEPS
-    return visitor.page("timeline", lines=lines, load=load, stages=STAGES, most_steps=most, cursor=cursor, following=following, drawn=drawn)
+    shared = await reading.read_shared(visitor.caller.door)
+    return visitor.page(
+        "timeline",
+        lines=lines,
+        load=load,
+        stages=STAGES,
+        most_steps=most,
+        cursor=cursor,
+        following=following,
+        drawn=drawn,
+        shared=shared,
+    )
 
 
 @router.get("/compare")
@@ -129,4 +140,5 @@ async def usage(visitor: Filtered) -> Response:
 @router.get("/stages")
 async def stages(visitor: Filtered) -> Response:
     door = visitor.caller.door
-    return visitor.page("stages", replicas=await reading.read_replicas(door), pools=await reading.read_pools(door))
+    replicas, pools, shared = await reading.read_replicas(door), await reading.read_pools(door), await reading.read_shared(door)
+    return visitor.page("stages", replicas=replicas, pools=pools, shared=shared)

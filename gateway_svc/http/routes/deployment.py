@@ -1,10 +1,23 @@
 """What the deployment offers and does."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 
 from common.door.tenancy.packages import Packages
 from common.door.training.download import read_usage
-from common.messages import AskDeployment, EnvironmentsAnswer, PoolsAnswer, ReplicasAnswer
+from common.messages import (
+    AskDeployment,
+    AskExecutors,
+    AskSlices,
+    EnvironmentsAnswer,
+    ExecutorsAnswer,
+    PoolsAnswer,
+    ReplicasAnswer,
+    SlicesAnswer,
+)
+from common.messages.accelerators import MAX_SLICES
+from common.spec import Name
 from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_question
@@ -40,6 +53,25 @@ async def read_environments(caller: Acting) -> EnvironmentsAnswer:
 async def read_replicas(caller: Acting) -> ReplicasAnswer:
     """Live replicas of the services, and their load; with their names for admins."""
     return await caller.door.ask("replicas", AskDeployment(), ReplicasAnswer)
+
+
+@router.get("/executors", responses=COMMON)
+async def read_executors(caller: Acting, pool: Name | None = None) -> ExecutorsAnswer:
+    """Samplers and trainers on shared accelerators: where their state is, who computes and who waits. Bytes and faults are for admins."""
+    return await caller.door.ask("executors", AskExecutors(pool=pool), ExecutorsAnswer)
+
+
+@router.get("/slices", responses=COMMON)
+async def read_slices(
+    caller: Acting,
+    since: Annotated[float | None, Query(ge=0, description="Unix time; slices ordered before it are left out.")] = None,
+    before: Annotated[int | None, Query(ge=1, lt=2**31, description="`before` of the page before.")] = None,
+    accelerator: Name | None = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_SLICES)] = MAX_SLICES,
+) -> SlicesAnswer:
+    """Slices of shared accelerators, the newest first: those that served the tenant's tasks, with its own shares; for admins all."""
+    asked = AskSlices(since_s=since, before=before, accelerator=accelerator, most=limit)
+    return await caller.door.ask("slices", asked, SlicesAnswer)
 
 
 @router.get("/usage", responses=COMMON)

@@ -7,4 +7,5 @@ timeline.py  stages of every step
 compare.py   several runs
 samples.py   attempts of one step
 usage.py     what was used and what it costs
+accelerators.py  who computes on shared accelerators
 """

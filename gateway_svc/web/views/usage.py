@@ -31,6 +31,11 @@ class UsagePage:
     """Those with the most tokens first."""
 
     @property
+    def has_accelerators(self) -> bool:
+        """Whether any task used a shared accelerator."""
+        return any(one.accelerator_ms for one in self.tasks)
+
+    @property
     def money(self) -> Decimal:
         return sum((total.money for total in self.totals), Decimal(0))
 

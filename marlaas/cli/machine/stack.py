@@ -174,28 +174,6 @@ def psql(
     os.execv(argv[0], argv)
 
 
-def pools(
-    data: Data = DEFAULT_DATA,
-    url: Url = "",
-    file: Annotated[Path | None, typer.Option("--pools", help="Pools file.", envvar="MARLAAS_POOLS_FILE")] = None,
-) -> None:
-    """List the base models of this deployment; with --url, as its scheduler offers them."""
-    from rich.table import Table
-
-    from common.pools import read_pools
-    from marlaas.stack.state_files import plan_pools_file
-
-    if url and file is None:
-        offered = {pool.name: pool for pool in with_client(data, url, lambda client: client.pools())}
-    else:
-        offered = read_pools(file or plan_pools_file(data) or pools_file())
-    table = Table("pool", "model", "context", "max rank", "adapters", "sequences", "profile", box=None, header_style="bold")
-    for name, pool in offered.items():
-        numbers = (pool.context_tokens, pool.max_rank, pool.adapters, pool.sequences)
-        table.add_row(name, pool.model, *map(str, numbers), pool.profile or "none")
-    open_console().print(table)
-
-
 def bench(context: typer.Context) -> None:
     """Measure: scaling, machinery, gpu, trl, … with their options; needs a checkout. `marlaas bench scaling --help`"""
     from marlaas import shipped

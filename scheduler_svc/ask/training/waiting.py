@@ -21,7 +21,8 @@ async def answer_why(question: Question, request: AskTask) -> WhyAnswer:
     sources, full = question.sources, await _full_streams(question.sources)
     async with question.reading() as connection:
         try:
-            cause = await why(connection, question.tenant, request.task, sources.replicas(), sources.capacities(), full)
+            shared = {name for name, pool in sources.pools.items() if pool.samplers_on or pool.trainers_on}
+            cause = await why(connection, question.tenant, request.task, sources.replicas(), sources.capacities(), full, shared=shared)
         except LookupError:  # it has ended, or is unknown
             status = await statuses.status(connection, question.tenant, request.task)
             if status is None or status.state not in ENDED:

@@ -10,6 +10,7 @@ baselines.py     the same decision first come first served, in turns, and in fix
 load.py          expected step times of jobs that share an accelerator, and whether sharing is worth it
 placement.py     which accelerator a job's pool is placed on, and when it moves
 slice_shares.py  whole milliseconds of a slice by task
+advice.py        what sharing would save and slow down, by a trace
 
 No service asks these yet: today each pool owns its processes. `bench/plex` simulates accelerators with them.
 

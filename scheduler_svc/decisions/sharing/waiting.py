@@ -7,6 +7,7 @@
     quota         its tenant has as much in flight, stored, or in checks of environments, as it may have
     share         the pool is full, and others hold places in it
     capacity      the pool is full with the task's own work
+    accelerator   its pool's samplers, or the trainer that has its step, wait for the accelerator that they share
     environment   its groups are old, and the samplers have room: the environment takes the time
     trainer       its step is with the trainers: others are trained before it
     pace          its next step waits for its own groups
@@ -31,6 +32,7 @@ class Kind(StrEnum):
     QUEUE = "queue"
     SHARE = "share"
     CAPACITY = "capacity"
+    ACCELERATOR = "accelerator"
     ENVIRONMENT = "environment"
     TRAINER = "trainer"
     PACE = "pace"
@@ -127,6 +129,26 @@ class TrainerQueue:
 
 
 @dataclass(frozen=True)
+class AcceleratorWait:
+    """That all samplers, or all trainers, of a pool wait for shared accelerators; of the one that is expected to wake first."""
+
+    accelerator: str
+    wake_s: float
+    """Seconds that waking it takes."""
+    usual_s: float | None
+    """Median seconds between its slices; None before the second."""
+    waited_s: float
+    is_held: bool = False
+    """Whether an operator has parked it."""
+    faults: int = 0
+    """Attempts to wake it that have failed since it last woke."""
+
+    @property
+    def left_s(self) -> float:
+        return max(self.wake_s, (self.usual_s or 0.0) - self.waited_s)
+
+
+@dataclass(frozen=True)
 class OverBudget:
     """The budget that has paused a task."""
 
@@ -158,6 +180,10 @@ class WaitingTask:
     """None while no step of the task is with the trainers."""
     over_budget: OverBudget | None = None
     """None unless a budget has paused it."""
+    sampler_waits: AcceleratorWait | None = None
+    """None where a sampler of its pool is awake."""
+    trainer_waits: AcceleratorWait | None = None
+    """None where a trainer of its pool is."""
     checks: int | None = None
     """Checks that the environment has of its tenant's tasks, where these are as many as may be, and its own is none of them."""
 
@@ -184,9 +210,16 @@ def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limi
     if not replicas.samplers:
         return Cause(Kind.NO_REPLICA, 0, f"0 rollout replicas serve pool '{task.pool}'; 1 is needed")
     if task.allowance > 0:
-        return _not_admitted(task, places, limits)
-    if not task.open_groups:
-        return None
+        cause = _not_admitted(task, places, limits)
+        is_full = cause is not None and cause.kind in (Kind.SHARE, Kind.CAPACITY)  # of a parked pool: with what its next slice begins with
+        return _for_an_accelerator(task.pool, task.sampler_waits) if is_full and task.sampler_waits is not None else cause
+    return _in_flight(task, replicas) if task.open_groups else None
+
+
+def _in_flight(task: WaitingTask, replicas: Replicas) -> Cause:
+    """What its open groups wait for."""
+    if task.sampler_waits is not None:
+        return _for_an_accelerator(task.pool, task.sampler_waits)
     has_room = replicas.sampled < IDLE_SHARE * replicas.sequences
     if task.oldest_s >= LATE * task.timeout_s and has_room:
         oldest = f"its oldest group has taken {task.oldest_s:.0f} of {task.timeout_s:.0f} s while the samplers have room"
@@ -198,10 +231,21 @@ def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limi
 def _with_the_trainers(task: WaitingTask, queue: TrainerQueue, replicas: Replicas) -> Cause:
     if not replicas.trainers:
         return Cause(Kind.NO_REPLICA, 0, f"0 trainers serve pool '{task.pool}'; 1 is needed")
+    if task.trainer_waits is not None:
+        return _for_an_accelerator(task.pool, task.trainer_waits)
     position = queue.before + 1
     seconds = None if queue.step_s is None else position * queue.step_s / replicas.trainers
     expected = "how long steps take here is not known yet" if seconds is None else f"about {seconds:.0f} s at {queue.step_s:.1f} s a step"
     return Cause(Kind.TRAINER, position, f"its step is number {position} with {replicas.trainers} trainers: {expected}")
+
+
+def _for_an_accelerator(pool: str, wait: AcceleratorWait) -> Cause:
+    where = f"pool '{pool}' waits for its accelerator '{wait.accelerator}'"
+    if wait.is_held:
+        return Cause(Kind.ACCELERATOR, 1, f"{where}: 1 order of an operator keeps it parked; `marlaas pools wake {pool}` lifts it")
+    if wait.faults:
+        return Cause(Kind.ACCELERATOR, wait.faults, f"{where}: {wait.faults} attempts to wake it have failed, and another follows")
+    return Cause(Kind.ACCELERATOR, round(wait.left_s), f"{where}, about {wait.left_s:.0f} s")
 
 
 def _quota(task: WaitingTask, places: Places, limits: Limits) -> Cause | None:

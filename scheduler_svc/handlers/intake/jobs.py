@@ -23,6 +23,7 @@ from scheduler_svc.handlers.tenancy.access import set_access
 from scheduler_svc.handlers.tenancy.aliases import delete_alias, set_alias
 from scheduler_svc.handlers.tenancy.budgets import set_budget
 from scheduler_svc.handlers.tenancy.packages import delete_package, upload_file, upload_package
+from scheduler_svc.handlers.tenancy.pools import move_pool
 from scheduler_svc.handlers.tenancy.prices import set_price
 from scheduler_svc.handlers.tenancy.tenant_settings import set_tenant
 from scheduler_svc.handlers.tenancy.webhooks import delete_webhook, set_webhook
@@ -50,6 +51,7 @@ OWN_TRANSACTION = {
     "set-tenant": set_tenant,
     "set-price": set_price,
     "set-budget": set_budget,
+    "move-pool": move_pool,
     "delete-tenant": delete_tenant,
     "set-access": set_access,
     "upload": upload_package,

@@ -13,16 +13,20 @@ from scheduler_svc.store.tables import deleted_tasks, deleted_usage, ledger, pac
 
 BYTES = ("adapter", "checkpoint", "batch")
 ENV_KINDS = ("env_ms", "void_env_ms")
+ACCELERATOR = "accelerator"
 
 
 async def tenants_usage(connection: AsyncConnection, tenant: str | None) -> list[TenantUsage]:
     """By name. A tenant that is unknown used nothing, and has no entry."""
     spent = _sums(ledger.c.tokens, ledger.c.kind, TOKEN_KINDS, "tokens")
     env_ms = func.sum(ledger.c.tokens).filter(ledger.c.kind == "env_ms").label("env_ms")
-    booked = select(ledger.c.tenant, *spent, env_ms).group_by(ledger.c.tenant)
+    slices = func.sum(ledger.c.tokens).filter(ledger.c.kind == ACCELERATOR).label("accelerator_ms")
+    booked = select(ledger.c.tenant, *spent, env_ms, slices).group_by(ledger.c.tenant)
     deleted = [func.sum(deleted_tasks.c[f"{kind}_tokens"]).label(f"{kind}_tokens") for kind in TOKEN_KINDS]
-    worked = func.sum(deleted_usage.c.quantity).label("env_ms")
-    former = select(deleted_usage.c.tenant, worked).where(deleted_usage.c.kind.in_(ENV_KINDS)).group_by(deleted_usage.c.tenant)
+    worked = func.sum(deleted_usage.c.quantity).filter(deleted_usage.c.kind.in_(ENV_KINDS)).label("env_ms")
+    computed = func.sum(deleted_usage.c.quantity).filter(deleted_usage.c.kind == ACCELERATOR).label("accelerator_ms")
+    former = select(deleted_usage.c.tenant, worked, computed).where(deleted_usage.c.kind.in_((*ENV_KINDS, ACCELERATOR)))
+    former = former.group_by(deleted_usage.c.tenant)
     erased = select(deleted_tasks.c.tenant, *deleted).group_by(deleted_tasks.c.tenant)
     owned = union_all(select(tasks.c.id, tasks.c.tenant), select(deleted_tasks.c.id, deleted_tasks.c.tenant)).subquery()
     kept = _sums(stored_blobs.c.bytes, stored_blobs.c.kind, BYTES, "bytes")
@@ -64,7 +68,8 @@ async def tasks_usage(connection: AsyncConnection, tenant: str | None, *, after:
 
 
 async def _spent_and_stored(connection: AsyncConnection, ids: Collection[str]) -> list[Any]:
-    spent = select(ledger.c.task, *_sums(ledger.c.tokens, ledger.c.kind, TOKEN_KINDS, "tokens")).where(ledger.c.task.in_(ids))
+    slices = func.sum(ledger.c.tokens).filter(ledger.c.kind == ACCELERATOR).label("accelerator_ms")
+    spent = select(ledger.c.task, *_sums(ledger.c.tokens, ledger.c.kind, TOKEN_KINDS, "tokens"), slices).where(ledger.c.task.in_(ids))
     stored = select(stored_blobs.c.task, *_sums(stored_blobs.c.bytes, stored_blobs.c.kind, BYTES, "bytes"))
     given = _sums(served_usage.c.quantity, served_usage.c.kind, SERVED_KINDS, "tokens")
     served = select(served_usage.c.task, *given).join(

@@ -31,7 +31,6 @@ from common.messages import (
 )
 from common.messages.tenancy.billing import Kind
 from common.spec import parse_spec
-from scheduler_svc.decisions.sharing.pool_times import PoolTimes
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch import admission
@@ -46,6 +45,7 @@ from scheduler_svc.store.queries import outbox
 from scheduler_svc.store.tenancy.audit import Actor
 from scheduler_svc.store.transaction import Transaction
 from tests.scheduler.billing.prices import SERVED, price_at, spent_by_unit
+from tests.scheduler.pool_times import NEVER, never_parked
 from tests.scheduler.stages import POOLS, scored, spec, updated
 
 POLICY = SchedulingPolicy.ASYNCHRONOUS
@@ -59,13 +59,8 @@ EXACT = Context(prec=100, traps=[Inexact])
 SHORT: dict[str, Any] = {"limits": {"max_prompt_tokens": 3, "episode_timeout_s": 100.0}, "sampling": {"max_tokens": 2}}
 """Limits that every attempt reaches (`stages.scored`): a group costs its worst case, but for its training and its environment's time."""
 WORST, WORST_MS = parse_spec(spec(**SHORT)).trajectory_tokens * 2, 2 * 100_000
-
 DOCTOR_EVERY = 4
 """Checks of the books for each one by the doctor, which takes most of the time."""
-
-
-def stable_for_s(pool: str) -> float:
-    return 0.0
 
 
 class Crash(Exception):
@@ -171,7 +166,7 @@ class History:
             await self._price(f"later-{self.transactions}", kind, row["each"] * Decimal("0.7"))
 
     async def _admit(self) -> None:
-        await self._change(lambda tx: admission.admit(tx, CAPACITY, POLICY, PoolTimes(time.time())))
+        await self._change(lambda tx: admission.admit(tx, CAPACITY, POLICY, never_parked(time.time())))
 
     async def _enforce(self) -> None:
         before = await self._rows("SELECT count(*) AS n FROM tasks WHERE over_budget")
@@ -253,9 +248,7 @@ class History:
         await self._change(lambda tx: tx.connection.execute(text(past)), may_die=False)
         for task in TENANTS:
             # Excused, so that no history ends by too many failures.
-            await self._change(
-                lambda tx, task=task: scores.void_overdue(tx, task, POLICY, time.time(), stable_for_s=stable_for_s), may_die=False
-            )
+            await self._change(lambda tx, task=task: scores.void_overdue(tx, task, POLICY, time.time(), stable_for_s=NEVER), may_die=False)
 
     async def _control(self) -> None:
         verb, task = self.random.choice(["pause", "resume", "resume", "resume"]), self.random.choice(list(TENANTS))

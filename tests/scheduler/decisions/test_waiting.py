@@ -6,6 +6,7 @@ import pytest
 
 from scheduler_svc.decisions.sharing.shares import Capacity, InFlightLimits, Load
 from scheduler_svc.decisions.sharing.waiting import (
+    AcceleratorWait,
     FullQueue,
     Kind,
     Limits,
@@ -25,6 +26,10 @@ ROOM = Places(Capacity(96, 10_000), Load(24, 2400.0), 24, 0, 24)
 IN_POOL = replace(ROOM, in_pool=Load(24, 2400.0))
 FULL = Places(Capacity(96, 10_000), Load(96, 9600.0), 8, 16, 24)
 NONE = Limits()
+PARKED = AcceleratorWait("a", wake_s=2.0, usual_s=30.0, waited_s=10.0)
+LONG = AcceleratorWait("a", wake_s=2.0, usual_s=30.0, waited_s=100.0)
+NEW = AcceleratorWait("a", wake_s=2.0, usual_s=None, waited_s=1.0)
+HELD, POISONED = replace(PARKED, is_held=True), replace(PARKED, faults=3)
 
 
 def full(sequences: int, own: int, siblings: int = 0, tokens: float = 0.0) -> Places:
@@ -46,6 +51,15 @@ def holding(limits: InFlightLimits) -> Limits:
 
 Situation = tuple[WaitingTask, Replicas, Places, Limits, Kind | None, float]
 SITUATIONS: list[Situation] = [
+    # Its pool is parked: its open groups, or the next one where the pool has what its slice begins with; or its step, the trainer.
+    *[(replace(TASK, sampler_waits=wait), ALL, ROOM, NONE, Kind.ACCELERATOR, left) for wait, left in ((PARKED, 20), (LONG, 2), (NEW, 2))],
+    (replace(MAY_OPEN, sampler_waits=PARKED), ALL, FULL, NONE, Kind.ACCELERATOR, 20),
+    (replace(MAY_OPEN, sampler_waits=PARKED), ALL, FULL, tokens(9, 9), Kind.BUDGET, 9),
+    (replace(MAY_OPEN, sampler_waits=PARKED), ALL, ROOM, NONE, None, 0),
+    (replace(TASK, trainer_waits=PARKED, queue=TrainerQueue(2, 1.0)), ALL, ROOM, NONE, Kind.ACCELERATOR, 20),
+    (replace(TASK, sampler_waits=PARKED, queue=TrainerQueue(2, 1.0)), ALL, ROOM, NONE, Kind.TRAINER, 3),
+    (replace(TASK, sampler_waits=HELD), ALL, ROOM, NONE, Kind.ACCELERATOR, 1),
+    (replace(TASK, sampler_waits=POISONED), ALL, ROOM, NONE, Kind.ACCELERATOR, 3),
     # Paused, whatever else there is.
     *[(replace(TASK, is_paused=True, open_groups=number), ALL, ROOM, NONE, Kind.PAUSED, number) for number in (0, 1, 5)],
     (replace(MAY_OPEN, is_paused=True), ALL, FULL, tokens(9, 9), Kind.PAUSED, 0),

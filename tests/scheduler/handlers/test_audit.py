@@ -19,6 +19,7 @@ from common.messages import (
     DeleteWebhook,
     GroupContext,
     Message,
+    MovePool,
     NewKey,
     PreviewTask,
     PruneTasks,
@@ -115,9 +116,12 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
             )
             await audited(asks, count)
         await send(world, streams.set_price(), SetPrice.model_validate({"request": "r", "of": "sampled", "price": "2.5"}))
-        await audited(asks, count + 1)
+        await world.execute("INSERT INTO accelerators (id, spec) VALUES ('a', '{}')")
+        await world.execute("INSERT INTO executors (accelerator, id, pool, service) VALUES ('a', 'rollout-tiny', 'tiny', 'rollout')")
+        await send(world, streams.move_pool(), MovePool(request="r", pool="tiny", verb="park"))
+        await audited(asks, count + 2)
         await send(world, "jobs.delete-tenant.acme", DeleteTenant(tenant="acme", request="r"))
-        found = await audited(asks, count + 4)
+        found = await audited(asks, count + 5)
     key = "key"
     assert values(found) == [
         ("acme", "short form", "submit", "a", "accepted", 1),
@@ -140,6 +144,7 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
         ("acme", key, "revoke-key", KEY, "accepted", 1),
         ("acme", key, "end-suspension", "acme", "accepted", 1),
         ("_all", "short form", "set-price", "sampled", "accepted", 1),
+        ("_all", "short form", "move-pool", "tiny", "accepted", 1),
         ("acme", "short form", "delete-tenant", "acme", "accepted", 1),
         ("acme", "scheduler", "revoke-key", NEXT, "accepted", 1),
         ("acme", "scheduler", "tenant-deleted", "acme", "accepted", 1),
@@ -148,6 +153,7 @@ async def test_every_job_verb_leaves_a_row(bus: Bus, nats_url: str, database_url
     assert {line.key for line in found if line.via == key} == {OWNER}
     assert by_verb["set-tenant"].detail == {"weight": 2.0, "max_tasks": None}
     assert by_verb["set-price"].detail["price"] == "2.5"
+    assert by_verb["move-pool"].detail == {"pool": "tiny", "verb": "park"}
     assert by_verb["tenant-deleted"].detail["tasks"] == 0
     assert set(streams.JOB_VERBS) - set(by_verb) == {"set-access"}, "its effects have rows of their own"
     assert "secret" not in str(found)

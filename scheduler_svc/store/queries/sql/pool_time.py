@@ -7,7 +7,7 @@ from sqlalchemy import BigInteger, ColumnElement, func, literal_column, select
 from scheduler_svc.store.tables import pool_clocks, tasks
 
 _ZERO, _THOUSAND = literal_column("0"), literal_column("1000")
-NOW_S: ColumnElement[float] = func.extract("epoch", func.now())
+NOW_S: ColumnElement[Any] = func.extract("epoch", func.now())
 """PostgreSQL's clock, for what need not be exact: NATS's may be some seconds off."""
 
 

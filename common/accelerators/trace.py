@@ -18,7 +18,7 @@ step       `phases`: what the step did, in order: a function of its pool and the
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,7 +115,12 @@ def read(path: Path) -> Trace:
 
 
 def write(path: Path, trace: Trace) -> None:
-    lines: list[dict[str, object]] = []
+    path.write_text(text_of(trace))
+
+
+def text_of(trace: Trace) -> str:
+    """The trace as a file has it."""
+    lines: list[Mapping[str, object]] = []
     for one in trace.executors:
         lines.append(
             {"kind": "executor", "executor": one.executor, "pool": one.pool, "functions": list(one.functions)}
@@ -128,7 +133,7 @@ def write(path: Path, trace: Trace) -> None:
         for version, phases in enumerate(task.steps):
             named = {"kind": "step", "task": task.task, "tenant": task.tenant, "weight": task.weight, "pool": task.pool}
             lines.append(named | {"at_s": task.at_s, "version": version, "phases": [list(phase) for phase in phases]})
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def _executor(one: dict[str, object], moves: dict[tuple[Tier, Tier], list[float]]) -> Executor:
@@ -144,8 +149,9 @@ def _executor(one: dict[str, object], moves: dict[tuple[Tier, Tier], list[float]
 def _task(found: Sequence[dict[str, object]]) -> Task:
     ordered = sorted(found, key=lambda one: int(str(one["version"])))
     first = ordered[0]
-    names = (str(first[name]) for name in ("task", "tenant", "pool"))
-    return Task(*names, float(str(first["at_s"])), tuple(_phases(one) for one in ordered), float(str(first.get("weight", 1.0))))
+    task, tenant, pool = (str(first[name]) for name in ("task", "tenant", "pool"))
+    weight = float(str(first.get("weight", 1.0)))
+    return Task(task, tenant, pool, float(str(first["at_s"])), tuple(_phases(one) for one in ordered), weight)
 
 
 def _phases(one: dict[str, object]) -> tuple[Phase, ...]:

@@ -1,0 +1,204 @@
+"""Commands for pools: what there is, who computes on a shared accelerator, and orders of operators."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, exec_module, open_console, pools_file, print_table, with_client
+
+if TYPE_CHECKING:
+    from common.accelerators.trace import Trace
+    from common.messages import ExecutorOf, PoolVerb
+    from marlaas.client import Client
+
+POLL_S = 0.2
+WAKE_S = 600.0
+"""Maximum seconds for which a calibration waits for one executor."""
+
+app = typer.Typer(invoke_without_command=True, help="Base models, and the accelerators that they share.")
+Pool = Annotated[str, typer.Argument(help="Name of the pool.")]
+On = Annotated[str | None, typer.Option("--accelerator", help="On this accelerator only.")]
+File = Annotated[Path | None, typer.Option("--pools", help="Pools file.", envvar="MARLAAS_POOLS_FILE")]
+
+
+@app.callback()
+def pools(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "", file: File = None, wide: Wide = False) -> None:
+    """List the base models of this deployment, and who computes on accelerators that they share; with --url, as its scheduler has them."""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.table import Table
+
+    from common.pools import read_pools
+    from marlaas.client import ClientError
+    from marlaas.stack.state_files import StackError, plan_pools_file
+
+    if url and file is None:
+        offered = {pool.name: pool for pool in with_client(data, url, lambda client: client.pools())}
+        shared = any(pool.accelerators for pool in offered.values())
+    else:
+        offered = read_pools(file or plan_pools_file(data) or pools_file())
+        shared = file is None and any(pool.samplers_on or pool.trainers_on for pool in offered.values())
+    table = Table("pool", "model", "context", "max rank", "adapters", "sequences", "profile", box=None, header_style="bold")
+    for name, pool in offered.items():
+        numbers = (pool.context_tokens, pool.max_rank, pool.adapters, pool.sequences)
+        table.add_row(name, pool.model, *map(str, numbers), pool.profile or "none")
+    open_console(wide).print(table)
+    if not shared:
+        return
+    from marlaas.reporting import pools as reporting
+
+    try:
+        executors = with_client(data, url, lambda client: client.accelerators.executors())
+    except (ClientError, StackError) as error:
+        echo(f"\nwho computes is not known: {error}")
+        return
+    if executors:
+        echo("")
+        print_table(lambda width: reporting.executor_table(executors, time.time(), width), wide)
+
+
+@app.command("slices")
+def list_slices(
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    since: Annotated[str, typer.Option(help="How far back, as 90s, 30m, 12h or 7d.")] = "1h",
+    accelerator: On = None,
+    wide: Wide = False,
+) -> None:
+    """List slices of shared accelerators, the oldest first, with who paid for them; of a tenant, those that served its tasks."""
+    from marlaas.reporting import pools as reporting
+
+    since_s = time.time() - _duration_s(since)
+    found = with_client(data, url, lambda client: client.accelerators.slices(since_s, accelerator=accelerator))
+    if found:
+        print_table(lambda width: reporting.slice_table(found[::-1], width), wide)
+    else:
+        echo(f"no slice was ordered in the last {since}")
+
+
+@app.command()
+def park(pool: Pool, data: Data = DEFAULT_DATA, url: Url = "", accelerator: On = None) -> None:
+    """Park a pool's executors at once, requests frozen, until `wake` or `release`."""
+    _order(data, url, pool, "park", accelerator)
+
+
+@app.command()
+def drain(pool: Pool, data: Data = DEFAULT_DATA, url: Url = "", accelerator: On = None) -> None:
+    """Park a pool's executors once what runs has ended, until `wake` or `release`."""
+    _order(data, url, pool, "drain", accelerator)
+
+
+@app.command()
+def wake(pool: Pool, data: Data = DEFAULT_DATA, url: Url = "", accelerator: On = None) -> None:
+    """Give a pool's executors the next slices, whether or not they have work."""
+    _order(data, url, pool, "wake", accelerator)
+
+
+@app.command()
+def release(pool: Pool, data: Data = DEFAULT_DATA, url: Url = "", accelerator: On = None) -> None:
+    """Lift an order: the scheduler decides again."""
+    _order(data, url, pool, "release", accelerator)
+
+
+@app.command()
+def moves(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
+    """List what moves between tiers take, measured; for operators."""
+    from marlaas.reporting import pools as reporting
+
+    found = with_client(data, url, lambda client: client.accelerators.moves())
+    if found:
+        print_table(lambda width: reporting.move_table(found, width), wide)
+    else:
+        echo("no move was measured yet; `marlaas pools calibrate` measures those of every executor")
+
+
+@app.command()
+def calibrate(
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Times that each executor is woken.")] = 3,
+) -> None:
+    """Wake each executor of each shared accelerator in turn, so that its moves are measured; work goes on meanwhile."""
+    from marlaas.reporting import pools as reporting
+
+    async def measure(client: "Client") -> None:
+        for number in range(rounds):
+            for one in await client.accelerators.executors():
+                if one.held not in ("park", "drain"):
+                    echo(f"round {number + 1}: {one.executor} on {one.accelerator}")
+                    await _woken(client, one)
+
+    with_client(data, url, measure)
+    found = with_client(data, url, lambda client: client.accelerators.moves())
+    print_table(lambda width: reporting.move_table(found, width))
+
+
+@app.command()
+def trace(
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    since: Annotated[str, typer.Option(help="How far back, as 90s, 30m, 12h or 7d.")] = "7d",
+) -> None:
+    """Write executors, their moves and steps of all tasks as JSON lines, for `pools plan` and simulations; for operators."""
+    from common.accelerators.trace import text_of
+
+    echo(text_of(_trace(data, url, since)).rstrip("\n"))
+
+
+@app.command()
+def plan(
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+    file: Annotated[Path | None, typer.Option("--trace", help="File of `marlaas pools trace`; default: the last 7 days.")] = None,
+    accelerators: Annotated[int, typer.Option(min=1, max=1000, help="Accelerators to place the tasks on.")] = 1,
+) -> None:
+    """Say what pools would save and lose by sharing accelerators, also where it is not worth it."""
+    import tempfile
+
+    from common.accelerators import trace as traces
+
+    if file is None:
+        found = _trace(data, url, "7d")
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl", delete=False) as kept:
+            kept.write(traces.text_of(found))
+        file = Path(kept.name)
+    exec_module(["scheduler_svc.plan", str(file), "--accelerators", str(accelerators)], {})
+
+
+def _order(data: Path, url: str, pool: str, verb: "PoolVerb", accelerator: str | None) -> None:
+    moved = with_client(data, url, lambda client: client.accelerators.order(pool, verb, accelerator=accelerator))
+    echo(f"{verb}: {', '.join(moved)}")
+
+
+async def _woken(client: "Client", one: "ExecutorOf") -> None:
+    """Order an executor to wake, and wait for it. Raises: ClientError when it takes too long, or another order comes."""
+    import asyncio
+
+    from marlaas.client import ClientError
+
+    began = time.monotonic()
+    await client.accelerators.order(one.pool, "wake", accelerator=one.accelerator, service=one.service)
+    while time.monotonic() - began < WAKE_S:
+        await asyncio.sleep(POLL_S)
+        found = await client.accelerators.executors(one.pool)
+        now = next((each for each in found if (each.accelerator, each.executor) == (one.accelerator, one.executor)), None)
+        if now is None or now.fault is not None:
+            raise ClientError(f"{one.executor} on {one.accelerator} could not wake: {'it is gone' if now is None else now.fault}")
+        if now.state == "awake" and now.held is None:
+            return
+    raise ClientError(f"{one.executor} on {one.accelerator} did not wake within {WAKE_S:.0f} s")
+
+
+def _trace(data: Path, url: str, since: str) -> "Trace":
+    since_s = time.time() - _duration_s(since)
+    return with_client(data, url, lambda client: client.accelerators.trace(since_s))
+
+
+def _duration_s(text: str) -> float:
+    lengths = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+    try:
+        return float(text[:-1]) * lengths[text[-1]]
+    except (ValueError, KeyError, IndexError):
+        raise typer.BadParameter(f"'{text}' is no duration; give one as 90s, 30m, 12h or 7d") from None

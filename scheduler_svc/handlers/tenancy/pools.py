@@ -1,0 +1,36 @@
+"""Handles orders of operators to executors of a pool on shared accelerators: park, drain, wake, release."""
+
+import structlog
+from pydantic import JsonValue
+
+from common import streams
+from common.bus import Delivery
+from common.messages import MovePool, as_json
+from scheduler_svc.handlers.context import HandlerContext, sender_of
+from scheduler_svc.store.queries import pool_holds
+from scheduler_svc.store.tenancy.audit import accepted, refused
+
+log = structlog.get_logger()
+
+
+async def move_pool(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.move-pool._all`. The accelerator's leader follows it at its next look, within a second.
+
+    Raises: Reject when it is none; Retry when PostgreSQL is unavailable.
+    """
+    request = delivery.read(MovePool)
+    answer: dict[str, JsonValue] = {"request": request.request}
+    async with context.transaction() as tx:
+        held = await pool_holds.hold(tx.connection, request)
+        if not held:
+            where = f" on accelerator '{request.accelerator}'" if request.accelerator else ""
+            what = f"{request.service} of pool" if request.service else "pool"
+            objection = f"pool: no {what} '{request.pool}' shares an accelerator{where}; `marlaas pools` lists those that do"
+            answer["reasons"] = [objection]
+            tx.record(refused(sender_of(delivery), objection))
+        else:
+            given = {name: value for name, value in as_json(request).items() if name != "request" and value is not None}
+            answer.update({**given, "executors": [*held]})
+            tx.record(accepted(sender_of(delivery), request.pool, given))
+            log.info("pool_moved", pool=request.pool, order=request.verb, executors=held)
+        tx.emit_event(streams.EVERY_TENANT, "none", "pool", answer)

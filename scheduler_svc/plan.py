@@ -1,0 +1,60 @@
+"""`python -m scheduler_svc.plan TRACE [--accelerators N] [--device-gib G]`: whether pools should share accelerators.
+
+`marlaas pools plan` runs it. It asks the scheduler's own decisions, and neither NATS nor PostgreSQL.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from common.accelerators import trace as traces
+from common.accelerators.trace import Trace
+from scheduler_svc.decisions.accelerators.advice import Advice, Shared, advice
+from scheduler_svc.decisions.accelerators.placement import Accelerator
+from scheduler_svc.decisions.accelerators.state import Budget
+
+GIB = 2**30
+UNBOUNDED = 2**62
+
+
+def lines(trace: Trace, found: Advice) -> list[str]:
+    """The advice in sentences and tables."""
+    told = [f"{len(trace.tasks)} tasks of {len(found.bubble)} pools, {sum(len(one.steps) for one in trace.tasks)} steps", ""]
+    told.append(f"{'pool':<20} {'idle alone':>10} {'switch':>9}")
+    told += [f"{pool:<20} {found.bubble[pool]:>10.0%} {found.switch_s[pool]:>7.2f} s" for pool in sorted(found.bubble)]
+    if found.together is None:
+        return [*told, "", "one pool has nobody to share with"]
+    told += ["", f"{'together on one accelerator':<40} {'saved':>7} {'slowdown':>9}"]
+    for one in (found.together, *found.pairs):
+        told.append(f"{', '.join(one.pools)[:40]:<40} {one.worth.saved_share:>7.0%} {one.worth.slowdown:>8.2f}x")
+    told += ["", _verdict(found.best)]
+    for job, where in sorted(found.placement.accelerators.items()):
+        told.append(f"place {job} on {where}" + (", to fill its gaps" if job in found.placement.filling else ""))
+    told += [f"no room for {job}" for job in found.placement.waiting]
+    return told
+
+
+def _verdict(best: Shared | None) -> str:
+    if best is None:
+        return "sharing loses: it takes more accelerator time than each pool alone, one after another. Give each its own accelerator"
+    saved, slowdown = best.worth.saved_share, best.worth.slowdown
+    return f"share {', '.join(best.pools)}: {saved:.0%} of the accelerator time is saved, and a step takes {slowdown:.2f} times as long"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Whether pools should share accelerators, expected from a trace.")
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--accelerators", type=int, default=1, help="accelerators to place the tasks on")
+    parser.add_argument("--device-gib", type=float, help="memory of each; default: enough")
+    options = parser.parse_args()
+    device_bytes = UNBOUNDED if options.device_gib is None else int(options.device_gib * GIB)
+    places = [Accelerator(f"accelerator {number + 1}", Budget(device_bytes, UNBOUNDED)) for number in range(max(1, options.accelerators))]
+    try:
+        trace = traces.read(options.trace)
+        sys.stdout.write("\n".join(lines(trace, advice(trace, places))) + "\n")
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"marlaas: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

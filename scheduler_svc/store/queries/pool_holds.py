@@ -1,0 +1,20 @@
+"""Statement that records what an operator orders of executors of a pool."""
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import MovePool
+
+_HOLD = text("""
+UPDATE executors SET held = CAST(:held AS text)
+WHERE pool = :pool AND (CAST(:service AS text) IS NULL OR service = :service)
+  AND (CAST(:accelerator AS text) IS NULL OR accelerator = :accelerator)
+RETURNING accelerator, id
+""")
+
+
+async def hold(connection: AsyncConnection, order: MovePool) -> list[str]:
+    """The executors that it concerns, as `<accelerator>/<executor>`, in order."""
+    given = {"pool": order.pool, "service": order.service, "accelerator": order.accelerator}
+    rows = (await connection.execute(_HOLD, given | {"held": None if order.verb == "release" else order.verb})).all()
+    return sorted(f"{row.accelerator}/{row.id}" for row in rows)

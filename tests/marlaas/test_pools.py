@@ -1,0 +1,129 @@
+"""`marlaas pools` and its verbs, by NATS and through a gateway, against the real scheduler."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from common.bus import Bus
+from tests.conftest import eventually
+from tests.marlaas.command import Done
+from tests.marlaas.test_verbs import Run, operate, out, run
+from tests.scheduler.ask.test_accelerators import SHARED
+from tests.scheduler.finished import stages
+from tests.scheduler.stages import World, running_world
+
+__all__ = ["operate", "run"]
+
+ROWS = """
+INSERT INTO accelerators (id, spec) VALUES ('a', '{}');
+INSERT INTO executors (accelerator, id, pool, service, state, tier, device_bytes, answered_at) VALUES
+    ('a', 'rollout-tiny', 'tiny', 'rollout', 'parked', 'host', 8589934592, now()),
+    ('a', 'trainer-tiny', 'tiny', 'trainer', 'parked', 'host', 1, now()),
+    ('a', 'rollout-other', 'other', 'rollout', 'awake', 'device', 1, now());
+INSERT INTO slices (accelerator, epoch, executor, pool, function, reason, tasks, expected_s, from_tier, ordered_at, awake_at, ended_at,
+    ended, booked_at, switch_ms, busy_ms, idle_ms) VALUES ('a', 1, 'rollout-other', 'other', 'generate', 'backfill', '{}', 1, 'host',
+    '2030-01-02 03:04:05', '2030-01-02 03:04:06', '2030-01-02 03:04:10', 'switched', now(), 1000, 3500, 500);
+INSERT INTO slice_shares (accelerator, epoch, task, ms) VALUES ('a', 1, '', 5000);
+INSERT INTO moves (accelerator, executor, epoch, from_tier, to_tier, bytes, seconds)
+    VALUES ('a', 'trainer-tiny', 1, 'host', 'device', 1, 0.25);
+INSERT INTO pool_clocks (pool, parked_since) VALUES ('tiny', now())
+"""
+
+
+@pytest.fixture
+async def world(bus: Bus, database_url: str, tmp_path: Path) -> AsyncGenerator[World]:
+    """Groups of the task `held` never end."""
+    made = stages(bus, tmp_path / "made", withheld=lambda group, member: True)
+    async with running_world(bus, database_url, made, pools=SHARED) as world:
+        for statement in ROWS.split(";\n"):
+            await world.execute(statement)
+        yield world
+
+
+def rows(text: str) -> list[list[str]]:
+    """Cells of a table, without its header."""
+    return [line.split() for line in text.splitlines()[1:]]
+
+
+async def test_pools_show_executors_and_slices_with_who_paid(world: World, run: Run) -> None:
+    said = await out(run("pools"))
+    models, executors = said.split("\n\n")
+    assert {row[0] for row in rows(models)} == {"tiny", "other"}
+    found = {row[1]: row for row in rows(executors)}
+    assert found["rollout-tiny"][2:4] == ["parked", "host"] and "~1.10" in found["rollout-tiny"]
+    assert found["trainer-tiny"][-2:] == ["0.25", "s"], "measured"
+    assert found["rollout-other"][2:4] == ["awake", "device"]
+    [one] = rows(await out(run("pools", "slices", "--since", "1h")))
+    assert one[:2] == ["2030-01-02", "03:04:05"]
+    assert one[-11:] == ["backfill", "1.00", "s", "3.50", "s", "0.50", "s", "switched", "nobody", "5.00", "s"]
+    assert "is no duration" in (await run("pools", "slices", "--since", "soon")).stderr
+
+
+async def test_why_and_ps_say_what_a_parked_pool_waits_for(world: World, run: Run) -> None:
+    await world.submit("held")
+    await world.event("held", "accepted")
+    await eventually(lambda: len(world.stages.opened) > 0)
+    said = await out(run("why", "held"))
+    assert said == "accelerator: pool 'tiny' waits for its accelerator 'a', about 1 s\n"
+    assert "waits for its accelerator, about 1 s" in await out(run("ps"))
+    await world.execute("UPDATE executors SET state = 'awake', tier = 'device' WHERE id = 'rollout-tiny'")
+    assert not (await out(run("why", "held"))).startswith("accelerator")
+    assert "accelerator" not in await out(run("ps"))
+
+
+async def test_operators_park_drain_wake_and_release(world: World, operate: Run) -> None:
+    for verb, held in (("park", "park"), ("drain", "drain"), ("wake", "wake"), ("release", None)):
+        assert await out(operate("pools", verb, "tiny")) == f"{verb}: a/rollout-tiny, a/trainer-tiny\n"
+        assert {row.held for row in await world.rows("SELECT held FROM executors WHERE pool = 'tiny'")} == {held}
+        assert await world.rows("SELECT held FROM executors WHERE pool = 'other'") == [(None,)]
+    await out(operate("pools", "park", "tiny"))
+    await world.submit("held")
+    await world.event("held", "accepted")
+    await eventually(lambda: len(world.stages.opened) > 0)
+    assert "`marlaas pools wake tiny` lifts it" in await out(operate("why", "held"))
+    unknown = await operate("pools", "park", "large")
+    assert unknown.returncode == 1 and "no pool 'large' shares an accelerator" in unknown.stderr
+    elsewhere = await operate("pools", "park", "tiny", "--accelerator", "b")
+    assert "on accelerator 'b'" in elsewhere.stderr
+    audited = await world.rows("SELECT verb, target, outcome, detail FROM audit WHERE verb = 'move-pool' ORDER BY id")
+    assert [(row.target, row.outcome) for row in audited] == [("tiny", "accepted")] * 5 + [("", "refused")]
+    assert audited[0].detail == {"pool": "tiny", "verb": "park"}
+
+
+async def test_calibration_wakes_each_executor_and_lists_its_moves(world: World, operate: Run) -> None:
+    ordered: list[str] = []
+
+    async def lead() -> None:
+        """The leader: whoever is ordered to wake is awake."""
+        while True:
+            woken = await world.rows("SELECT id FROM executors WHERE held = 'wake'")
+            ordered.extend(row.id for row in woken)
+            for row in woken:
+                await world.execute("UPDATE executors SET state = 'parked', tier = 'host'")
+                await world.execute(f"UPDATE executors SET state = 'awake', tier = 'device', held = NULL WHERE id = '{row.id}'")
+            await asyncio.sleep(0.05)
+
+    leader = asyncio.create_task(lead())
+    try:
+        said = await out(operate("pools", "calibrate", "--rounds", "1"))
+    finally:
+        leader.cancel()
+    assert ordered == ["rollout-other", "rollout-tiny", "trainer-tiny"]
+    assert said.splitlines()[-1].split() == ["a", "trainer-tiny", "host", "device", "1", "0.250", "s", "0.250", "s"]
+    assert await out(operate("pools", "moves")) == "\n".join(said.splitlines()[-2:]) + "\n"
+
+
+async def test_trace_is_of_steps_and_measured_moves(world: World, operate: Run, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in (await out(operate("pools", "trace"))).splitlines()]
+    assert {(line["kind"], line["executor"]) for line in lines} == {
+        ("executor", "rollout-other"), ("executor", "rollout-tiny"), ("executor", "trainer-tiny"), ("move", "trainer-tiny"),
+    }  # fmt: skip
+
+
+async def test_gateway_takes_no_orders(world: World, run: Run, address: str) -> None:
+    if address.startswith("http"):
+        done: Done = await run("pools", "park", "tiny")
+        assert done.returncode == 1 and "NATS" in done.stderr

@@ -1,0 +1,158 @@
+"""What the deployment and its tenants learn about shared accelerators: views of PostgreSQL, and the asks that they answer."""
+
+import pytest
+from sqlalchemy import text
+
+from common.bus import Bus
+from common.messages import (
+    ExecutorsAnswer,
+    MovesAnswer,
+    PoolsAnswer,
+    SlicesAnswer,
+    TraceAnswer,
+    UsageAnswer,
+)
+from scheduler_svc.store.database import Database
+from tests.scheduler.ask.asking import answering, asker
+from tests.scheduler.stages import POOLS
+
+SHARED = {"tiny": POOLS["tiny"].model_copy(update={"on": "a"}), "other": POOLS["tiny"].model_copy(update={"on": "a"})}
+ROWS = """
+INSERT INTO tenants (id) VALUES ('acme'), ('globex');
+INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness, trajectory_tokens,
+    version, admitted) SELECT id, tenant, id, pool, '{}', 'running', 0, 9, 1, 1, 1, 9, 1, 2
+    FROM (VALUES ('x', 'acme', 'tiny'), ('y', 'globex', 'other')) t (id, tenant, pool);
+INSERT INTO accelerators (id, spec) VALUES ('a', '{}');
+INSERT INTO executors (accelerator, id, pool, service, state, tier, device_bytes, host_bytes, answered_at) VALUES
+    ('a', 'rollout-tiny', 'tiny', 'rollout', 'awake', 'device', 100, 90, now()),
+    ('a', 'trainer-tiny', 'tiny', 'trainer', 'parked', 'host', 1, 1, now()),
+    ('a', 'rollout-other', 'other', 'rollout', 'parked', 'host', 8589934592, 1, now()),
+    ('a', 'trainer-other', 'other', 'trainer', 'faulty', 'disk', 1, 1, now());
+UPDATE executors SET faults = 1, fault = 'no memory in /srv/secret', retry_at = now() WHERE id = 'trainer-other';
+INSERT INTO slices (accelerator, epoch, executor, pool, function, reason, tasks, expected_s, from_tier, to_tier, ordered_at, awake_at,
+    ended_at, ended, booked_at, switch_ms, busy_ms, idle_ms)
+    SELECT 'a', n, 'rollout-' || pool, pool, 'generate', 'ratio', ARRAY[task], 1, 'host', 'host', began, began + interval '1 second',
+           began + interval '5 seconds', 'switched', now(), 1000, 3000, 1000
+    FROM (VALUES (1, 'tiny', 'x'), (2, 'other', 'y')) v (n, pool, task),
+         LATERAL (SELECT date_trunc('hour', now()) - interval '2 seconds' - (2 - n) * interval '5 seconds' AS began) b;
+INSERT INTO slice_shares (accelerator, epoch, task, tenant, ms) VALUES
+    ('a', 1, 'x', 'acme', 4000), ('a', 1, 'y', 'globex', 1000), ('a', 2, 'y', 'globex', 5000);
+INSERT INTO slices (accelerator, epoch, executor, pool, function, reason, tasks, expected_s, from_tier, ordered_at, awake_at)
+    VALUES ('a', 3, 'rollout-tiny', 'tiny', 'generate', 'ratio', ARRAY['x'], 1, 'host', now() - interval '3 seconds', now());
+INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES
+    ('acme', 'x', 'accelerator', 1, 4000), ('globex', 'y', 'accelerator', 1, 1000), ('globex', 'y', 'accelerator', 2, 5000);
+INSERT INTO moves (accelerator, executor, epoch, from_tier, to_tier, bytes, seconds)
+    SELECT 'a', 'trainer-tiny', n, 'host', 'device', 50, CASE WHEN n > 100 THEN 99 ELSE n / 100.0 END FROM generate_series(200, 1, -1) n;
+INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', 7000, NULL), ('other', 1000, now() - interval '60 seconds');
+INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at, admitted_at, step) VALUES
+    ('x', 0, 0, 'trained', 0, 0, 0, now(), now() - interval '90 seconds', 0), ('y', 0, 0, 'trained', 0, 0, 0, now(), now(), 0),
+    ('y', 1, 1, 'open', 1, 0, 0, now() + interval '1 hour', now() - interval '30 seconds', NULL);
+INSERT INTO trajectories (task, "group", member, state, sequence, reward, scored_at, env_ms)
+    VALUES ('x', 0, 0, 'trained', 1, 1, now(), 20000), ('y', 0, 0, 'trained', 2, 1, now(), 1500);
+INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, first_admitted_at, first_scored_at,
+    last_scored_at, started_at, finished_at, trained_at, adapter, checkpoint, first_parked_ms, parked_ms)
+    SELECT id, 0, 'trained', 1, 0, 0, 1, s.began, s.began, s.began + interval '60 seconds', s.began + interval '61 seconds',
+           s.began + interval '63 seconds', now(), '{}', '{}', 1000, 6500
+    FROM (VALUES ('x', interval '2 hours'), ('y', interval '2 minutes')) t (id, ago),
+         LATERAL (SELECT date_trunc('hour', now()) + interval '1 minute' - ago AS began) s
+"""
+
+
+async def fill(database: Database) -> None:
+    async with database.transaction() as tx:
+        for statement in ROWS.split(";\n"):
+            await tx.connection.execute(text(statement))
+
+
+@pytest.fixture
+async def filled(database: Database) -> Database:
+    await fill(database)
+    return database
+
+
+async def found(database: Database, query: str) -> list[tuple[object, ...]]:
+    async with database.transaction() as tx:
+        return [tuple(row) for row in (await tx.connection.execute(text(query))).all()]
+
+
+async def test_slices_of_a_tenant_are_those_that_served_it_with_its_own_shares(bus: Bus, nats_url: str, filled: Database) -> None:
+    async with answering(bus, filled, SHARED), asker(nats_url) as asks:
+        every = await asks.ask(SlicesAnswer, None, "slices")
+        assert [(one.epoch, {share.task: share.ms for share in one.shares}) for one in every.slices] == [
+            (3, {}), (2, {"y": 5000}), (1, {"x": 4000, "y": 1000}),
+        ]  # fmt: skip
+        assert (every.before, every.slices[0].ended, every.slices[0].switch_ms, every.slices[1].switch_ms) == (None, None, None, 1000)
+        acme, globex = [(await asks.ask(SlicesAnswer, tenant, "slices")).slices for tenant in ("acme", "globex")]
+        assert [(one.epoch, [share.task for share in one.shares]) for one in acme] == [(1, ["x"])]
+        assert [(one.epoch, [share.task for share in one.shares]) for one in globex] == [(2, ["y"]), (1, ["y"])]
+        pages, before = list[int](), None
+        while True:
+            page = await asks.ask(SlicesAnswer, None, "slices", most=1, before=before)
+            pages += [one.epoch for one in page.slices]
+            before = page.before
+            if before is None:
+                break
+        assert pages == [3, 2, 1]
+        late = await asks.ask(SlicesAnswer, None, "slices", since_s=every.slices[0].ordered_s)
+        assert [one.epoch for one in late.slices] == [3]
+
+
+async def test_executors_say_where_their_state_is_who_waits_and_what_waking_costs(bus: Bus, nats_url: str, filled: Database) -> None:
+    async with answering(bus, filled, SHARED), asker(nats_url) as asks:
+        answer = await asks.ask(ExecutorsAnswer, None, "executors")
+        by_name = {one.executor: one for one in answer.executors}
+        assert {name: (one.state.value, one.tier.value, one.is_holder) for name, one in by_name.items()} == {
+            "rollout-other": ("parked", "host", False), "rollout-tiny": ("awake", "device", True),
+            "trainer-other": ("faulty", "disk", False), "trainer-tiny": ("parked", "host", False),
+        }  # fmt: skip
+        other, tiny = by_name["rollout-other"], by_name["rollout-tiny"]
+        assert other.waiting_since_s is not None and tiny.waiting_since_s is None
+        assert other.since_s is not None and 20 < other.since_s - other.waiting_since_s < 40, "it waits since its oldest open group"
+        assert (by_name["trainer-tiny"].wake_s, by_name["trainer-tiny"].is_measured) == (pytest.approx(0.505), True)
+        assert (other.wake_s, other.is_measured) == (pytest.approx(1.1), False), "8 GiB at 8 GiB/s"
+        assert (tiny.wake_s, tiny.parked_s) == (None, 7.0) and other.parked_s == pytest.approx(61.0, abs=20)
+        assert "secret" in (by_name["trainer-other"].fault or "") and other.device_bytes == 2**33
+        shown = (await asks.ask(ExecutorsAnswer, "acme", "executors")).executors
+        assert [(one.fault, one.retry_s, one.device_bytes, one.host_bytes) for one in shown] == [(None, None, 0, 0)] * 4
+        assert [one.executor for one in (await asks.ask(ExecutorsAnswer, None, "executors", pool="tiny")).executors] == [
+            "rollout-tiny", "trainer-tiny",
+        ]  # fmt: skip
+        pools = {one.name: one for one in (await asks.ask(PoolsAnswer, "acme", "pools")).pools}
+        assert (pools["tiny"].accelerators, pools["tiny"].is_parked, pools["tiny"].wakes_in_s) == (["a"], False, None)
+        assert (pools["other"].is_parked, pools["other"].wakes_in_s) == (True, pytest.approx(1.1))
+        assert pools["other"].parked_since_s is not None
+
+
+async def test_moves_and_traces_are_for_operators(bus: Bus, nats_url: str, filled: Database) -> None:
+    async with answering(bus, filled, SHARED), asker(nats_url) as asks:
+        [move] = (await asks.ask(MovesAnswer, None, "moves")).moves
+        assert (move.n, move.p50_s, move.p90_s) == (100, pytest.approx(0.505), pytest.approx(0.901))
+        assert move.bytes_per_s == pytest.approx(100 * 50 / 50.5)
+        trace = await asks.ask(TraceAnswer, None, "trace")
+        assert trace.cursor is None
+        x, y = [(one.task, one.steps[0]) for one in trace.tasks]
+        assert (x[0], x[1].generate_s, x[1].environment_s, x[1].train_s) == ("x", pytest.approx(34.5), 20.0, 2.0)
+        assert (y[0], y[1].generate_s, y[1].environment_s) == ("y", pytest.approx(4.8), 1.5), "of the slices that served it, less switches"
+        for verb in ("moves", "trace"):
+            code, reason = await asks.refused("acme", verb)
+            assert code == "invalid" and "only operators" in reason
+
+
+async def test_pools_without_accelerators_say_nothing_of_them(bus: Bus, nats_url: str, database: Database) -> None:
+    async with answering(bus, database), asker(nats_url) as asks:
+        [one] = (await asks.ask(PoolsAnswer, None, "pools")).pools
+        assert (one.accelerators, one.is_parked, one.parked_since_s, one.wakes_in_s) == ([], None, None, None)
+        assert (await asks.ask(ExecutorsAnswer, None, "executors")).executors == []
+
+
+async def test_accelerator_time_is_in_usage_and_use_by_hour(bus: Bus, nats_url: str, filled: Database) -> None:
+    async with answering(bus, filled, SHARED), asker(nats_url) as asks:
+        usage = await asks.ask(UsageAnswer, "globex", "usage")
+        assert [one.accelerator_ms for one in usage.tenants] == [6000]
+        assert [(one.task, one.accelerator_ms) for one in usage.tasks] == [("y", 6000)]
+    assert await found(filled, "SELECT tenant, accelerator_s::float8 FROM tenant_usage ORDER BY 1") == [("acme", 4.0), ("globex", 6.0)]
+    assert await found(filled, "SELECT DISTINCT parked_s::float8 FROM task_timeline") == [(5.5,)]
+    use = "SELECT pool, slices, switch_s::float8, awake_s::float8, busy_s::float8, idle_s::float8 FROM accelerator_use"
+    hours = await found(filled, f"{use} WHERE pool = 'other' ORDER BY hour")
+    assert hours == [("other", 1, 1.0, 1.0, 0.75, 0.25), ("other", 1, 0.0, 3.0, 2.25, 0.75)], "it began 2 s before the hour"
+    assert await found(filled, "SELECT count(*) FROM accelerator_slices WHERE held_s = 5 AND switch_s + busy_s + idle_s = held_s") == [(2,)]

@@ -1,0 +1,76 @@
+"""What sharing is expected to save, said before anything is moved; also where it loses."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.plex.workloads import Cell, cell_trace
+from common.accelerators import Function, Tier
+from common.accelerators import trace as traces
+from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
+from scheduler_svc import plan
+from scheduler_svc.decisions.accelerators.advice import advice, profile_of, switch_to_s
+from scheduler_svc.decisions.accelerators.placement import Accelerator
+from scheduler_svc.decisions.accelerators.state import Budget
+
+PLENTY = [Accelerator("one", Budget(2**62, 2**62))]
+
+
+def made(away_s: float, switch_s: float, pools: tuple[str, ...] = ("a", "b")) -> Trace:
+    moves = {(Tier.HOST, Tier.DEVICE): (switch_s,), (Tier.DEVICE, Tier.HOST): (0.0,)}
+    executors = [Executor(f"rollout-{pool}", pool, (Function.GENERATE,), 10, 10, moves=moves) for pool in pools]
+    step = ((Function.GENERATE, 2.0), (ENVIRONMENT, away_s), (Function.TRAIN, 1.0))
+    return Trace(tuple(executors), tuple(Task(f"task-{pool}", "acme", pool, 0.0, (step,) * 5) for pool in pools))
+
+
+def test_pools_with_gaps_share_and_busy_ones_with_dear_switches_do_not() -> None:
+    idle, busy = advice(made(15.0, 0.1), PLENTY), advice(made(1.0, 3.0), PLENTY)
+    assert idle.bubble["a"] == pytest.approx(15 / 18)
+    assert idle.together is not None and busy.together is not None
+    assert idle.together.worth.saved_share > 0.3 and idle.best == idle.together
+    assert busy.together.worth.saved_share < 0 and busy.best is None
+
+
+def test_best_pair_is_named_where_all_together_lose() -> None:
+    idle, busy = made(30.0, 1.0, ("a", "b")), made(0.5, 3.0, ("busy",))
+    found = advice(Trace(idle.executors + busy.executors, idle.tasks + busy.tasks), PLENTY)
+    assert found.best is not None and found.best.pools == ("a", "b")
+    assert found.pairs[0].pools == ("a", "b") and len(found.pairs) == 3
+
+
+def test_switch_is_parking_another_and_waking_this_one() -> None:
+    trace = made(1.0, 2.0)
+    parking = {(Tier.HOST, Tier.DEVICE): (9.0,), (Tier.DEVICE, Tier.HOST): (0.5,)}
+    executors = (trace.executors[0], Executor("rollout-b", "b", (Function.GENERATE,), 10, 10, moves=parking))
+    assert switch_to_s("a", executors) == 2.5
+    assert switch_to_s("absent", executors) == 0.0
+
+
+def test_profile_is_the_mean_step() -> None:
+    trace = made(15.0, 0.1)
+    found = profile_of(trace.tasks[0], trace.executors)
+    assert (found.busy_s, found.away_s, found.steps, found.device_bytes) == (3.0, 15.0, 5, 10)
+
+
+def test_advice_agrees_with_the_simulated_cells() -> None:
+    """`bench.plex cells` compares the sign with what is played; this, that the trace and the cell give one prediction."""
+    from bench.plex.cells import predicted
+
+    cell = Cell(pools=2, tasks=1, idle=0.8, switch=0.1)
+    trace = cell_trace(cell, 5, 0)
+    expected, found = predicted(trace, cell), advice(trace, PLENTY)
+    assert found.together is not None
+    assert (found.together.worth.saved_share > 0) == (expected.saved_share > 0)
+
+
+def test_program_says_when_sharing_loses(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "trace.jsonl"
+    cases = ((made(1.0, 3.0), "sharing loses"), (made(15.0, 0.1), "share a, b:"), (made(1.0, 1.0, ("a",)), "nobody to share with"))
+    for trace, said in cases:
+        traces.write(file, trace)
+        monkeypatch.setattr("sys.argv", ["plan", str(file)])
+        plan.main()
+        assert said in capsys.readouterr().out
+    file.write_text('{"kind": "other"}\n')
+    with pytest.raises(SystemExit, match="line 1"):
+        plan.main()
