@@ -2,20 +2,26 @@
 
 import asyncio
 import json
+import subprocess
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
+from common.accelerators import Function
+from common.accelerators import trace as traces
+from common.accelerators.trace import ENVIRONMENT, Task, Trace
 from common.bus import Bus
 from tests.conftest import eventually
 from tests.marlaas.command import Done
+from tests.marlaas.test_cli import MARLAAS
 from tests.marlaas.test_verbs import Run, operate, out, run
 from tests.scheduler.ask.test_accelerators import SHARED
 from tests.scheduler.finished import stages
 from tests.scheduler.stages import World, running_world
 
 __all__ = ["operate", "run"]
+REPOSITORY = Path(__file__).parents[2]
 
 ROWS = """
 INSERT INTO accelerators (id, spec) VALUES ('a', '{}');
@@ -121,6 +127,16 @@ async def test_trace_is_of_steps_and_measured_moves(world: World, operate: Run, 
     assert {(line["kind"], line["executor"]) for line in lines} == {
         ("executor", "rollout-other"), ("executor", "rollout-tiny"), ("executor", "trainer-tiny"), ("move", "trainer-tiny"),
     }  # fmt: skip
+
+
+def test_plan_of_a_trace_needs_no_stack(tmp_path: Path) -> None:
+    step = ((Function.GENERATE, 2.0), (ENVIRONMENT, 15.0), (Function.TRAIN, 1.0))
+    tasks = tuple(Task(f"task-{pool}", "acme", pool, 0.0, (step,) * 3) for pool in ("a", "b"))
+    traces.write(tmp_path / "trace.jsonl", Trace((), tasks))
+    argv = [MARLAAS, "pools", "plan", "--trace", "trace.jsonl"]
+    done = subprocess.run(argv, cwd=tmp_path, env={"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "share a, b: " in done.stdout and "place task-a on accelerator 1" in done.stdout
 
 
 async def test_gateway_takes_no_orders(world: World, run: Run, address: str) -> None:

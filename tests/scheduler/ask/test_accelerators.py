@@ -5,7 +5,9 @@ from sqlalchemy import text
 
 from common.bus import Bus
 from common.messages import (
+    BudgetsAnswer,
     ExecutorsAnswer,
+    InvoiceAnswer,
     MovesAnswer,
     PoolsAnswer,
     SlicesAnswer,
@@ -150,6 +152,17 @@ async def test_accelerator_time_is_in_usage_and_use_by_hour(bus: Bus, nats_url: 
         usage = await asks.ask(UsageAnswer, "globex", "usage")
         assert [one.accelerator_ms for one in usage.tenants] == [6000]
         assert [(one.task, one.accelerator_ms) for one in usage.tasks] == [("y", 6000)]
+        await found(filled, "INSERT INTO prices (kind, price, per) VALUES ('accelerator', 2, 1000) RETURNING kind")
+        for unit in ("money", "tokens"):
+            given = f"VALUES ('globex', 'total', '{unit}', 100, now() - interval '1 day', 0) RETURNING tenant"
+            await found(filled, f"INSERT INTO budgets (tenant, period, unit, amount, begins_at, before) {given}")
+        new = "INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES ('globex', 'y', 'accelerator', 3, 2500) RETURNING number"
+        await found(filled, new)
+        spent = {one.unit: one.spent for one in (await asks.ask(BudgetsAnswer, "globex", "budgets")).budgets}
+        assert spent == {"money": 5, "tokens": 0}
+        [line] = [one for one in (await asks.ask(InvoiceAnswer, "globex", "invoice")).lines if one.money]
+        assert (line.kind, line.quantity, line.money) == ("accelerator", 8500, 5)
+        await found(filled, "DELETE FROM ledger WHERE number = 3 RETURNING number")
     assert await found(filled, "SELECT tenant, accelerator_s::float8 FROM tenant_usage ORDER BY 1") == [("acme", 4.0), ("globex", 6.0)]
     assert await found(filled, "SELECT DISTINCT parked_s::float8 FROM task_timeline") == [(5.5,)]
     use = "SELECT pool, slices, switch_s::float8, awake_s::float8, busy_s::float8, idle_s::float8 FROM accelerator_use"
