@@ -84,6 +84,9 @@ async def test_operators_park_drain_wake_and_release(world: World, operate: Run)
     for verb, held in (("park", "park"), ("drain", "drain"), ("wake", "wake"), ("release", None)):
         assert await out(operate("pools", verb, "tiny")) == f"{verb}: a/rollout-tiny, a/trainer-tiny\n"
         assert {row.held for row in await world.rows("SELECT held FROM executors WHERE pool = 'tiny'")} == {held}
+        if verb == "wake":
+            await out(operate("pools", "wake", "other"))
+            assert await world.rows("SELECT held FROM executors WHERE pool = 'other'") == [(None,)], "it is awake"
         assert await world.rows("SELECT held FROM executors WHERE pool = 'other'") == [(None,)]
     await out(operate("pools", "park", "tiny"))
     await world.submit("held")
@@ -95,7 +98,9 @@ async def test_operators_park_drain_wake_and_release(world: World, operate: Run)
     elsewhere = await operate("pools", "park", "tiny", "--accelerator", "b")
     assert "on accelerator 'b'" in elsewhere.stderr
     audited = await world.rows("SELECT verb, target, outcome, detail FROM audit WHERE verb = 'move-pool' ORDER BY id")
-    assert [(row.target, row.outcome) for row in audited] == [("tiny", "accepted")] * 5 + [("", "refused")]
+    assert [(row.target, row.outcome) for row in audited] == [("tiny", "accepted")] * 3 + [("other", "accepted")] + [
+        ("tiny", "accepted")
+    ] * 2 + [("", "refused")]
     assert audited[0].detail == {"pool": "tiny", "verb": "park"}
 
 
@@ -117,7 +122,7 @@ async def test_calibration_wakes_each_executor_and_lists_its_moves(world: World,
         said = await out(operate("pools", "calibrate", "--rounds", "1"))
     finally:
         leader.cancel()
-    assert ordered == ["rollout-other", "rollout-tiny", "trainer-tiny"]
+    assert ordered == ["rollout-tiny", "trainer-tiny"], "the other is awake"
     assert said.splitlines()[-1].split() == ["a", "trainer-tiny", "host", "device", "1", "0.250", "s", "0.250", "s"]
     assert await out(operate("pools", "moves")) == "\n".join(said.splitlines()[-2:]) + "\n"
 

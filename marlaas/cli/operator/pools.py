@@ -173,7 +173,7 @@ def _order(data: Path, url: str, pool: str, verb: "PoolVerb", accelerator: str |
 
 
 async def _woken(client: "Client", one: "ExecutorOf") -> None:
-    """Order an executor to wake, and wait for it. Raises: ClientError when it takes too long, or another order comes."""
+    """Order an executor to wake, and wait until it has. Raises: ClientError when it cannot, or takes too long."""
     import asyncio
 
     from marlaas.client import ClientError
@@ -181,13 +181,13 @@ async def _woken(client: "Client", one: "ExecutorOf") -> None:
     began = time.monotonic()
     await client.accelerators.order(one.pool, "wake", accelerator=one.accelerator, service=one.service)
     while time.monotonic() - began < WAKE_S:
-        await asyncio.sleep(POLL_S)
         found = await client.accelerators.executors(one.pool)
         now = next((each for each in found if (each.accelerator, each.executor) == (one.accelerator, one.executor)), None)
         if now is None or now.fault is not None:
             raise ClientError(f"{one.executor} on {one.accelerator} could not wake: {'it is gone' if now is None else now.fault}")
-        if now.state == "awake" and now.held is None:
+        if now.state == "awake":
             return
+        await asyncio.sleep(POLL_S)
     raise ClientError(f"{one.executor} on {one.accelerator} did not wake within {WAKE_S:.0f} s")
 
 

@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import MovePool
 
 _HOLD = text("""
-UPDATE executors SET held = CAST(:held AS text)
+UPDATE executors SET held = CASE WHEN :held = 'wake' AND state = 'awake' THEN NULL ELSE CAST(:held AS text) END
 WHERE pool = :pool AND (CAST(:service AS text) IS NULL OR service = :service)
   AND (CAST(:accelerator AS text) IS NULL OR accelerator = :accelerator)
 RETURNING accelerator, id
@@ -14,7 +14,7 @@ RETURNING accelerator, id
 
 
 async def hold(connection: AsyncConnection, order: MovePool) -> list[str]:
-    """The executors that it concerns, as `<accelerator>/<executor>`, in order."""
+    """The executors that it concerns, as `<accelerator>/<executor>`, in order. One that is awake needs no order to wake."""
     given = {"pool": order.pool, "service": order.service, "accelerator": order.accelerator}
     rows = (await connection.execute(_HOLD, given | {"held": None if order.verb == "release" else order.verb})).all()
     return sorted(f"{row.accelerator}/{row.id}" for row in rows)
