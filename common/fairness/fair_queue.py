@@ -196,10 +196,10 @@ class FairQueue(Generic[T]):
             self._count(tenant, waiting=-1)
             self._settle(claimant, tenant, task)
 
-    def first(self) -> T | None:
-        """The item whose turn it is; None when none may be served now."""
-        found = self._first(_any)
-        return None if found is None else self._tenants[found.tenant].tasks[found.task].items[0]
+    def first(self, fits: Callable[[T], bool] = _any) -> T | None:
+        """The item whose turn it is; None when none may be served now. `fits`: as for `take`."""
+        found = self._first(fits)
+        return None if found is None else next(item for item in self._tenants[found.tenant].tasks[found.task].items if fits(item))
 
     def take(self, fits: Callable[[T], bool] = _any) -> tuple[Claimant, T] | None:
         """The next item, in service until `done`; None when none may be served now. `fits`: items that are passed over where it is false

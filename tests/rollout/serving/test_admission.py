@@ -115,3 +115,19 @@ async def test_clients_that_go_leave_nothing_behind() -> None:
         await all_of_them.goes("c1")
         await all_of_them.comes("d1", "d")
         assert all_of_them.begun[-1] == "d1"
+
+
+async def test_no_tenant_has_the_last_seats() -> None:
+    async with crowd(sequences=16, adapters=1) as all_of_them:
+        for number in range(20):
+            await all_of_them.comes(f"burst{number}", None)
+        assert len(all_of_them.begun) == 14
+        for number in range(3):
+            await all_of_them.comes(f"other{number}", None, tenant="globex")
+        assert all_of_them.begun[14:] == ["other0", "other1"]
+        await all_of_them.ends("burst0")
+        assert all_of_them.begun[16:] == []  # both that are kept are taken
+        await all_of_them.ends("burst1")
+        assert len(all_of_them.begun) == 16
+        await all_of_them.ends("other0")
+        assert all_of_them.begun[16:] == ["other2"]
