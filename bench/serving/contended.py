@@ -1,19 +1,22 @@
 """First tokens of one tenant while something else wants the same engine: alone, and beside each of three neighbours.
 
-    burst      another tenant asks a thousand times at once
+    burst      another tenant asks a thousand times at once, from a process of its own
     rollouts   tasks of twice as many adapters as the engine has places for, whose prompts fill its cache; a loaded version is asked
     reader     of a hundred streams one is not read: the others' times between events
 
-Times are the client's, from the request to the first event with a token.
+Times are the client's, from the request to the first event with a token. Beside a burst, and alone before it, every other request comes
+by a new connection.
 """
 
 import asyncio
 import itertools
 import json
+import multiprocessing
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,13 +24,14 @@ import aiohttp
 
 from bench.harness import report
 from bench.harness.report import ROOT
-from bench.serving.http import TEXT, Answer, ask, events, session
+from bench.serving.http import BODY_TIMEOUT, TEXT, Answer, ask, events, session
 from bench.serving.stacks import POOL, TENANT, Serving, serving_stack, task, trained
 from common.pools import read_pools
 from marlaas.client import Client
 
 OTHER = "globex"
 TOKENS = 16
+BURSTS = 3
 PAUSE_S = 0.1
 """Pause between two requests of the tenant that is measured."""
 STREAM_TOKENS = 200
@@ -38,6 +42,8 @@ FULL_CACHE_GIB = 0.0125
 """6,500 tokens: less than rollouts that fill all seats need."""
 ADAPTERS = read_pools(ROOT / "pools.toml")[POOL].adapters
 """Places of the engine for rollouts."""
+
+Clients = Sequence[aiohttp.ClientSession]
 
 
 def run(*, small: bool) -> dict[str, Any]:
@@ -53,20 +59,22 @@ async def _beside_tenant(serving: Serving, count: int, burst: int, streams: int)
         for tenant in (TENANT, OTHER):
             await client.wait(await client.submit(task(1).model_copy(update={"tenant": tenant})))
         url, body = serving.urls[0], {"model": POOL, "prompt": "What is 6 * 7?", "max_tokens": TOKENS}
-        await _spaced(http, url, body, WARM, OTHER)
-        alone = await _spaced(http, url, body, count, OTHER)
-        beside, answered = await _beside_burst(http, url, body, burst)
+        async with _new_connections() as fresh:
+            both = (http, fresh)
+            await _spaced(both, url, body, WARM, OTHER)
+            alone = await _spaced(both, url, body, count, OTHER)
+            beside, answered = await _beside_burst(both, url, body, burst)
         return {"burst": answered | _compared(alone, beside), "reader": await _beside_reader(http, url, body, streams)}
 
 
 async def _beside_rollouts(serving: Serving, count: int, places: int) -> dict[str, Any]:
     async with Client.connect(serving.nats_url) as client, session() as http:
         url, body = serving.urls[0], {"model": f"{await trained(client, 1)}@1", "prompt": "What is 6 * 7?", "max_tokens": TOKENS}
-        await _spaced(http, url, body, WARM)
-        alone = await _spaced(http, url, body, count)
+        await _spaced((http,), url, body, WARM)
+        alone = await _spaced((http,), url, body, count)
         tasks = [await client.submit(task(1000, seed=10 + number)) for number in range(2 * places)]
         await _until_adapters(client, tasks, places)
-        return {"tasks": len(tasks)} | _compared(alone, await _spaced(http, url, body, count))
+        return {"tasks": len(tasks)} | _compared(alone, await _spaced((http,), url, body, count))
 
 
 async def _until_adapters(client: Client, tasks: list[str], places: int) -> None:
@@ -89,31 +97,49 @@ async def _first(http: aiohttp.ClientSession, url: str, body: dict[str, Any], te
     return first
 
 
-async def _spaced(http: aiohttp.ClientSession, url: str, body: dict[str, Any], count: int, tenant: str = TENANT) -> list[float]:
+async def _spaced(clients: Clients, url: str, body: dict[str, Any], count: int, tenant: str = TENANT) -> list[float]:
+    """The clients take turns."""
     found: list[float] = []
     for number in range(count):
-        found.append(await _first(http, url, {**body, "seed": number}, tenant))
+        found.append(await _first(clients[number % len(clients)], url, {**body, "seed": number}, tenant))
         await asyncio.sleep(PAUSE_S)
     return found
 
 
-async def _while(running: "asyncio.Future[Any]", ask_once: Callable[[int], Awaitable[float]]) -> list[float]:
-    found: list[float] = []
-    while not running.done():
-        found.append(await ask_once(len(found)))
-        await asyncio.sleep(PAUSE_S)
-    return found
+async def _beside_burst(clients: Clients, url: str, body: dict[str, Any], burst: int) -> tuple[list[float], dict[str, Any]]:
+    """Bursts one after another, so that there are about as many times as alone."""
+    found, counts, took_s, loop = list[float](), Counter[str](), list[float](), asyncio.get_running_loop()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:  # its work delays no request of this process
+        await loop.run_in_executor(apart, _import)
+        for _ in range(BURSTS):
+            running = loop.run_in_executor(apart, _burst, url, {**body, "max_tokens": 4 * TOKENS}, burst)
+            began = time.monotonic()
+            while not running.done():
+                found.append(await _first(clients[len(found) % len(clients)], url, {**body, "seed": len(found)}, OTHER))
+                await asyncio.sleep(PAUSE_S)
+            counts.update(await running)
+            took_s.append(round(time.monotonic() - began, 1))
+    answered = {"at_once": burst, "bursts": BURSTS, "took_s": took_s, "complete": counts.pop("complete", 0), "others": dict(counts)}
+    return found, answered | {"requests_beside": len(found)}
 
 
-async def _beside_burst(http: aiohttp.ClientSession, url: str, body: dict[str, Any], burst: int) -> tuple[list[float], dict[str, int]]:
-    """What a tenant may not have at once is refused; the rest waits."""
-    asked = [ask(http, url, TEXT, {**body, "seed": number, "max_tokens": 4 * TOKENS}) for number in range(burst)]
-    running = asyncio.ensure_future(asyncio.gather(*asked))
-    await asyncio.sleep(0)
-    found = await _while(running, lambda number: _first(http, url, {**body, "seed": number}, OTHER))
-    answers: list[Answer] = await running
-    counts = Counter("complete" if one.is_complete else f"{one.status} {one.error or 'cut'}" for one in answers)
-    return found, {"at_once": burst, "complete": counts.pop("complete", 0), "others": dict(counts)}
+def _import() -> None:
+    """Returns once the process has its modules."""
+
+
+def _burst(url: str, body: dict[str, Any], burst: int) -> dict[str, int]:
+    """Runs in a process of its own. Outcomes → answers."""
+    return asyncio.run(_asked_at_once(url, body, burst))
+
+
+async def _asked_at_once(url: str, body: dict[str, Any], burst: int) -> dict[str, int]:
+    async with session() as http:
+        answers: list[Answer] = await asyncio.gather(*(ask(http, url, TEXT, {**body, "seed": number}) for number in range(burst)))
+    return dict(Counter("complete" if one.is_complete else f"{one.status} {one.error or 'cut'}" for one in answers))
+
+
+def _new_connections() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=BODY_TIMEOUT)
 
 
 async def _beside_reader(http: aiohttp.ClientSession, url: str, body: dict[str, Any], streams: int) -> dict[str, Any]:

@@ -4,9 +4,11 @@ A committed source of tokens (`paced.py`) on `replies.<gateway>` stands in for t
 at which a token was due until the client has its event, the wait for the flush included. Processor time is that of the gateway processes,
 over the events that they sent. Messages are all that NATS carried meanwhile, of whatever kind, over the source's flushes. The last
 row is 20 streams with the real engine, whose tokens have no moment at which they are due: there the time between two of a stream is shown.
+Beside them, what this machine charges a process for waking up between two flushes: a fixed work, at once and after pauses of that length.
 """
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ from bench.serving.http import CHAT, ask, session
 from bench.serving.stacks import POOL, TENANT, Serving, serving_stack, trained, with_tenant
 from marlaas.client import Client
 from rollout_svc.chat import Chat
+from rollout_svc.serving.replies import FLUSH_S
 
 RATE = 50
 WARM_S = 2.0
@@ -53,7 +56,23 @@ def run(*, small: bool) -> dict[str, Any]:
         "arms": arms,
         "processor_over_100_streams": {name: round(value / base, 3) for name, value in of_events.items()},
         "engine": engine,
+        "wake_up": _wake_up(100 if small else 1000),
     }
+
+
+def _wake_up(times: int) -> dict[str, dict[str, float]]:
+    """Processor time, in microseconds, of nothing and of a fixed work, one after another and after pauses."""
+    found: dict[str, dict[str, float]] = {}
+    for name, parts in (("nothing", 0), ("work", 100)):
+        found[name] = {}
+        for pause_s in (0.0, FLUSH_S):
+            before = time.process_time()
+            for _ in range(times):
+                if pause_s:
+                    time.sleep(pause_s)
+                json.loads(json.dumps([{"number": number, "text": str(number)} for number in range(parts)]))
+            found[name][f"after_{1000 * pause_s:.0f}_ms"] = round(1e6 * (time.process_time() - before) / times, 1)
+    return found
 
 
 async def _tenant(url: str) -> None:
@@ -65,7 +84,9 @@ async def _tenant(url: str) -> None:
 def _source(url: str, counts: dict[str, int]) -> Generator[None]:
     command = [sys.executable, "-m", "bench.serving.standins.paced", url, str(RATE)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
     try:
+        process.stdout.readline()
         yield
     finally:
         process.terminate()

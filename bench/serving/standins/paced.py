@@ -1,8 +1,8 @@
 """A source of tokens at a rate, in place of sampler and engine: `python -m bench.serving.standins.paced NATS_URL TOKENS_PER_S`.
 
 Each token's text is the moment at which it was due, on the monotonic clock, which all processes of a machine share. Tokens that are
-due are sent every FLUSH_S, one message for each gateway, as the sampler sends them. Its last
-line says how many flushes and messages there were.
+due are sent every FLUSH_S, one message for each gateway, as the sampler sends them. Its first line says that it is ready, its last
+one how many flushes and messages there were.
 """
 
 import asyncio
@@ -117,6 +117,7 @@ async def main(url: str, rate: float) -> None:
         loops = (paced.flush_often(), paced.show_life(), paced.follow_cancellations(), report_replica(bus, lambda: report))
         work = [asyncio.create_task(one) for one in loops]
         work.append(asyncio.create_task(bus.consume(streams.rollout_serves(POOL), paced.handle, Slots(MAX_STREAMS))))
+        print("ready", flush=True)
         stopping = asyncio.create_task(stopped.wait())
         await asyncio.wait([stopping, *work], return_when=asyncio.FIRST_COMPLETED)
         for one in work:
