@@ -1,5 +1,7 @@
 """Run one replica of the gateway: `python -m gateway_svc`. Settings: MARLAAS_GATEWAY_…, see `settings.py`."""
 
+from asyncio import AbstractEventLoop
+
 from common.runtime.service import Running, run_service
 from gateway_svc.settings import GatewaySettings
 
@@ -11,5 +13,12 @@ async def main(running: Running[GatewaySettings]) -> None:
     await serve(running)
 
 
+def new_loop() -> AbstractEventLoop:
+    """uvloop's: asyncio's costs half as much again for each message and event, and twice as much for each connection."""
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
 if __name__ == "__main__":
-    run_service(GatewaySettings, main)
+    run_service(GatewaySettings, main, new_loop=new_loop)

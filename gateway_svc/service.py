@@ -6,6 +6,7 @@ import structlog
 
 from common.bus import TlsFiles
 from common.messages import ReplicaReport
+from common.runtime.garbage import collect_at_rest
 from common.runtime.service import Running, report_replica
 from gateway_svc.access import Access
 from gateway_svc.connections import KeyAccess, Nats, OpenAccess
@@ -23,6 +24,8 @@ from gateway_svc.settings import GatewaySettings
 
 REPORTS_S = 5.0
 """Maximum seconds that the end waits for reports of ended requests to be stored."""
+FEW_CONNECTIONS = 100
+"""Connections below which the process counts as at rest."""
 
 log = structlog.get_logger()
 
@@ -64,6 +67,7 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
                 runners.create_task(serving.run()),
                 runners.create_task(gateway.limiter.run()),
                 runners.create_task(bases.run()),
+                runners.create_task(collect_at_rest(lambda: len(http.server_state.connections) < FEW_CONNECTIONS)),
                 runners.create_task(report_replica(bus, lambda: report)),
             ]
             try:

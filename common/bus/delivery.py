@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -98,11 +99,11 @@ class Slots:
 
 
 def delivery_of(message: Msg) -> Delivery:
-    try:
-        metadata = message.metadata
-        sequence, attempt = metadata.sequence.stream, metadata.num_delivered
-    except NatsError:
-        sequence, attempt = 0, 0
+    sequence = attempt = 0
+    if message.reply:  # live messages have none, and an exception costs as much as the rest
+        with suppress(NatsError):
+            metadata = message.metadata
+            sequence, attempt = metadata.sequence.stream, metadata.num_delivered
     return Delivery(message.subject, message.headers or {}, message.data, sequence, attempt)
 
 

@@ -4,7 +4,7 @@ A client that may publish `ask.<tenant>.*` and subscribe to its inbox can ask; o
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -112,19 +112,46 @@ class Requests:
         They arrive by a callback: nats-py's `next_msg` creates two tasks and a random name for each.
         """
         listening = Listening(self._client)
+        async with self._subscribed(subject, listening.put, listening.end):
+            yield listening
+
+    async def hear(self, subject: str, take: Callable[[Delivery], Awaitable[None]], listens: Callable[[], None]) -> None:
+        """Calls `take` with each live message, until cancelled. For many messages: no other runner wakes up for them.
+
+        `listens` is called once messages come. Raises: Unavailable also when the connection is closed; Forbidden; what `take` raises.
+        """
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def end(error: Exception) -> None:
+            if not ended.done():
+                ended.set_exception(error)
+
+        async def take_one(message: Msg) -> None:
+            try:
+                await take(delivery_of(message))
+            except Exception as error:  # nats-py would report it as its own, and go on
+                end(error)
+
+        async with self._subscribed(subject, take_one, lambda: end(Unavailable("could not listen: nats: connection closed"))):
+            listens()
+            await ended
+
+    @asynccontextmanager
+    async def _subscribed(self, subject: str, call: Callable[[Msg], Awaitable[None]], closed: Callable[[], None]) -> AsyncGenerator[None]:
+        """`closed`: called when the connection is. Raises: Unavailable; Forbidden."""
 
         async def subscribe() -> Subscription:
-            subscription = await self._client.subscribe(subject, cb=listening.put)
+            subscription = await self._client.subscribe(subject, cb=call)
             await self._client.flush(timeout=int(self._connection.timings.answer_timeout_s) or 1)  # the server listens, or has refused
             return subscription
 
         with unavailable_as(f"subscribe to {subject}"):
             subscription = await self._connection.unless_refused(subject, subscribe())
-        self._connection.closed.add(listening.end)
+        self._connection.closed.add(closed)
         try:
-            yield listening
+            yield
         finally:
-            self._connection.closed.remove(listening.end)
+            self._connection.closed.remove(closed)
             with suppress(NatsError, asyncio.TimeoutError):
                 await subscription.unsubscribe()
 

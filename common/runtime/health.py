@@ -1,7 +1,6 @@
 """Health of a process, and its HTTP endpoints /metrics, /healthz and /readyz."""
 
 import asyncio
-import gc
 import json
 import sys
 import threading
@@ -12,19 +11,9 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from common.heartbeats import STALLED_S
+from common.runtime.garbage import collect_rarely
 
 log = structlog.get_logger()
-
-YOUNG_OBJECTS = 10_000
-"""New containers between two collections of the youngest; Python's own 700 accumulate within a few messages."""
-
-
-def collect_rarely() -> None:
-    """Collect garbage less often, and leave out the objects of now: a full collection of all that was imported and built at the
-    start stops the event loop for up to half a second."""
-    gc.set_threshold(YOUNG_OBJECTS)
-    gc.collect()
-    gc.freeze()
 
 
 class Health:

@@ -20,7 +20,8 @@ from common.messages import ReplicaReport
 from common.resilience import crashpoints
 from common.resilience.periodic import run_periodically
 from common.runtime.exposure import objection_to_exposure, warning_about_password
-from common.runtime.health import Health, collect_rarely, serve_http
+from common.runtime.garbage import collect_rarely
+from common.runtime.health import Health, serve_http
 from common.runtime.logs import configure_logs
 from common.runtime.settings import Settings, describe, read_or_exit
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
@@ -38,8 +39,16 @@ class Running(Generic[S]):
     health: Health
 
 
-def run_service(settings_type: type[S], main: Callable[[Running[S]], Awaitable[None]]) -> None:
-    """Run `main` until a signal or `Fatal`. Never returns; the exit status is 0 or 1 (2 for bad settings)."""
+def run_service(
+    settings_type: type[S],
+    main: Callable[[Running[S]], Awaitable[None]],
+    *,
+    new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
+    """Run `main` until a signal or `Fatal`. Never returns; the exit status is 0 or 1 (2 for bad settings).
+
+    `new_loop`: makes the event loop; None: asyncio's.
+    """
     if {"-h", "--help"} & set(sys.argv[1:]):
         sys.stdout.write(
             f"python -m {settings_type.service.lower()}_svc: its settings are environment variables.\n\n{describe(settings_type)}\n"
@@ -54,7 +63,9 @@ def run_service(settings_type: type[S], main: Callable[[Running[S]], Awaitable[N
     if warning := warning_about_password(settings):
         log.warning("nats_password", reason=warning)
     collect_rarely()
-    sys.exit(asyncio.run(_run(settings, main)))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        status = runner.run(_run(settings, main))
+    sys.exit(status)
 
 
 def _refused(settings: Settings, objection: str) -> int:

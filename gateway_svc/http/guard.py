@@ -1,4 +1,4 @@
-"""What holds for every request: its id, the limits of its body, and the gateway's drain."""
+"""What holds for every request: its id, the limits of its body, its sender's pace, and the gateway's drain."""
 
 import asyncio
 import re
@@ -17,6 +17,7 @@ from common.bus import is_loopback
 from gateway_svc.http.errors import as_problem
 from gateway_svc.http.family import Family, Render, problem_json
 from gateway_svc.http.gateway import READING, Gateway
+from gateway_svc.limits.pacing import Pacing, Place
 from gateway_svc.limits.refusals import headers_of
 from gateway_svc.problems import Problem
 
@@ -25,6 +26,8 @@ MIN_RATE = 16 * 1024
 DISCARDED = 8 * 1024 * 1024
 """Bytes that are read of a body that is too large, and DISCARD_S the maximum seconds for it."""
 DISCARD_S = 2.0
+SHORT_BODY = 64 * 1024
+"""Bytes of a body that is complete before its request begins: one that dribbles keeps no other of its sender waiting."""
 HEALTH = ("/healthz", "/readyz")
 _HOST = re.compile(r"^\[?(?P<name>[^\]]*?)\]?(:\d+)?$")
 
@@ -38,26 +41,31 @@ class Guard:
     def __init__(self, app: ASGIApp, gateway: Gateway, families: list[Family]) -> None:
         self._app = app
         self._gateway = gateway
+        self._pacing = Pacing()
         self._renders: Mapping[str, Render] = {path: family.render for family in families for path in family.paths}
         self._limits: Mapping[str, int] = {path: limit for family in families for path, limit in family.body_bytes.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        request_id = secrets.token_hex(12)
+        request_id, headers = secrets.token_hex(12), Headers(scope=scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        body = _Body(receive, Headers(scope=scope), self._limit(scope["path"]), self._gateway.settings.timeout_s)
+        body = _Body(receive, headers, self._limit(scope["path"]), self._gateway.settings.timeout_s)
         sent = _Sent(send, body, scope["state"])
         drain, is_health = self._gateway.drain, scope["path"] in HEALTH
         with structlog.contextvars.bound_contextvars(request=request_id), nullcontext() if is_health else drain.request():
             began = time.monotonic()
             try:
-                self._check(scope, is_health=is_health)
+                self._check(scope, headers, is_health=is_health)
                 body.check_announced()
+                if not is_health:
+                    await body.complete_if_short()
+                    scope["state"]["place"] = sent.place = await self._pacing.begin(self._sender(scope, headers))
                 await self._app(scope, body, sent)
             except Exception as error:
                 await self._fail(error, scope, receive, sent)
             finally:
+                sent.leave()
                 if not is_health:
                     _log(scope, sent.status, time.monotonic() - began)
 
@@ -65,15 +73,20 @@ class Guard:
         """A problem in the shape of the family that the path belongs to."""
         return (_longest(self._renders, path) or problem_json)(problem)
 
+    def _sender(self, scope: Scope, headers: Headers) -> str:
+        """The key, whether it is valid or not; without keys, tenants are named in the query."""
+        if self._gateway.settings.nats_creds is None:
+            return scope["query_string"].decode("latin-1")
+        return headers.get("authorization") or headers.get("cookie", "")
+
     def _limit(self, path: str) -> int:
         return _longest(self._limits, path) or self._gateway.settings.body_bytes
 
-    def _check(self, scope: Scope, *, is_health: bool) -> None:
+    def _check(self, scope: Scope, headers: Headers, *, is_health: bool) -> None:
         """Raises: Problem for a request that no route may get."""
         if self._gateway.drain.began.is_set() and not is_health:
             refusal = {"Retry-After": "1", "Connection": "close"}
             raise Problem(503, "Unavailable", "this replica ends; send the request again", "draining", headers=refusal)
-        headers = Headers(scope=scope)
         host = _HOST.match(headers.get("host", ""))
         if self._gateway.settings.nats_creds is None and (host is None or not is_loopback(host["name"])):
             # Without keys, a page whose name leads to this machine (DNS rebinding) would be an admin.
@@ -111,9 +124,16 @@ class _Sent:
         self._body = body
         self._state = state
         self.status: int | None = None
+        self.place: Place | None = None
+        """Among the sender's requests that are prepared; None: not yet."""
+
+    def leave(self) -> None:
+        if self.place is not None:
+            self.place.leave()
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            self.leave()
             if message["status"] in (401, 413):
                 await self._body.discard()
             self.status = message["status"]
@@ -132,6 +152,8 @@ class _Body:
         self._began = time.monotonic()
         self._size = 0
         self._is_read = False
+        self._held: Message | None = None
+        """A body that is complete, and not taken yet."""
 
     def check_announced(self) -> None:
         """Raises: Problem before anything is read of a body that is too large."""
@@ -139,8 +161,24 @@ class _Body:
         if announced.isdigit() and int(announced) > self._limit:
             raise self._too_large()
 
+    async def complete_if_short(self) -> None:
+        """Wait for a short body, which is then held. Raises: Problem when it comes too slowly."""
+        announced = self._headers.get("content-length", "")
+        is_short = announced.isdigit() and 0 < int(announced) <= SHORT_BODY
+        if not is_short or "expect" in self._headers:  # a client that waits for permission may be refused before
+            return
+        parts = list[bytes]()
+        while self._held is None:
+            message = await self()
+            parts.append(message.get("body", b""))
+            if self._is_read:
+                self._held = {**message, "body": b"".join(parts)} if message["type"] == "http.request" else message
+
     async def __call__(self) -> Message:
         """Raises: Problem when the body is too large, or comes too slowly."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            return held
         if self._is_read:  # what comes now is that the client has gone
             return await self._receive()
         left_s = self._began + self._timeout_s + self._size / MIN_RATE - time.monotonic()

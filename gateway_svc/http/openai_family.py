@@ -100,6 +100,7 @@ class Sampling:
         held: list[ServingEnded] = []
         key, booked_later = caller.key or None, held if is_whole else None
         deltas = sampled(gateway.sampler, choices, target, request=request.state.request_id, key=key, held=booked_later)
+        request.state.place.leave()  # what is left is to wait for samplers
         bounded = gateway.limiter.bounded(deltas, choices, caller, target.tenant, lambda found: note_standings(request, found))
         return cls(request, caller, target, bounded, held)
 

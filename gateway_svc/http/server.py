@@ -15,8 +15,9 @@ from gateway_svc.settings import GatewaySettings
 
 BACKLOG = 2048
 """Connections that wait in the kernel until they are accepted."""
-ACCEPTED_AT_ONCE = 2
-"""Connections accepted between two turns of requests that run: asyncio would accept BACKLOG of them, which takes it some 300 ms."""
+ACCEPTED_AT_ONCE = 4
+"""Connections accepted between two turns of requests that run: asyncio would accept BACKLOG of them, which takes it some 300 ms, and
+uvloop one."""
 VANISHED_MS = 30_000
 """Time without an acknowledgement after which the kernel ends a connection: a client that vanished is not streamed to for ever."""
 ENDING_S = 2
@@ -36,16 +37,17 @@ class GatewayServer(Server):
         self.servers = [
             await asyncio.get_running_loop().create_server(
                 protocol,
-                sock=each,
+                sock=each.dup(),
                 ssl=config.ssl,
-                backlog=ACCEPTED_AT_ONCE,
+                backlog=1,  # each accepts as many in a turn, or one
                 ssl_handshake_timeout=limit_s,
                 ssl_shutdown_timeout=limit_s,
             )
             for each in sockets
+            for _ in range(ACCEPTED_AT_ONCE)
         ]
         for each in sockets:
-            each.listen(config.backlog)  # asyncio has set the kernel's to what it accepts at once
+            each.listen(config.backlog)  # the kernel's was set to the same
         self.started = True
 
     @contextmanager

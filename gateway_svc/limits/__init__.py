@@ -9,6 +9,7 @@ window.py    what is used, in slots of a sliding minute; pure
 account.py   one tenant's or key's part at this gateway: what it took ahead, its replies, its exchanges
 limiter.py   Limiter: the accounts of a request, and its tenant's terms
 terms.py     terms of tenants, asked of the scheduler and kept for a moment
+pacing.py    requests of one sender that this process prepares at once, so that another's need not wait for all of them
 estimate.py  tokens that a request is charged before they are known
 refusals.py  what a client is told: problems and headers
 """

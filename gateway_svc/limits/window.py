@@ -90,7 +90,8 @@ class Use:
 
     def reset_s(self, rate: Rate) -> float:
         """Seconds until nothing is used."""
-        return max((self._ends_s(slot) - self.now_s for slot, count in self.counts[rate].items() if count), default=0.0)
+        newest = max((slot for slot, count in self.counts[rate].items() if count), default=None)
+        return 0.0 if newest is None else self._ends_s(newest) - self.now_s
 
     def wait_s(self, kind: Kind, amount: int, allowed: int) -> float:
         """Seconds until `amount` fits: of replies a guess, as only their ends free them. Infinite for more than a minute allows."""

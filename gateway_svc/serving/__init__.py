@@ -5,6 +5,7 @@ Produces  prompts.serve.<pool>.<shard>.<task>.<request>, cancels.<replica>, serv
 
     client.py    a request as a stream of deltas, which survives the replicas that sample it
     turns.py     which of a tenant's requests are sent, and which wait here
+    room.py      how many requests this process may have, of all tenants and of one
     progress.py  what has come of one request: which replica has it, what is missing; pure
     buffer.py    deltas that the client has not read yet, so many and no more
     given.py     what the client of one request was given

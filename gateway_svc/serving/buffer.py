@@ -14,15 +14,17 @@ DELTA_BYTES = 64
 class Buffer:
     def __init__(self, max_bytes: int = MAX_BUFFERED_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._deltas: deque[ServedDelta] = deque()
+        self._deltas: deque[tuple[ServedDelta, int]] = deque()
+        """With their sizes."""
         self._bytes = 0
         self._woken = asyncio.Event()
         self.is_over = False
         """The client has left too much unread: what there was is dropped."""
 
     def put(self, delta: ServedDelta) -> None:
-        self._deltas.append(delta)
-        self._bytes += size_of(delta)
+        size = size_of(delta)
+        self._deltas.append((delta, size))
+        self._bytes += size
         if self._bytes > self._max_bytes:
             self.is_over = True
             self._deltas.clear()
@@ -31,8 +33,8 @@ class Buffer:
     def take(self) -> ServedDelta | None:
         if not self._deltas:
             return None
-        delta = self._deltas.popleft()
-        self._bytes -= size_of(delta)
+        delta, size = self._deltas.popleft()
+        self._bytes -= size
         return delta
 
     def wake(self) -> None:

@@ -20,15 +20,10 @@ from gateway_svc.serving.buffer import Buffer
 from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress
 from gateway_svc.serving.reports import Reports, report_of
+from gateway_svc.serving.room import MAX_STREAMS, MAX_WAITING_BYTES, Held, Room, TooManyStreams
 from gateway_svc.serving.texts import Texts
 from gateway_svc.serving.turns import Turns
 
-MAX_STREAMS = 1000
-"""Requests at once in one process."""
-MAX_WAITING_BYTES = 32 * 1024 * 1024
-"""Bytes of requests that no replica has taken; those of all gateways share the stream REQUESTS."""
-TENANTS_SHARE = 0.5
-"""Maximum share of these bytes of one tenant: another's requests find room."""
 MAX_ATTEMPTS = 8
 RESUME_S = 5.0
 """Seconds in which another replica must go on with a stream that has begun."""
@@ -38,29 +33,31 @@ GRACE_S = 0.5
 """Seconds that a replica's own report of an overdue request may take."""
 LOOK_S = 0.25
 """Seconds between two looks for what does not come."""
-LISTEN_S = 60.0
 RECONNECT_S = 0.5
 
 log = structlog.get_logger()
-
-
-class TooManyStreams(MarlaasError):
-    """This process has as many requests as it may."""
 
 
 @dataclass
 class _Stream:
     request: ServeRequest
     """Of the current attempt."""
+    room: Held
     progress: Progress = field(default_factory=Progress)
     buffer: Buffer = field(default_factory=Buffer)
     given: Given = field(default_factory=Given)
-    size_bytes: int = 0
-    """Size of its message."""
     unheard: int = 0
     """Latest attempts that no replica was heard of."""
     has_ended: bool = False
     """Its last delta came."""
+
+    def is_lost(self, monotonic_s: float) -> bool:
+        """Whether another attempt is needed."""
+        return self.progress.is_lost or self.progress.is_silent(monotonic_s)
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether it should have begun."""
+        return now_s > self.request.first_token_by_s + GRACE_S and (self.progress.replica is None or not self.progress.ids)
 
 
 class Serving:
@@ -78,8 +75,7 @@ class Serving:
         """`gateway`: this replica's name, under which it also reports itself in the bucket `replicas`: without that its requests end."""
         self._bus = bus
         self.gateway = gateway
-        self._max_streams = max_streams
-        self._max_waiting_bytes = max_waiting_bytes
+        self._room = Room(max_streams, max_waiting_bytes)
         self._monotonic_s = monotonic_s
         self._streams: dict[str, _Stream] = {}
         self._listens = asyncio.Event()
@@ -99,21 +95,19 @@ class Serving:
             runners.create_task(self._look_often())
 
     async def _look_often(self) -> None:
-        """Every stream looks now and then for what does not come."""
+        """Streams for which something does not come in time are woken."""
         while True:
             await asyncio.sleep(LOOK_S)
+            now_s, monotonic_s = self._bus.clock.now_s(), self._monotonic_s()
             for stream in self._streams.values():
-                stream.buffer.wake()
+                if stream.is_lost(monotonic_s) or stream.is_overdue(now_s):
+                    stream.buffer.wake()
 
     async def _listen(self) -> None:
         while True:
             notice_cancellation()
             try:
-                async with self._bus.requests.listening(streams.replies(self.gateway)) as listening:
-                    self._listens.set()
-                    while True:
-                        if (delivery := await listening.next(LISTEN_S)) is not None:
-                            await self._take(delivery)
+                await self._bus.requests.hear(streams.replies(self.gateway), self._take, self._listens.set)
             except Unavailable as error:
                 self._listens.clear()
                 log.warning("replies_unheard", reason=str(error))
@@ -126,13 +120,9 @@ class Serving:
         `prompt_tokens` and `fingerprint`. `report`: gets what the client was given, at its end; default: it is booked.
         Raises: TooManyStreams; Unavailable when NATS does not store it; Reject when it is too large.
         """
-        if len(self._streams) >= self._max_streams:
-            raise TooManyStreams(f"this gateway has {self._max_streams} requests to versions, as many as it may; ask again later")
         if request.request in self._streams:
             raise Reject(f"request {request.request} is running already")
-        size = len(request.encode())
-        self._check_room(request.tenant, size)
-        stream = self._streams[request.request] = _Stream(request, size_bytes=size)
+        stream = self._streams[request.request] = _Stream(request, self._room.enter(request.tenant, len(request.encode())))
         end_turn: Callable[[], None] | None = None
         try:
             await self._listens.wait()
@@ -152,18 +142,11 @@ class Serving:
             if end_turn is not None:
                 end_turn()
             del self._streams[request.request]
+            stream.room.leave()
             if (ended := report_of(stream.request, stream.given)) is not None:
                 (report or self.reports.send)(ended)
             if not stream.has_ended:
                 await asyncio.shield(self._cancel(stream.progress.replica, request.request, stream.progress.attempt))
-
-    def _check_room(self, tenant: str, size: int) -> None:
-        """Raises: TooManyStreams when too many bytes wait, of all tenants or of this one."""
-        waiting = [stream for stream in self._streams.values() if stream.progress.replica is None]
-        of_all = sum(stream.size_bytes for stream in waiting)
-        of_tenant = sum(stream.size_bytes for stream in waiting if stream.request.tenant == tenant)
-        if of_all + size > self._max_waiting_bytes or of_tenant + size > TENANTS_SHARE * self._max_waiting_bytes:
-            raise TooManyStreams("requests of as many bytes as may wait for replicas; ask again later")
 
     async def _turn(self, request: ServeRequest) -> Callable[[], None] | None:
         """Waits until the request may be sent, and gives what ends its turn; None when its time has passed."""
@@ -184,10 +167,9 @@ class Serving:
         """Waits for a delta, or gives the last one where none will come."""
         if stream.buffer.is_over:
             return _failed(stream, "slow_reader", "the client has read too slowly")
-        now_s, progress = self._bus.clock.now_s(), stream.progress
-        if progress.is_lost or progress.is_silent(self._monotonic_s()):
+        if stream.is_lost(self._monotonic_s()):
             return await self._try_again(stream)
-        if now_s > stream.request.first_token_by_s + GRACE_S and (progress.replica is None or not progress.ids):
+        if stream.is_overdue(self._bus.clock.now_s()):
             return await self._not_taken(stream)
         await stream.buffer.wait()
         return None
@@ -208,6 +190,7 @@ class Serving:
         if progress.attempt + 1 >= MAX_ATTEMPTS:
             return _failed(stream, "engine_lost", f"{MAX_ATTEMPTS} attempts were lost")
         progress.begin_next()
+        stream.room.note(waits=True)
         first_token_by_s = now_s + RESUME_S if progress.ids else stream.request.first_token_by_s
         update = {"attempt": progress.attempt, "sampled": progress.ids, "first_token_by_s": first_token_by_s}
         stream.request = stream.request.model_copy(update=update)
@@ -234,6 +217,8 @@ class Serving:
             stream = self._streams.get(alive.request)
             if stream is None or not stream.progress.hear(message.replica, alive.attempt, self._monotonic_s()):
                 unwanted[alive.request] = alive.attempt
+            else:
+                stream.room.note(waits=False)
         for delta in message.deltas:
             if not self._give(message.replica, delta):
                 unwanted[delta.request] = delta.attempt
@@ -246,12 +231,14 @@ class Serving:
         if stream is None:
             return True  # it is told when it shows life the next time
         wanted = stream.progress.take(replica, delta, self._monotonic_s())
+        stream.room.note(waits=stream.progress.replica is None)
         if wanted is not None:
             stream.unheard = 0
             stream.has_ended = bool(wanted.finish or wanted.failure)
             if not stream.buffer.is_over:
                 stream.buffer.put(wanted)
-        stream.buffer.wake()
+        else:
+            stream.buffer.wake()
         return stream.has_ended or not stream.buffer.is_over
 
     async def _cancel(self, replica: str | None, request: str, attempt: int) -> None:

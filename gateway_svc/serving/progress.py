@@ -44,7 +44,7 @@ class Progress:
             return None
         self._next += 1
         self.ids += delta.ids
-        if self._has_begun:
+        if self._has_begun and (delta.prompt_tokens is not None or delta.fingerprint):
             delta = delta.model_copy(update={"prompt_tokens": None, "fingerprint": ""})
         self._has_begun = True
         return delta

@@ -11,9 +11,9 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.errors import Reject
 from common.messages import ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest, ServingEnded
-from gateway_svc.serving.client import TooManyStreams
 from gateway_svc.serving.progress import SILENT_S
 from gateway_svc.serving.reports import Reports
+from gateway_svc.serving.room import TooManyStreams
 from gateway_svc.serving.turns import AT_ONCE
 from tests.conftest import eventually
 from tests.rollout.test_adapter_rules import version

@@ -9,8 +9,9 @@ from common.messages.tenancy.access import Key
 from gateway_svc.openai.errors import RETRY_LATER
 from gateway_svc.openai.sampling.order import Choice, Target, serve_request
 from gateway_svc.problems import Problem
-from gateway_svc.serving.client import Serving, TooManyStreams
+from gateway_svc.serving.client import Serving
 from gateway_svc.serving.offers import Offers
+from gateway_svc.serving.room import TooManyStreams
 
 
 class Replicas:

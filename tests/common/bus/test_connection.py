@@ -12,7 +12,7 @@ import pytest
 from nats.js.kv import KeyValue
 
 from common import streams
-from common.bus import Bus, Outgoing
+from common.bus import Bus, Delivery, Outgoing
 from common.bus.transport.timings import Timings
 from common.errors import Fatal, Unavailable
 from common.messages import ReplicaReport, TaskStatus
@@ -181,3 +181,34 @@ async def test_who_stops_waiting_for_a_subscription_ends_no_connection(bus: Bus)
         await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
         async with bus.requests.listening("events.nobody"):
             pass
+
+
+async def test_live_messages_are_heard_until_one_cannot_be_taken(bus: Bus) -> None:
+    taken, listens = list[int](), asyncio.Event()
+    report = ReplicaReport(replica="r", service="gateway")
+
+    async def take(delivery: Delivery) -> None:
+        taken.append(delivery.sequence)
+        if len(taken) == 3:
+            raise ValueError("the third")
+
+    hearing = asyncio.create_task(bus.requests.hear("replies.x", take, listens.set))
+    await asyncio.wait_for(listens.wait(), 5)
+    for _ in range(3):
+        await bus.requests.tell("replies.x", report)
+    with pytest.raises(ValueError, match="the third"):
+        await asyncio.wait_for(hearing, 5)
+    assert taken == [0, 0, 0]
+
+
+async def test_hearing_ends_with_the_connection(nats_url: str) -> None:
+    listens = asyncio.Event()
+
+    async def take(_: Delivery) -> None: ...
+
+    bus = await Bus.connect(nats_url, "hears")
+    hearing = asyncio.create_task(bus.requests.hear("replies.x", take, listens.set))
+    await asyncio.wait_for(listens.wait(), 5)
+    await bus.close()
+    with pytest.raises(Unavailable, match="closed"):
+        await asyncio.wait_for(hearing, 5)

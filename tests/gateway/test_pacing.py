@@ -1,0 +1,113 @@
+"""A sender's requests are prepared a few at a time, so that another sender's are answered meanwhile."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from gateway_svc.drain import Drain
+from gateway_svc.http.guard import Guard
+from gateway_svc.limits.pacing import AT_ONCE, Pacing
+from gateway_svc.settings import GatewaySettings
+
+
+async def _settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_places_are_handed_over_and_nothing_is_left_behind() -> None:
+    pacing = Pacing(at_once=2, hold_s=60)
+    first, second = await pacing.begin("a"), await pacing.begin("a")
+    third, fourth = (asyncio.create_task(pacing.begin("a")) for _ in range(2))
+    other = await asyncio.wait_for(pacing.begin("b"), 1)  # another sender has places of its own
+    await _settle()
+    assert not third.done()
+    first.leave()
+    first.leave()  # once is enough
+    await _settle()
+    assert third.done()
+    assert not fourth.done()
+    fourth.cancel()
+    await _settle()
+    for place in (second, other, third.result()):
+        place.leave()
+    assert pacing.senders == 0
+
+
+async def test_request_whose_client_goes_as_its_turn_comes_hands_its_place_on() -> None:
+    pacing = Pacing(at_once=1, hold_s=60)
+    first = await pacing.begin("a")
+    gone, last = (asyncio.create_task(pacing.begin("a")) for _ in range(2))
+    await _settle()
+    first.leave()
+    gone.cancel()
+    (await asyncio.wait_for(last, 1)).leave()
+    assert pacing.senders == 0
+
+
+async def test_request_keeps_the_next_one_waiting_for_a_moment_only() -> None:
+    pacing = Pacing(at_once=1, hold_s=0.01)
+    await pacing.begin("a")
+    await asyncio.wait_for(pacing.begin("a"), 5)
+
+
+class Turning:
+    """An application that needs many turns of the loop for an answer; it counts how many requests of each query run at once."""
+
+    def __init__(self) -> None:
+        self.running: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query = scope["query_string"].decode()
+        self.running[query] += 1
+        self.most[query] = max(self.most[query], self.running[query])
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message.get("more_body", False)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.running[query] -= 1
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+
+def _client(app: Turning) -> httpx.AsyncClient:
+    gateway = SimpleNamespace(settings=GatewaySettings(), drain=Drain())
+    return httpx.AsyncClient(transport=httpx.ASGITransport(Guard(app, cast(Any, gateway), [])), base_url="http://127.0.0.1")
+
+
+async def test_burst_of_one_tenant_runs_a_few_requests_at_once_and_another_is_answered_before_it() -> None:
+    app = Turning()
+    async with _client(app) as client:
+        burst = [asyncio.create_task(client.post("/v1/x?tenant=a", content=b"x")) for _ in range(60)]
+        await _settle()
+        assert (await client.post("/v1/x?tenant=b", content=b"whole")).content == b"whole"
+        assert sum(one.done() for one in burst) < 30
+        assert {answer.status_code for answer in await asyncio.gather(*burst)} == {200}
+    assert app.most == {"tenant=a": AT_ONCE, "tenant=b": 1}
+
+
+@pytest.mark.parametrize("head", [{"content-length": "4"}, {}], ids=["announced", "chunked"])
+async def test_bodies_that_dribble_keep_no_other_request_of_their_sender_waiting(head: dict[str, str]) -> None:
+    app, rest = Turning(), asyncio.Event()
+
+    async def dribbled() -> AsyncGenerator[bytes]:
+        yield b"ab"
+        await rest.wait()
+        yield b"cd"
+
+    async with _client(app) as client:
+        slow = [asyncio.create_task(client.post("/v1/x?tenant=a", content=dribbled(), headers=head)) for _ in range(3 * AT_ONCE)]
+        await _settle()
+        assert (await asyncio.wait_for(client.get("/v1/x?tenant=a"), 5)).status_code == 200
+        assert app.most["tenant=a"] == 1 or not head  # a short body is complete before its request begins
+        rest.set()
+        assert [answer.content for answer in await asyncio.gather(*slow)] == [b"abcd"] * len(slow)
