@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from common.messages import ReplicaReport
-from scheduler_svc.decisions.endings.task_warnings import NO_PROGRESS_S, Stall, TaskWarning, no_progress
+from scheduler_svc.decisions.endings.task_warnings import NO_PROGRESS_S, Stall, TaskWarning, no_progress, parked
 from scheduler_svc.lifecycle.task_events import emit_warnings, publish_status
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.training import tasks
@@ -29,8 +29,11 @@ async def warn_about_stalls(
                 if stall is not None and running_s < limit_s:
                     continue
                 standing = {TaskWarning(name): sentence for name, sentence in task.warnings.items()}
-                standing.pop(TaskWarning.NO_PROGRESS, None)
-                if stall is not None:
+                for name in (TaskWarning.NO_PROGRESS, TaskWarning.PARKED):
+                    standing.pop(name, None)
+                if stall is not None and stall.parked_s is not None:
+                    standing[TaskWarning.PARKED] = parked(stall.pool, stall.parked_s)
+                elif stall is not None:
                     standing[TaskWarning.NO_PROGRESS] = no_progress(stall, _alive(reports, stall))
                 warned = await emit_warnings(tx, task, standing)
                 if warned is not task:

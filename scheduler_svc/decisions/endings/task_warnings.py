@@ -31,6 +31,7 @@ class TaskWarning(StrEnum):
     MISMATCH_GROWING = "mismatch_growing"
     UPDATES_SKIPPED = "updates_skipped"
     NO_PROGRESS = "no_progress"
+    PARKED = "parked"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Stall:
     open_groups: int
     is_training: bool
     is_evaluating: bool
+    parked_s: float | None = None
+    """Seconds without progress on the wall, where its pool is parked and its own time is not what is over; None otherwise."""
 
 
 def warnings_of_steps(first: Sequence[StepMetrics], latest: Sequence[StepMetrics]) -> dict[TaskWarning, str]:
@@ -105,6 +108,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def no_progress(stall: Stall, alive: Mapping[str, int]) -> str:
     """The sentence of that warning; `alive`: replicas by service, of the task's pool, or of its environment."""
     return f"no attempt was scored and no step taken for {stall.seconds / 60:.0f} min; waits for {_waits_for(stall, alive)}"
+
+
+def parked(pool: str, parked_s: float) -> str:
+    """The sentence of that warning."""
+    return (
+        f"no attempt was scored and no step taken for {parked_s / 60:.0f} min; pool '{pool}' waits for its accelerator. "
+        "`marlaas why` says for how long, `marlaas pools` who computes"
+    )
 
 
 def _waits_for(stall: Stall, alive: Mapping[str, int]) -> str:

@@ -107,7 +107,10 @@ async def test_stalled_task_is_warned_about_once_until_it_progresses(bus: Bus, d
         assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0), "it is too recent"
         assert not await warn_about_stalls(world.database, [trainer], running_s=0.0, limit_s=0.001), "the stack has just started"
         await world.execute("INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', 0, now() - interval '1 hour')")
-        assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001), "its pool is parked"
+        assert await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001)
+        (row,) = await world.rows("SELECT warnings FROM tasks")
+        assert [*row.warnings] == ["parked"] and "waits for its accelerator" in row.warnings["parked"], "the other goes by its pool's clock"
+        assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001)
         await world.execute("UPDATE pool_clocks SET parked_since = NULL")
         assert await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001)
         assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001), "it is warned about already"
@@ -116,4 +119,5 @@ async def test_stalled_task_is_warned_about_once_until_it_progresses(bus: Bus, d
 
         assert await warn_about_stalls(world.database, [trainer], running_s=3600.0)
         assert [row.warnings for row in await world.rows("SELECT warnings FROM tasks")] == [{}]
-        await eventually_equals(lambda: warnings(world, "a"), [("no_progress", False), ("no_progress", True)])
+        said = [("parked", False), ("no_progress", False), ("parked", True), ("no_progress", True)]
+        await eventually_equals(lambda: warnings(world, "a"), said)

@@ -100,22 +100,20 @@ _BATCHED_MS = select(steps.c.parked_ms).where(steps.c.task == tasks.c.id, in_sta
 _PARKED_MS = parked_ms(NOW_S) - func.coalesce(
     func.least(_OLDEST_MS.scalar_subquery(), _BATCHED_MS.scalar_subquery()), pool_clocks.c.parked_ms, literal_column("0")
 )
-_SECONDS = (
-    func.extract("epoch", func.now() - func.greatest(tasks.c.updated_at, _SCORED, _REFILLED, _EVALUATED))
-    - func.greatest(_PARKED_MS, literal_column("0")) / literal_column("1000.0")
-).cast(Double)
+_WALL_S = func.extract("epoch", func.now() - func.greatest(tasks.c.updated_at, _SCORED, _REFILLED, _EVALUATED)).cast(Double)
+_SECONDS = (_WALL_S - func.greatest(_PARKED_MS, literal_column("0")) / literal_column("1000.0")).cast(Double)
 
 
 async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Collection[str] | None = None) -> dict[str, Stall | None]:
-    """Tasks without progress for `limit_s` of their pool's time, and, as None, those that progress but still have the warning.
-
-    `only`: among these.
+    """Tasks without progress for `limit_s` of their pool's time, or on the wall while it is parked; and, as None, those that progress but
+    still have a warning about it. `only`: among these.
     """
     is_waiting = and_(
         tasks.c.state.in_([TaskState.SUBMITTED, TaskState.RUNNING]),
         tasks.c.updated_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, limit_s),
     )
-    is_warned = and_(tasks.c.state.in_(LIVE), tasks.c.warnings[TaskWarning.NO_PROGRESS].astext.is_not(None))
+    warned = [tasks.c.warnings[name].astext.is_not(None) for name in (TaskWarning.NO_PROGRESS, TaskWarning.PARKED)]
+    is_warned = and_(tasks.c.state.in_(LIVE), or_(*warned))
     statement = (
         select(
             tasks.c.id,
@@ -124,6 +122,8 @@ async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Colle
             tasks.c.family,
             tasks.c.spec["environment"]["name"].astext.label("environment"),
             _SECONDS.label("seconds"),
+            _WALL_S.label("wall_s"),
+            pool_clocks.c.parked_since.is_not(None).label("is_parked"),
             select(func.count())
             .where(groups.c.task == tasks.c.id, in_state(groups.c.state, GroupState.OPEN))
             .scalar_subquery()
@@ -144,7 +144,8 @@ async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Colle
         statement = statement.where(tasks.c.id.in_(only))
     found: dict[str, Stall | None] = {}
     for row in (await connection.execute(statement)).all():
-        goes_on = row.seconds < limit_s or row.state == TaskState.PAUSED
+        is_held_up = row.is_parked and row.seconds < limit_s <= row.wall_s
+        goes_on = (row.seconds < limit_s and not is_held_up) or row.state == TaskState.PAUSED
         found[row.id] = None if goes_on else Stall(
             seconds=row.seconds,
             is_accepted=row.state != TaskState.SUBMITTED,
@@ -154,5 +155,6 @@ async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Colle
             open_groups=row.open_groups,
             is_training=row.is_training,
             is_evaluating=row.is_evaluating,
+            parked_s=row.wall_s if is_held_up else None,
         )  # fmt: skip
     return found
