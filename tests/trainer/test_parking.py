@@ -16,7 +16,7 @@ from common.accelerators.executable import Executable, Load, Served, WrongState
 from common.accelerators.words import Function, Tier
 from common.bus import Bus, Slots
 from common.errors import HandedBack
-from common.messages import WeightUpdated
+from common.messages import TrainBatch, WeightUpdated
 from common.pools import Pool
 from tests.conftest import at_work, eventually, eventually_equals
 from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, update_in
@@ -136,12 +136,17 @@ async def test_step_in_progress_ends_and_queued_ones_are_handed_back(bus: Bus, o
             begun.set()
             goes_on.wait(60)
 
+    batches = dict[str, TrainBatch]()
+    for task, spec in specs.items():
+        first = update_in(await call(parked.trainer, batch_of(task, 0, await store(bus, task, groups_of(task, 0), 0), None, spec)))
+        batches[task] = batch_of(task, 1, await store(bus, task, groups_of(task, 1), 1), first.checkpoint, spec)
+    assert parked.executor.taken().pieces == 3
     async with parked.serving():
         learner._thread.submit(busy)
-        for task, spec in specs.items():
-            await send(bus, batch_of(task, 0, await store(bus, task, groups_of(task, 0), 0), None, spec))
-        await eventually(lambda: learner.waiting == 3 and begun.is_set(), 60)
-        assert parked.executor.load == Load(Function.TRAIN, 1, None)
+        for batch in batches.values():
+            await send(bus, batch)
+        await eventually(lambda: len(learner._queue) == 3 and begun.is_set(), 60)
+        assert (parked.executor.load.running, parked.executor.load.begun) == (Function.TRAIN, 1)
         parking = asyncio.ensure_future(parked.executor.park(Tier.HOST, 0.0))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(parking), 0.2)
@@ -151,17 +156,16 @@ async def test_step_in_progress_ends_and_queued_ones_are_handed_back(bus: Bus, o
         assert (parked.executor.tier, parked.executor.load) == (Tier.HOST, Load())
         assert parked.executor.taken().pieces == 1
         await eventually(lambda: parked.trainer.gate.waiting == 3)
-        assert learner.waiting == parked.trainer.gate.behind == len(parked.residents) == 0
+        assert learner.waiting == parked.trainer.gate.behind == 0
         assert await bus.streams.backlog(streams.WEIGHTS) == 0
         await parked.executor.wake()
-        updates = {task: await announced(bus, task, 1) for task in specs}
+        updates = {task: await announced(bus, task, 2) for task in specs}
         await eventually_equals(lambda: bus.streams.backlog(streams.BATCHES), 0)
     assert await bus.streams.backlog(streams.FAILED) == 0
     alone = Trainer(bus, Learner(learner.policy, learner._thread, budget_tokens=1024), Residents(8), "tiny")
     await bus.streams.purge(streams.WEIGHTS, "weight-updated.>")
-    for task, spec in specs.items():
-        again = update_in(await call(alone, batch_of(task, 0, await store(bus, task, groups_of(task, 0), 0), None, spec)))
-        assert updates[task].adapter.blob.sha256 == again.adapter.blob.sha256
+    for task, batch in batches.items():
+        assert updates[task].adapter.blob.sha256 == update_in(await call(alone, batch)).adapter.blob.sha256
 
 
 @pytest.mark.parametrize("tier", [Tier.DISK, Tier.NONE])
