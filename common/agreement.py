@@ -21,7 +21,10 @@ from common.messages import (
     DeleteTenant,
     EnvironmentChecked,
     Event,
+    ExecutorReport,
     GroupContext,
+    LeaseDone,
+    LeaseOrder,
     OpenGroup,
     PackageChecked,
     PreviewTask,
@@ -68,6 +71,9 @@ SUBJECTS = tuple(
         "events.<tenant>.<task>",
         "failed.<stage>.<task>",
         "served.<task>.<request>",
+        "leases.order.<accelerator>.<executor>",
+        "leases.done.<accelerator>.<executor>",
+        "leases.now.<accelerator>.<executor>",
     )
 )
 """As in `common/streams/`."""
@@ -92,6 +98,7 @@ SAYS: Mapping[type[BaseModel], tuple[str, ...]] = {
     Event: ("tenant", "task"),
     DeadLetter: ("stage",),
     ServingEnded: ("task", "request"),
+    **dict.fromkeys((LeaseOrder, LeaseDone, ExecutorReport), ("accelerator", "executor")),
 }
 """Kind of message → parts of its subject that it repeats. Answers to asks, and values of buckets, repeat none."""
 ABOUT_A_GROUP = (OpenGroup, SampleTurns, TurnsSampled, TrajectoriesScored)
@@ -106,6 +113,7 @@ READ_BY: Mapping[str, Mapping[str, int]] = {
     "turn": {"trajectories.turn": 3},
     "train": {"trajectories.batch": 3},
     "book": {"served": -1},
+    "leases": {"leases.done": -1},
     "settle": {"trajectories.checked": 2, "trajectories.scored": 2, "weight-updated": 2, "failed": 2},
 }
 """Stage → beginnings of the subjects that its consumers read, each with the place of the task; -1 where there is none."""

@@ -13,10 +13,12 @@ from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.bus import Bus, batch_interval_s
 from common.errors import MarlaasError, Retry
-from common.pools import Pools
+from common.pools import Accelerators, Pools
 from common.resilience.cancellation import notice_cancellation
 from common.resilience.periodic import run_periodically
 from scheduler_svc import metrics
+from scheduler_svc.accelerators.deployed import Deployed
+from scheduler_svc.accelerators.leader import Leader
 from scheduler_svc.ask.asks import Asks
 from scheduler_svc.ask.question import Sources
 from scheduler_svc.decisions.sharing.oversubscription import OversubscriptionController, PoolLoad
@@ -27,6 +29,7 @@ from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.intake.job_intake import JobIntake
 from scheduler_svc.handlers.results.dead_letters import handle_dead_letters
 from scheduler_svc.handlers.results.environment_checks import handle_environment_checks
+from scheduler_svc.handlers.results.lease_answers import handle_lease_answers
 from scheduler_svc.handlers.results.scores import handle_scores, void_overdue
 from scheduler_svc.handlers.results.served import handle_served
 from scheduler_svc.handlers.results.weight_updates import handle_weight_updates
@@ -81,9 +84,12 @@ CONSUMERS = {
     streams.SCHEDULER_SCORED: (handle_scores, SETTLEMENT_BATCH_SIZE, SPACING_S),
     streams.SCHEDULER_WEIGHTS: (handle_weight_updates, SETTLEMENT_BATCH_SIZE, 0.0),
     streams.SCHEDULER_SERVED: (handle_served, SETTLEMENT_BATCH_SIZE, SPACING_S),
+    streams.SCHEDULER_LEASES: (handle_lease_answers, SETTLEMENT_BATCH_SIZE, 0.0),
     streams.SCHEDULER_FAILED: (handle_dead_letters, SETTLEMENT_BATCH_SIZE, 0.0),
 }
-"""Consumer → its handler, the maximum messages of a batch, and the pause between batches in seconds."""
+"""Consumer → its handler, the maximum messages of a batch, and the pause between batches in seconds.
+
+Leases are read only where an accelerator is shared."""
 
 log = structlog.get_logger()
 
@@ -91,7 +97,9 @@ log = structlog.get_logger()
 class Scheduler:
     """One scheduler replica. Durable state is in PostgreSQL; only live replicas and load are kept in memory."""
 
-    def __init__(self, settings: SchedulerSettings, bus: Bus, database: Database, pools: Pools) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, bus: Bus, database: Database, pools: Pools, accelerators: Accelerators | None = None
+    ) -> None:
         self._settings = settings
         self._policy = settings.policy
         self._bus = bus
@@ -112,6 +120,8 @@ class Scheduler:
         self._tenant_deletion = TenantDeletion(database, bus, self._collector, self._relay.wake)
         self._asks = Asks(bus, sources)
         self._stability = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
+        deployed = Deployed.of(accelerators or {}, pools)
+        self._leader = Leader(bus, database, deployed, self._relay.wake) if deployed.places else None
         self._context = context = HandlerContext(
             bus,
             database,
@@ -123,6 +133,8 @@ class Scheduler:
             self._admission_wanted.set,
             self._tenant_deletion.wake,
             settings.webhooks,
+            deployed,
+            self._leader.wake if self._leader is not None else lambda: None,
         )
         self._webhooks = WebhookSender(database, Post(context.webhooks.policy), context.webhooks.sealing_key)
         self._intake = JobIntake(bus, context)
@@ -147,7 +159,11 @@ class Scheduler:
             runners.create_task(run_periodically(self._remove_old_keys, OLD_KEYS_EVERY_S, postpone, at_once=True))
             runners.create_task(run_periodically(self._find_stalls, STALLS_EVERY_S, postpone))
             runners.create_task(run_periodically(self._record_stored, STORED_EVERY_S, postpone, at_once=True))
+            if self._leader is not None:
+                runners.create_task(self._leader.run())
             for consumer, (handler, most, spacing_s) in CONSUMERS.items():
+                if consumer is streams.SCHEDULER_LEASES and self._leader is None:
+                    continue
                 handle = partial(handler, self._context)
                 runners.create_task(self._bus.consume_batches(consumer, handle, max_batch=most, spacing_s=spacing_s))
 

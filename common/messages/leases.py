@@ -1,9 +1,14 @@
 """Slices of shared accelerators: orders, what became of them, reports of executors, and the clocks of pools."""
 
+from typing import Annotated
+
 from pydantic import Field
 
 from common.accelerators import ExecutorState, Function, Tier
 from common.messages.base import Message, Sentence
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class LeaseOrder(Message, kind="lease-order.1"):
@@ -30,29 +35,31 @@ class LeaseDone(Message, kind="lease-done.1"):
     executor: str
     pool: str
     replica: str
-    epoch: int
+    epoch: Count
     state: ExecutorState
     """`awake`, `parked`, `cold` (a new process, which holds nothing) or `faulty`."""
     from_tier: Tier
     tier: Tier
     """Where its state is now."""
-    move_s: float | None = None
+    move_s: Seconds | None = None
     """Seconds of the move between the tiers, waits for other executors not counted; None where nothing was moved."""
-    at_s: float
+    at_s: Seconds
     """NATS's time at which it was done."""
-    device_bytes: int = 0
+    device_bytes: Count = 0
     """Bytes that it needs on the device while awake."""
-    host_bytes: int = 0
+    host_bytes: Count = 0
     """Bytes that it needs in the tier `host`."""
     freed_bytes: int | None = None
     """Private memory of its processes before the move less that after it; None where it is not known."""
-    served: dict[str, int] = {}
+    served: dict[str, Count] = {}
     """Of a park: sampled tokens, or milliseconds of steps, by task, since it woke."""
-    busy_ms: int = 0
+    busy_ms: Count = 0
     """Of a park: milliseconds in which an operation was in progress."""
-    pieces: int = 0
+    pieces: Count = 0
     """Of a park: operations that ended."""
     failure: Sentence | None = None
+    lacks_memory: bool | None = None
+    """Of `faulty`: whether the device or the host had no memory for it; None where its sender does not tell."""
 
 
 class ExecutorReport(Message, kind="executor-report.1"):
@@ -62,25 +69,25 @@ class ExecutorReport(Message, kind="executor-report.1"):
     executor: str
     pool: str
     replica: str
-    epoch: int
+    epoch: Count
     """Of the newest order that it has read; 0 before the first."""
     state: ExecutorState
     tier: Tier
-    device_bytes: int
-    host_bytes: int
+    device_bytes: Count
+    host_bytes: Count
     running: Function | None = None
-    begun: int = 0
+    begun: Count = 0
     """Operations begun and not ended, frozen ones included."""
-    left_s: float | None = None
-    ready: int = 0
+    left_s: Seconds | None = None
+    ready: Count = 0
     """Messages in its queues that nobody has begun."""
-    ready_since_s: float | None = None
+    ready_since_s: Seconds | None = None
     """NATS's time since which there is ready work or frozen operations; None without."""
-    piece_s: float | None = None
+    piece_s: Seconds | None = None
     """Measured seconds of the accelerator that one operation takes; None before the first."""
-    pieces: int = 0
+    pieces: Count = 0
     """Operations that ended since it woke."""
-    at_s: float
+    at_s: Seconds
     """NATS's time of the report."""
 
 

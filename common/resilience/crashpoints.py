@@ -17,6 +17,10 @@ Each lies between two effects that are not one transaction, where at-least-once 
     before_passwords   the containers' passwords are chosen, and PostgreSQL's volume and the scheduler's have none of them
     before_keys        all volumes have their passwords, and there are no keys
     before_secrets     there are keys, and no service has its own
+    before_slice       the scheduler has decided whose slice is next, and written nothing
+    after_slice        slice and orders are committed, and not sent
+    before_slice_end   a slice is over without a next one, and nothing is written
+    after_slice_end    that is committed, and nothing sent
 
 MARLAAS_CRASH_POINT=<name>:<n> arms one of them: the process dies when it gets there for the n-th time.
 """
@@ -32,9 +36,11 @@ DELETING = ("before_account_removed", "before_seed_removed")
 PACKAGES = ("wheel_stored", "wheel_deleted")
 PREPARING = ("before_passwords", "before_keys", "before_secrets")
 """Points in the container that makes keys and passwords."""
+SLICES = ("before_slice", "after_slice", "before_slice_end", "after_slice_end")
+"""Points in decisions about shared accelerators."""
 NAMES = (
     *("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs", "tenant_deletion"),
-    *(*PACKAGES, *OPERATORS, *DELETING, *PREPARING),
+    *(*PACKAGES, *OPERATORS, *DELETING, *PREPARING, *SLICES),
 )
 SETTING = rf"^$|^({'|'.join(NAMES)}):[1-9][0-9]*$"
 """Pattern of MARLAAS_CRASH_POINT; empty arms none."""

@@ -8,6 +8,7 @@ from common import streams
 from common.bus import Bus, Delivery
 from common.pools import Pools
 from common.resilience import crashpoints
+from scheduler_svc.accelerators.deployed import NOTHING_SHARED, Deployed
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
@@ -29,6 +30,9 @@ class HandlerContext:
     wake_admission: Callable[[], None]
     wake_tenant_deletion: Callable[[], None]
     webhooks: WebhookRules = NO_WEBHOOK_RULES
+    deployed: Deployed = NOTHING_SHARED
+    """Shared accelerators."""
+    wake_slices: Callable[[], None] = lambda: None
 
     @asynccontextmanager
     async def transaction(self, *, patience_s: float | None = None) -> AsyncGenerator[Transaction]:

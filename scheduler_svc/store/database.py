@@ -21,6 +21,8 @@ RELAY_LOCK = 7_301
 """Advisory lock of the replica that relays the outbox, so that its order is kept."""
 ADMISSION_LOCK = 7_302
 """Advisory lock of admission, so that capacity is counted once."""
+SLICES_LOCK = 7_303
+"""Advisory lock of the replica that decides about shared accelerators."""
 
 CONNECT = Backoff(first_s=0.4, max_s=30.0)
 PATIENCE_S = 20.0

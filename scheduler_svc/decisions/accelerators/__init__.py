@@ -12,7 +12,7 @@ placement.py     which accelerator a job's pool is placed on, and when it moves
 slice_shares.py  whole milliseconds of a slice by task
 advice.py        what sharing would save and slow down, by a trace
 
-No service asks these yet: today each pool owns its processes. `bench/plex` simulates accelerators with them.
+`scheduler_svc/accelerators` asks them where the pools file has shared accelerators; `bench/plex` simulates accelerators with them.
 
 An *executor* is a service process that computes: a pool's sampler or trainer. Its *slice* is its uninterrupted time on the
 accelerator, from the order of the switch to it until the order of the next. A *switch* parks what has to leave the device and wakes the

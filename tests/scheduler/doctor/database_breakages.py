@@ -1,5 +1,7 @@
 """Violations of each rule about PostgreSQL alone: statements that a test undoes, in the finished world."""
 
+from tests.scheduler.doctor import slice_breakages
+
 STATES = ("finished", "cancelled", "failed", "rejected")
 """States of tasks that have ended."""
 GROUP = "INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at, void_reason, step) VALUES"
@@ -233,6 +235,7 @@ VIOLATIONS: dict[str, list[str]] = {
         """INSERT INTO outbox (subject, message_id, headers, body, created_at)
             VALUES ('events.acme.a', 'x', '{}', '', now() - interval '1 hour')""",
     ],
+    **slice_breakages.VIOLATIONS,
 }
 """Rule → statements, each of which violates it."""
 
@@ -300,5 +303,6 @@ COMPLIANT: dict[str, list[str]] = {
             WHERE g.task = 'a' AND g.step = 0 AND j.task = g.task AND j."group" = g.number)
         UPDATE steps SET reward = -5 WHERE task = 'a' AND version = 0""",
     ],
+    **slice_breakages.COMPLIANT,
 }
 """Rule → statements that keep it, and are close to violations."""

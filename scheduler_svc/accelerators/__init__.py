@@ -1,0 +1,15 @@
+"""Shared accelerators: whose slice is next, what became of it, and who pays. Only with accelerators in the pools file.
+
+leader.py    the one replica that decides, at each change of an executor and when a decision ends
+demands.py   executors and their work, as the decisions want them
+reports.py   the newest report of each executor
+gaps.py      times between work of a pool, as observed
+orders.py    the transactions of a decision: a slice with its orders, or its end
+answers.py   what an executor's answer changes
+booking.py   who pays for a slice that has ended
+clocks.py    clocks of pools, also in the bucket `pools`
+deployed.py  accelerators and executors of the pools file
+
+PostgreSQL has all that lasts; a leader that begins knows it from there, and the rest from the next report of each executor. Orders go
+through the outbox. Every transaction locks the accelerator's row first, so that a slice ends once, and no two are open.
+"""

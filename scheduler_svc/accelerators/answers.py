@@ -1,0 +1,118 @@
+"""What an executor's answer to an order changes: its row, the slice that it is about, measured moves, its pool's clock."""
+
+import structlog
+
+from common.accelerators import ExecutorState, Tier
+from common.errors import Reject, Retry
+from common.messages import LeaseDone
+from common.pools import Place
+from scheduler_svc.accelerators import clocks
+from scheduler_svc.accelerators.booking import Use, book_ended
+from scheduler_svc.accelerators.deployed import Deployed
+from scheduler_svc.accelerators.orders import ParkOrder, end_open, order_park
+from scheduler_svc.store.queries.accelerators import executors, moves, slices
+from scheduler_svc.store.queries.accelerators.executors import Fault
+from scheduler_svc.store.states import SliceEnd
+from scheduler_svc.store.transaction import Transaction
+
+BACK_OFF_S = 30.0
+"""Pause after the first failed attempt to wake; each further one doubles it."""
+MAX_BACK_OFF_S = 3600.0
+MAX_AHEAD_S = 60.0
+"""Maximum seconds by which an executor's clock may be ahead of NATS's."""
+MAX_UNKNOWN_EPOCHS = 1_000_000
+"""Maximum orders that this PostgreSQL may know nothing of, after it was restored."""
+
+log = structlog.get_logger()
+
+
+async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone, now_s: float) -> None:
+    """Raises: Reject when no such executor is deployed, or the answer is to an order that was never given; Retry before the leader's start.
+
+    An answer that is older than another of the same executor changes nothing.
+    """
+    place, now_ms = _place(deployed, done, now_s), round(1000 * now_s)
+    epoch = await executors.locked_epoch(tx.connection, done.accelerator)
+    if epoch is None:
+        raise Retry(f"accelerator {done.accelerator} is not recorded yet")
+    if done.epoch > epoch:
+        if done.state is ExecutorState.AWAKE or done.epoch > epoch + MAX_UNKNOWN_EPOCHS:
+            raise Reject(f"{done.executor} answers an order with epoch {done.epoch}; the newest of {done.accelerator} has {epoch}")
+        await executors.raise_epoch(tx.connection, done.accelerator, done.epoch)
+    if not await executors.record_answer(tx.connection, done):
+        log.info("answer_outdated", executor=done.executor, epoch=done.epoch, state=str(done.state))
+        return
+    if done.move_s is not None:
+        await moves.add(tx.connection, done, done.move_s)
+    at_ms = min(now_ms, round(1000 * done.at_s))
+    if done.state is ExecutorState.AWAKE:
+        await _woke(tx, place, done, at_ms, max(epoch, done.epoch))
+        return
+    use = Use(done.served, done.busy_ms) if done.state is ExecutorState.PARKED else Use()
+    await _end_own(tx, place, done, ENDS[done.state], now_ms)
+    if done.state is ExecutorState.PARKED:
+        await slices.parked(tx.connection, done.accelerator, done.executor, done.epoch, done.tier, at_ms)
+    elif done.state is ExecutorState.FAULTY:
+        await _failed(tx, done, now_ms)
+    await book_ended(tx, done.accelerator, done.executor, place.pool, until=done.epoch, use=use)
+
+
+ENDS = {ExecutorState.PARKED: SliceEnd.FENCED, ExecutorState.COLD: SliceEnd.DIED, ExecutorState.FAULTY: SliceEnd.FAULTY}
+"""State of an executor whose slice is open → how that has ended."""
+
+
+def _place(deployed: Deployed, done: LeaseDone, now_s: float) -> Place:
+    place = deployed.places.get((done.accelerator, done.executor))
+    if place is None or place.pool != done.pool:
+        raise Reject(f"no executor {done.executor} of pool {done.pool} is on accelerator {done.accelerator}")
+    if done.state in (ExecutorState.WAKING, ExecutorState.PARKING):
+        raise Reject(f"{done.executor} answers that it is {done.state}, which ends no order")
+    if done.at_s > now_s + MAX_AHEAD_S:
+        raise Reject(f"{done.executor} answers {done.at_s - now_s:.0f} s after now; its clock is wrong")
+    return place
+
+
+async def _woke(tx: Transaction, place: Place, done: LeaseDone, at_ms: int, epoch: int) -> None:
+    if await slices.begin(tx.connection, done.accelerator, done.epoch, done.executor, at_ms):
+        await executors.forget_faults(tx.connection, done.accelerator, done.executor)
+        await clocks.start(tx, done.executor, place.pool, at_ms)
+        return
+    log.warning("woke_without_slice", executor=done.executor, epoch=done.epoch)
+    await order_park(tx, done.accelerator, ParkOrder(done.executor, Tier.DEVICE), above=epoch)
+
+
+async def _end_own(tx: Transaction, place: Place, done: LeaseDone, how: SliceEnd, now_ms: int) -> None:
+    """End the open slice, where it is the executor's and not younger than the answer: it computes no more."""
+    present = await slices.open_slice(tx.connection, done.accelerator)
+    if present is not None and present.executor == place.executor and present.epoch <= done.epoch:
+        log.warning("slice_lost", executor=done.executor, epoch=present.epoch, ended=str(how), failure=done.failure)
+        await end_open(tx, done.accelerator, present, how, now_ms, asked=False)
+
+
+async def _failed(tx: Transaction, done: LeaseDone, now_ms: int) -> None:
+    fault = next_attempt(done, await executors.failures(tx.connection, done.accelerator, done.executor), now_ms)
+    log.error("executor_faulty", executor=done.executor, reason=fault.reason, retry_in_s=(fault.retry_ms - now_ms) / 1000)
+    await executors.record_fault(tx.connection, done.accelerator, done.executor, fault)
+
+
+def next_attempt(done: LeaseDone, past: int, now_ms: int) -> Fault:
+    """When an executor may wake next, after `past` other failures since it last woke.
+
+    Without memory the first retry is at once, and all others are parked a tier deeper for it.
+    """
+    reason, is_memory = done.failure or "it could not wake, and did not say why", lacks_memory(done)
+    if is_memory and not past:
+        return Fault(reason, now_ms, needs_room=True)
+    return Fault(reason, now_ms + round(1000 * pause_s(past - is_memory)), needs_room=False)
+
+
+def pause_s(past: int) -> float:
+    """Seconds until the next attempt, after `past` failures that were paused after."""
+    return min(MAX_BACK_OFF_S, BACK_OFF_S * 2.0 ** min(past, 30))
+
+
+def lacks_memory(done: LeaseDone) -> bool:
+    """Older executors do not tell; a wrong state is dropped, and what lacked memory is where it was."""
+    if done.lacks_memory is not None:
+        return done.lacks_memory
+    return done.tier is not Tier.NONE or done.from_tier is Tier.NONE

@@ -1,0 +1,38 @@
+"""Accelerators and executors of the pools file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from common.accelerators import Tier
+from common.pools import Accelerator, Place, Pools, places
+
+Key = tuple[str, str]
+"""Accelerator and executor."""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What is deployed; empty where no accelerator is shared."""
+
+    accelerators: Mapping[str, Accelerator] = field(default_factory=dict[str, Accelerator])
+    places: Mapping[Key, Place] = field(default_factory=dict[Key, Place])
+    deepest: Mapping[str, Tier] = field(default_factory=dict[str, Tier])
+    """By pool: the deepest tier in which it may be parked."""
+
+    @classmethod
+    def of(cls, accelerators: Mapping[str, Accelerator], pools: Pools) -> "Deployed":
+        found = {(place.accelerator, place.executor): place for place in places(pools)}
+        return cls(accelerators, found, {name: pool.deepest_tier for name, pool in pools.items()})
+
+    @property
+    def pools(self) -> set[str]:
+        """Pools with an executor on a shared accelerator."""
+        return {place.pool for place in self.places.values()}
+
+    @property
+    def sampled(self) -> set[str]:
+        """Pools with a sampler on a shared accelerator."""
+        return {place.pool for place in self.places.values() if place.service == "rollout"}
+
+
+NOTHING_SHARED = Deployed()

@@ -1,0 +1,293 @@
+"""The leader: the one scheduler replica that decides about shared accelerators.
+
+It asks `next_slice` when an executor's report or a row has changed, and when the last decision ends; in between it waits. It begins from
+rows and the executors' next reports, so that another replica continues where it ended.
+
+A slice whose executor is silent for SILENT_S ends, and the next is ordered: that this one wakes only when the device is free is up to lease
+and locks, which the executors hold. Without NATS nothing is decided: nobody could be told.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+from pydantic import JsonValue
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common import streams
+from common.accelerators import ExecutorState, Tier
+from common.bus import Bus
+from common.bus.requests import Listening
+from common.errors import Fatal, Reject, Retry
+from common.messages import Lease, LeaseOrder
+from common.resilience import crashpoints
+from common.resilience.cancellation import notice_cancellation
+from scheduler_svc.accelerators import clocks
+from scheduler_svc.accelerators.answers import pause_s
+from scheduler_svc.accelerators.booking import Use, book_ended
+from scheduler_svc.accelerators.demands import Live, Picture, rules_of
+from scheduler_svc.accelerators.deployed import Deployed
+from scheduler_svc.accelerators.knowledge import Knowledge
+from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, end_without_next, order_slice
+from scheduler_svc.accelerators.reports import Reports, has_ended
+from scheduler_svc.decisions.accelerators.slicing import next_slice
+from scheduler_svc.decisions.accelerators.state import Idle, Switch
+from scheduler_svc.store.database import SLICES_LOCK, Database
+from scheduler_svc.store.queries.accelerators import executors
+from scheduler_svc.store.queries.accelerators.executors import Fault
+from scheduler_svc.store.queries.accelerators.standing import ExecutorRow, Standing
+from scheduler_svc.store.states import Hold, SliceEnd, SliceReason
+
+LOOK_S = 0.02
+"""Minimum time between two looks."""
+REFRESH_S = 1.0
+"""Maximum time between two readings of rows: other replicas change them too. It also shows that the lock is still held."""
+LATE_S = 0.5
+"""Delay of this process beyond which it may not have read reports that had come."""
+IGNORED_S = 30.0
+"""Time in which an executor must have begun to wake after its order, or have said why not."""
+IGNORED = f"it did not begin to wake within {IGNORED_S:g} s of its order"
+RETRY_S = 1.0
+NEVER_S = float("inf")
+
+log = structlog.get_logger()
+
+
+class Leader:
+    def __init__(self, bus: Bus, database: Database, deployed: Deployed, wake_relay: Callable[[], None]) -> None:
+        self._bus = bus
+        self._database = database
+        self._deployed = deployed
+        self._wake_relay = wake_relay
+        self._stirred = asyncio.Event()
+        self._rows_changed = True
+        self._reports = Reports(deployed, bus.clock.now_s())
+        self._knowledge = Knowledge(deployed)
+
+    def wake(self) -> None:
+        """Rows have changed."""
+        self._rows_changed = True
+        self._stirred.set()
+
+    async def run(self) -> None:
+        """Lead while this replica holds the lock, until cancelled."""
+        while True:
+            notice_cancellation()
+            try:
+                async with self._database.alone(SLICES_LOCK) as connection:
+                    log.info("slices_led", accelerators=sorted(self._deployed.accelerators))
+                    await self._lead(connection)
+            except* Fatal:
+                raise
+            except* (Retry, OSError) as errors:
+                log.warning("slices_not_led", error=str(errors.exceptions[0]))
+            except* Exception:
+                log.exception("slices_not_led")
+            await asyncio.sleep(RETRY_S)
+
+    async def _lead(self, connection: AsyncConnection) -> None:
+        async with self._bus.requests.listening(streams.executor_now("*", "*")) as listening:
+            self._reports = Reports(self._deployed, self._bus.clock.now_s())
+            self._knowledge = Knowledge(self._deployed)
+            await self._begin()
+            async with asyncio.TaskGroup() as runners:
+                runners.create_task(self._listen(listening))
+                runners.create_task(self._decide_when_stirred(connection))
+
+    async def _listen(self, listening: Listening) -> None:
+        while True:
+            notice_cancellation()
+            delivery = await listening.next(REFRESH_S)
+            if delivery is not None and self._reports.take(delivery, self._bus.clock.now_s()):
+                self._stirred.set()
+
+    # ---------------------------------------------------------------------------------------------------------- begin
+
+    async def _begin(self) -> None:
+        """Write what the pools file has; end slices that it has no executor for; write all clocks of pools to their bucket."""
+        specs: dict[str, dict[str, JsonValue]] = {name: one.model_dump(mode="json") for name, one in self._deployed.accelerators.items()}
+        known = {name: await self._known_epoch(name) for name in specs}
+        async with self._database.transaction() as tx:
+            await executors.register(tx.connection, specs, list(self._deployed.places.values()))
+            for accelerator, executor, epoch, open_ in await executors.open_slices(tx.connection):
+                if (accelerator, executor) not in self._deployed.places:
+                    above, seen = known.get(accelerator, 0), Seen(accelerator, epoch, open_)
+                    park = ParkOrder(executor, Tier.NONE)
+                    await end_without_next(tx, seen, SliceEnd.REMOVED, park, now_ms=self._now_ms(), above=above)
+            for name, epoch in known.items():
+                if await executors.locked_epoch(tx.connection, name) is not None:
+                    await executors.raise_epoch(tx.connection, name, epoch)
+            await clocks.begin(tx, self._deployed.sampled, self._now_ms())
+        self._wake_relay()
+
+    async def _known_epoch(self, accelerator: str) -> int:
+        """The highest epoch among the orders that NATS has, and the lease: PostgreSQL may have been restored."""
+        epochs = [await self._lease_epoch(accelerator)]
+        for name, executor in self._deployed.places:
+            if name == accelerator:
+                last = await self._bus.streams.last(streams.LEASES, streams.lease_order(accelerator, executor))
+                try:
+                    epochs.append(last.read(LeaseOrder).epoch if last is not None else 0)
+                except Reject as error:
+                    log.warning("order_unreadable", executor=executor, reason=str(error))
+        return max(epochs)
+
+    async def _lease_epoch(self, accelerator: str) -> int:
+        try:
+            lease = await self._bus.kv.get(streams.LEASES_BUCKET, accelerator, Lease)
+        except Reject:
+            return 0
+        return lease.epoch if lease is not None else 0
+
+    # --------------------------------------------------------------------------------------------------------- decide
+
+    async def _decide_when_stirred(self, connection: AsyncConnection) -> None:
+        until_s, refreshed_s = 0.0, 0.0
+        while True:
+            notice_cancellation()
+            await self._wait(min(until_s, refreshed_s + REFRESH_S))
+            self._stirred.clear()
+            now_s = self._bus.clock.now_s()
+            if not self._bus.is_connected:
+                self._reports.excuse(now_s)
+            is_due = now_s >= refreshed_s + REFRESH_S
+            if is_due or self._rows_changed or any(self._differs(one, now_s) for one in self._knowledge.standings.values()):
+                self._rows_changed = False
+                async with self._database.patience(), connection.begin():
+                    await self._knowledge.read_rows(connection)
+                    if is_due:
+                        await self._knowledge.read_work(connection, now_s)
+                        refreshed_s = now_s
+            until_s = NEVER_S
+            if self._bus.is_connected:
+                for standing in list(self._knowledge.standings.values()):
+                    until_s = min(until_s, await self._decide(standing))
+            await asyncio.sleep(LOOK_S)
+
+    async def _wait(self, until_s: float) -> None:
+        """Until a change, or that time of NATS."""
+        planned_s = time.monotonic() + max(0.0, until_s - self._bus.clock.now_s())
+        try:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + max(0.0, planned_s - time.monotonic())):
+                await self._stirred.wait()
+        except TimeoutError:
+            if time.monotonic() - planned_s > LATE_S:
+                self._reports.excuse(self._bus.clock.now_s())
+
+    def _differs(self, standing: Standing, now_s: float) -> bool:
+        """Whether reports say what no row says yet."""
+        for row in standing.executors:
+            report, newest = self._reports.newest((row.accelerator, row.executor), now_s), row.newest
+            if report is None or newest is None or newest.ended_ms is not None:
+                continue
+            woke = report.state is ExecutorState.AWAKE and report.epoch >= newest.epoch and newest.awake_ms is None
+            if woke or has_ended(report, newest.epoch):
+                return True
+        return False
+
+    async def _decide(self, standing: Standing) -> float:
+        """Do what is to be done now on one accelerator; returns until when nothing else is, as far as nothing changes."""
+        now_s = self._bus.clock.now_s()
+        for row in standing.executors:
+            if self._reports.is_gone((row.accelerator, row.executor), now_s) and await self._record_gone(standing, row):
+                return now_s
+        picture = self._picture(standing, now_s)
+        holder = standing.holder
+        if holder is not None and holder.newest is not None:
+            if holder.held in (Hold.PARK, Hold.DRAIN):
+                return await self._end(standing, holder, SliceEnd.HELD)
+            if holder.newest.awake_ms is None:
+                return await self._watch_switch(standing, holder, now_s)
+        decision = next_slice(now_s, picture.held, picture.demands, picture.moves, picture.rules)
+        if isinstance(decision, Switch):
+            return await self._order(standing, picture, decision)
+        if isinstance(decision, Idle) and holder is not None and not self._knowledge.has_running_tasks(holder.pool):
+            return await self._end(standing, holder, SliceEnd.FINISHED)
+        retries = [row.retry_ms / 1000 for row in standing.executors if row.retry_ms is not None and row.retry_ms > 1000 * now_s]
+        return min([decision.until_s, *retries])
+
+    def _picture(self, standing: Standing, now_s: float) -> Picture:
+        name, gaps = standing.accelerator, self._reports.gaps(standing.accelerator)
+        live: dict[str, Live] = {}
+        for row in standing.executors:
+            key = (row.accelerator, row.executor)
+            report = self._reports.newest(key, now_s)
+            if report is None or key not in self._deployed.places:
+                continue
+            gap = gaps.expected(row.pool, now_s) if self._knowledge.has_running_tasks(row.pool) else None
+            claims, deepest = self._knowledge.claims(name, row.pool), self._deployed.deepest[row.pool]
+            live[row.executor] = Live(row, report, self._reports.idle_since_s(key), deepest, claims, gap)
+        rules = rules_of(self._deployed.accelerators[name], list(live.values()))
+        return Picture(now_s, standing, live, self._knowledge.moves[name], rules)
+
+    async def _record_gone(self, standing: Standing, row: ExecutorRow) -> bool:
+        """Whether anything was left to record of an executor that does not report."""
+        if row is standing.holder:
+            await self._end(standing, row, SliceEnd.DIED)
+            return True
+        if row.tier is Tier.OFF and not row.has_unbooked:
+            return False
+        async with self._database.transaction() as tx:
+            await executors.locked_epoch(tx.connection, standing.accelerator)
+            await executors.record_absence(tx.connection, row.accelerator, row.executor)
+            await book_ended(tx, row.accelerator, row.executor, row.pool, until=standing.epoch, use=Use())
+        log.warning("executor_gone", accelerator=row.accelerator, executor=row.executor)
+        self.wake()
+        return True
+
+    async def _watch_switch(self, standing: Standing, holder: ExecutorRow, now_s: float) -> float:
+        """An executor that does not begin to wake loses its slice. One that does is limited by its own watchdog."""
+        assert holder.newest is not None
+        report = self._reports.newest((holder.accelerator, holder.executor), now_s)
+        ends_s = holder.newest.ordered_ms / 1000 + IGNORED_S
+        if report is None or report.state is ExecutorState.WAKING or now_s < ends_s:
+            return ends_s if now_s < ends_s else NEVER_S
+        log.error("order_ignored", executor=holder.executor, epoch=holder.newest.epoch, state=str(report.state))
+        return await self._end(standing, holder, SliceEnd.DIED, fault=IGNORED)
+
+    # --------------------------------------------------------------------------------------------------------- change
+
+    async def _order(self, standing: Standing, picture: Picture, switch: Switch) -> float:
+        one = picture.executors[switch.executor]
+        reason = SliceReason.OPERATOR if one.row.held is Hold.WAKE else SliceReason(switch.reason.value)
+        parks = picture.parks(switch)
+        new = Ordered(switch.executor, one.row.pool, switch.function, reason, switch.expected_s, one.report.tier, parks)
+        above = await self._lease_epoch(standing.accelerator)
+        crashpoints.reached("before_slice")
+        async with self._database.transaction() as tx:
+            epoch = await order_slice(tx, _seen(standing), new, now_ms=self._now_ms(), above=above)
+        crashpoints.reached("after_slice")
+        if epoch is not None:
+            log.info("slice_ordered", accelerator=standing.accelerator, epoch=epoch, executor=new.executor, reason=str(reason))
+            self._wake_relay()
+        self.wake()
+        return picture.now_s
+
+    async def _end(self, standing: Standing, holder: ExecutorRow, how: SliceEnd, *, fault: str | None = None) -> float:
+        """End the open slice without a next one. `fault`: why its executor is given none for a while."""
+        tier = self._deployed.deepest.get(holder.pool, Tier.HOST) if how is SliceEnd.HELD else Tier.DEVICE
+        if how is SliceEnd.DIED:  # should it come back, it has nothing on the device
+            tier = Tier.HOST
+        park = ParkOrder(holder.executor, tier, None if holder.held is Hold.DRAIN else 0.0)
+        above = await self._lease_epoch(standing.accelerator)
+        crashpoints.reached("before_slice_end")
+        async with self._database.transaction() as tx:
+            is_over = await end_without_next(tx, _seen(standing), how, park, now_ms=self._now_ms(), above=above)
+            if is_over and fault is not None:
+                paused = Fault(fault, self._now_ms() + round(1000 * pause_s(holder.faults)), needs_room=False)
+                await executors.record_fault(tx.connection, holder.accelerator, holder.executor, paused)
+            elif is_over and how is SliceEnd.DIED:
+                await executors.record_absence(tx.connection, holder.accelerator, holder.executor)
+        crashpoints.reached("after_slice_end")
+        log.info("slice_ended", accelerator=standing.accelerator, executor=holder.executor, ended=str(how))
+        self._wake_relay()
+        self.wake()
+        return self._bus.clock.now_s()
+
+    def _now_ms(self) -> int:
+        return round(1000 * self._bus.clock.now_s())
+
+
+def _seen(standing: Standing) -> Seen:
+    return Seen(standing.accelerator, standing.epoch, standing.open)

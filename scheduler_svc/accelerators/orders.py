@@ -1,0 +1,106 @@
+"""The transactions of a decision: a slice with its orders, or its end. The accelerator is locked in each."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from common import streams
+from common.accelerators import Function, Tier
+from common.messages import LeaseOrder
+from scheduler_svc.accelerators import clocks
+from scheduler_svc.accelerators.booking import Use, book_ended
+from scheduler_svc.store.queries.accelerators import executors, slices, work
+from scheduler_svc.store.queries.accelerators.slices import NewSlice, OpenSlice
+from scheduler_svc.store.states import SliceEnd, SliceReason
+from scheduler_svc.store.transaction import OutboxMessage, Transaction
+
+
+@dataclass(frozen=True)
+class ParkOrder:
+    """An executor that must park."""
+
+    executor: str
+    tier: Tier
+    drain_s: float | None = 0.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a decision was based on."""
+
+    accelerator: str
+    epoch: int
+    open: int | None
+    """Epoch of the open slice."""
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """A slice to order."""
+
+    executor: str
+    pool: str
+    function: Function
+    reason: SliceReason
+    expected_s: float
+    from_tier: Tier
+    parks: Collection[ParkOrder]
+    """Of others, the holder among them."""
+
+
+async def order_slice(tx: Transaction, seen: Seen, new: Ordered, *, now_ms: int, above: int) -> int | None:
+    """End the open slice, begin the next, and order both; returns its epoch. `above`: epochs that others know.
+
+    None where the accelerator is not as it was seen; then nothing is changed.
+    """
+    name = seen.accelerator
+    epoch, present = await executors.locked_epoch(tx.connection, name), await slices.open_slice(tx.connection, name)
+    if epoch is None or epoch != seen.epoch or (present.epoch if present is not None else None) != seen.open:
+        return None
+    epoch = max(epoch, above) + 1
+    if present is not None:
+        now_ms = await end_open(tx, name, present, SliceEnd.SWITCHED, now_ms, asked=True)
+    now_ms = max(now_ms, await slices.latest_end_ms(tx.connection, name))
+    tasks = await work.tasks_with_work(tx.connection, new.pool, new.function)
+    await slices.order(
+        tx.connection,
+        NewSlice(name, epoch, new.executor, new.pool, new.function, new.reason, tasks, new.expected_s, new.from_tier, now_ms),
+    )
+    await executors.raise_epoch(tx.connection, name, epoch)
+    await executors.wake_ordered(tx.connection, name, new.executor)
+    for park in new.parks:
+        _post(tx, LeaseOrder(accelerator=name, executor=park.executor, epoch=epoch, wake=False, tier=park.tier, drain_s=park.drain_s))
+    _post(tx, LeaseOrder(accelerator=name, executor=new.executor, epoch=epoch, wake=True, function=new.function))
+    return epoch
+
+
+async def end_without_next(tx: Transaction, seen: Seen, how: SliceEnd, park: ParkOrder, *, now_ms: int, above: int) -> bool:
+    """End the open slice, and order its executor to park; False where the accelerator is not as it was seen."""
+    name = seen.accelerator
+    epoch, present = await executors.locked_epoch(tx.connection, name), await slices.open_slice(tx.connection, name)
+    if present is None or epoch is None or epoch != seen.epoch or present.epoch != seen.open:
+        return False
+    await end_open(tx, name, present, how, now_ms, asked=True)
+    await order_park(tx, name, park, above=max(epoch, above))
+    if how in (SliceEnd.DIED, SliceEnd.REMOVED):  # nothing more will be heard of what it served
+        await book_ended(tx, name, present.executor, present.pool, until=present.epoch, use=Use())
+    return True
+
+
+async def order_park(tx: Transaction, accelerator: str, park: ParkOrder, *, above: int) -> None:
+    """Order an executor of a locked accelerator to park, under an epoch of its own."""
+    await executors.raise_epoch(tx.connection, accelerator, above + 1)
+    order = LeaseOrder(accelerator=accelerator, executor=park.executor, epoch=above + 1, wake=False, tier=park.tier, drain_s=park.drain_s)
+    _post(tx, order)
+
+
+async def end_open(tx: Transaction, accelerator: str, present: OpenSlice, how: SliceEnd, now_ms: int, *, asked: bool) -> int:
+    """End the open slice of a locked accelerator, and let its pool's clock stand; returns when it ended."""
+    ended_ms = max(now_ms, present.latest_ms)
+    await slices.end(tx.connection, accelerator, present.epoch, how, ended_ms, asked=asked)
+    await clocks.stop(tx, present.executor, present.pool, ended_ms)
+    return ended_ms
+
+
+def _post(tx: Transaction, order: LeaseOrder) -> None:
+    subject = streams.lease_order(order.accelerator, order.executor)
+    tx.post([OutboxMessage(subject, order, f"{subject}:{order.epoch}")])

@@ -1,0 +1,94 @@
+"""The newest report of each executor, and which executors are silent."""
+
+from dataclasses import dataclass
+
+import structlog
+
+from common.accelerators import ExecutorState
+from common.bus import Delivery
+from common.errors import Reject
+from common.messages import ExecutorReport
+from scheduler_svc.accelerators.deployed import Deployed, Key
+from scheduler_svc.accelerators.gaps import Gaps
+
+SILENT_S = 3.0
+"""Seconds without a report after which an executor counts as gone; it reports every second."""
+MAX_AHEAD_S = 5.0
+"""Maximum seconds by which a report may be from the future."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class _Seen:
+    report: ExecutorReport
+    arrived_s: float
+    idle_since_s: float | None
+    """When it ran out of work, None while it has any."""
+
+
+class Reports:
+    """`now_s` is NATS's time everywhere."""
+
+    def __init__(self, deployed: Deployed, now_s: float) -> None:
+        self._deployed = deployed
+        self._seen: dict[Key, _Seen] = {}
+        self._excused_s = now_s
+        self._gaps = {name: Gaps() for name in deployed.accelerators}
+
+    def take(self, delivery: Delivery, now_s: float) -> bool:
+        """Whether the report is of a deployed executor, and newer than those before."""
+        try:
+            report = delivery.read(ExecutorReport)
+            self._check(report, now_s)
+        except Reject as error:
+            log.warning("report_refused", subject=delivery.subject, reason=str(error))
+            return False
+        key = (report.accelerator, report.executor)
+        known = self._seen.get(key)
+        if known is not None and known.report.replica == report.replica and report.at_s < known.report.at_s:
+            return False
+        idle_since_s = None
+        if not has_work(report):
+            idle_since_s = known.idle_since_s if known is not None and known.idle_since_s is not None else report.at_s
+        self._seen[key] = _Seen(report, now_s, idle_since_s)
+        in_pool = [one.report for (accelerator, _), one in self._seen.items() if accelerator == key[0] and one.report.pool == report.pool]
+        self._gaps[report.accelerator].observe(report.pool, now_s, has_work=any(map(has_work, in_pool)))
+        return True
+
+    def excuse(self, now_s: float) -> None:
+        """Silence up to now says nothing: no report could arrive here."""
+        self._excused_s = now_s
+
+    def newest(self, key: Key, now_s: float) -> ExecutorReport | None:
+        """None where there was none, or the executor is gone."""
+        seen = self._seen.get(key)
+        return seen.report if seen is not None and not self.is_gone(key, now_s) else None
+
+    def is_gone(self, key: Key, now_s: float) -> bool:
+        seen = self._seen.get(key)
+        return now_s - max(seen.arrived_s if seen is not None else 0.0, self._excused_s) > SILENT_S
+
+    def idle_since_s(self, key: Key) -> float | None:
+        seen = self._seen.get(key)
+        return seen.idle_since_s if seen is not None else None
+
+    def gaps(self, accelerator: str) -> Gaps:
+        return self._gaps[accelerator]
+
+    def _check(self, report: ExecutorReport, now_s: float) -> None:
+        """Raises: Reject."""
+        place = self._deployed.places.get((report.accelerator, report.executor))
+        if place is None or place.pool != report.pool:
+            raise Reject(f"no executor {report.executor} of pool {report.pool} is on accelerator {report.accelerator}")
+        if report.at_s > now_s + MAX_AHEAD_S:
+            raise Reject(f"{report.executor} reports {report.at_s - now_s:.0f} s after now; its clock is wrong")
+
+
+def has_work(report: ExecutorReport) -> bool:
+    return report.running is not None or report.ready > 0 or report.begun > 0
+
+
+def has_ended(report: ExecutorReport, epoch: int) -> bool:
+    """Whether the executor has read the order of its slice `epoch`, and is neither awake by it nor on the way."""
+    return report.epoch >= epoch and report.state not in (ExecutorState.AWAKE, ExecutorState.WAKING, ExecutorState.PARKING)

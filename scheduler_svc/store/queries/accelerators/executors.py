@@ -1,0 +1,146 @@
+"""Queries on accelerators and executors: what the pools file has, answers, faults, operators' holds."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.accelerators import ExecutorState, Tier
+from common.messages import LeaseDone
+from common.pools import Place
+from scheduler_svc.store.states import Hold
+
+_ACCELERATOR = text("""
+INSERT INTO accelerators (id, spec) VALUES (:id, CAST(:spec AS jsonb))
+ON CONFLICT (id) DO UPDATE SET spec = excluded.spec, seen_at = now()
+""")
+_EXECUTOR = text("""
+INSERT INTO executors (accelerator, id, pool, service) VALUES (:accelerator, :id, :pool, :service) ON CONFLICT DO NOTHING
+""")
+
+
+async def register(connection: AsyncConnection, specs: Mapping[str, dict[str, JsonValue]], places: Collection[Place]) -> None:
+    """Write what the pools file has, and leave what it had before: slices refer to it."""
+    for name, spec in sorted(specs.items()):
+        await connection.execute(_ACCELERATOR, {"id": name, "spec": json.dumps(spec)})
+    for place in sorted(places, key=lambda one: (one.accelerator, one.executor)):
+        row = {"accelerator": place.accelerator, "id": place.executor, "pool": place.pool, "service": place.service}
+        await connection.execute(_EXECUTOR, row)
+
+
+async def locked_epoch(connection: AsyncConnection, accelerator: str) -> int | None:
+    """Epoch of the accelerator's newest order; what else concerns its slices waits until this transaction ends. None: no such row."""
+    statement = text("SELECT epoch FROM accelerators WHERE id = :id FOR UPDATE")
+    row = (await connection.execute(statement, {"id": accelerator})).first()
+    return row.epoch if row is not None else None
+
+
+async def raise_epoch(connection: AsyncConnection, accelerator: str, epoch: int) -> None:
+    """Set the epoch of a locked accelerator; it only grows."""
+    statement = text("UPDATE accelerators SET epoch = :epoch WHERE id = :id AND epoch < :epoch")
+    await connection.execute(statement, {"id": accelerator, "epoch": epoch})
+
+
+_ANSWERED = text("""
+UPDATE executors SET state = :state, tier = :tier, replica = :replica, device_bytes = :device_bytes, host_bytes = :host_bytes,
+    epoch = :epoch, answered_at = to_timestamp(:at_s), seen_at = to_timestamp(:at_s)
+WHERE accelerator = :accelerator AND id = :id
+  AND (epoch < :epoch OR epoch = :epoch AND coalesce(answered_at < to_timestamp(:at_s), true))
+RETURNING id
+""")
+
+
+async def record_answer(connection: AsyncConnection, done: LeaseDone) -> bool:
+    """Write what the executor says of itself; False where a newer answer was written."""
+    row = {
+        "accelerator": done.accelerator,
+        "id": done.executor,
+        "state": done.state.value,
+        "tier": done.tier.value,
+        "replica": done.replica,
+        "device_bytes": done.device_bytes,
+        "host_bytes": done.host_bytes,
+        "epoch": done.epoch,
+        "at_s": done.at_s,
+    }
+    return (await connection.execute(_ANSWERED, row)).first() is not None
+
+
+_HEALED = text("""
+UPDATE executors SET fault = NULL, faults = 0, retry_at = NULL, needs_room = false
+WHERE accelerator = :accelerator AND id = :id AND faults > 0
+""")
+
+
+async def forget_faults(connection: AsyncConnection, accelerator: str, executor: str) -> None:
+    """It has woken."""
+    await connection.execute(_HEALED, {"accelerator": accelerator, "id": executor})
+
+
+async def failures(connection: AsyncConnection, accelerator: str, executor: str) -> int:
+    """Failed attempts to wake since it last woke."""
+    statement = text("SELECT faults FROM executors WHERE accelerator = :accelerator AND id = :id")
+    return int((await connection.execute(statement, {"accelerator": accelerator, "id": executor})).scalar_one())
+
+
+_FAILED = text("""
+UPDATE executors SET fault = :fault, faults = faults + 1, retry_at = to_timestamp(:retry_ms / 1000.0), needs_room = :needs_room
+WHERE accelerator = :accelerator AND id = :id
+""")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why an executor could not wake, and when it may try next."""
+
+    reason: str
+    retry_ms: int
+    needs_room: bool
+    """Whether all others are parked a tier deeper then."""
+
+
+async def record_fault(connection: AsyncConnection, accelerator: str, executor: str, fault: Fault) -> None:
+    row = {"fault": fault.reason, "retry_ms": fault.retry_ms, "needs_room": fault.needs_room}
+    await connection.execute(_FAILED, {"accelerator": accelerator, "id": executor, **row})
+
+
+_GONE = text("""
+UPDATE executors SET state = :cold, tier = :off WHERE accelerator = :accelerator AND id = :id AND tier <> :off RETURNING id
+""")
+
+
+async def record_absence(connection: AsyncConnection, accelerator: str, executor: str) -> bool:
+    """No process reports as this executor; False where that was known."""
+    given = {"accelerator": accelerator, "id": executor, "cold": ExecutorState.COLD.value, "off": Tier.OFF.value}
+    return (await connection.execute(_GONE, given)).first() is not None
+
+
+_HOLD = text("UPDATE executors SET held = :held WHERE accelerator = :accelerator AND id = :id RETURNING id")
+
+
+async def hold(connection: AsyncConnection, accelerator: str, executor: str, held: Hold | None) -> bool:
+    """Set or lift an operator's hold; False where there is no such executor."""
+    given = {"accelerator": accelerator, "id": executor, "held": held.value if held is not None else None}
+    return (await connection.execute(_HOLD, given)).first() is not None
+
+
+_LIFT = text("UPDATE executors SET held = NULL WHERE accelerator = :accelerator AND id = :id AND held = 'wake'")
+
+
+async def wake_ordered(connection: AsyncConnection, accelerator: str, executor: str) -> None:
+    """The slice that an operator asked for is ordered."""
+    await connection.execute(_LIFT, {"accelerator": accelerator, "id": executor})
+
+
+_OPEN_SLICES = text("""
+SELECT s.accelerator, s.executor, a.epoch, s.epoch AS open FROM slices s JOIN accelerators a ON a.id = s.accelerator
+WHERE s.ended_at IS NULL ORDER BY s.accelerator
+""")
+
+
+async def open_slices(connection: AsyncConnection) -> list[tuple[str, str, int, int]]:
+    """(accelerator, executor, the accelerator's epoch, the slice's) of every open slice, also of accelerators that are none any more."""
+    return [(row.accelerator, row.executor, row.epoch, row.open) for row in (await connection.execute(_OPEN_SLICES)).all()]

@@ -1,0 +1,101 @@
+"""Queries on tasks and tenants with work in a pool: for whom a slice is ordered, who claims time, and who pays."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.accelerators import Function
+
+WINDOW_S = 600.0
+"""Time of the accelerator that counts for fairness: a tenant that comes later is not served alone until it has as much as all before."""
+
+_OF_SAMPLER = text("""
+SELECT t.id FROM tasks t
+WHERE t.pool = :pool AND t.state IN ('running', 'paused') AND (
+    EXISTS (SELECT FROM groups g WHERE g.task = t.id AND g.state = 'open')
+    OR EXISTS (SELECT FROM evaluation_groups e WHERE e.task = t.id AND e.state = 'open'))
+ORDER BY t.id
+""")
+_OF_TRAINER = text("""
+SELECT t.id FROM tasks t WHERE t.pool = :pool AND t.state IN ('running', 'paused')
+    AND EXISTS (SELECT FROM steps s WHERE s.task = t.id AND s.state = 'batched') ORDER BY t.id
+""")
+
+
+async def tasks_with_work(connection: AsyncConnection, pool: str, function: Function) -> list[str]:
+    """Tasks of the pool that have something to sample, or to train on."""
+    statement = _OF_SAMPLER if function is Function.GENERATE else _OF_TRAINER
+    return list((await connection.execute(statement, {"pool": pool})).scalars())
+
+
+_PAYERS = text("SELECT id, tenant FROM tasks WHERE pool = :pool AND id = ANY(CAST(:ids AS text[])) ORDER BY id FOR UPDATE")
+_FORMER = text("SELECT id, tenant FROM deleted_tasks WHERE id = ANY(CAST(:ids AS text[]))")
+
+
+@dataclass(frozen=True)
+class Payers:
+    """Tenants by task."""
+
+    present: dict[str, str]
+    """Of locked tasks of the pool."""
+    deleted: dict[str, str]
+
+    @property
+    def tenants(self) -> dict[str, str]:
+        return self.deleted | self.present
+
+
+async def lock_payers(connection: AsyncConnection, pool: str, ids: Collection[str]) -> Payers:
+    """Those among the tasks that are of the pool, also deleted ones; they are locked until this transaction ends."""
+    present = {row.id: row.tenant for row in (await connection.execute(_PAYERS, {"pool": pool, "ids": sorted(ids)})).all()}
+    missing = sorted(set(ids) - set(present))
+    rows = (await connection.execute(_FORMER, {"ids": missing})).all() if missing else []
+    return Payers(present, {row.id: row.tenant for row in rows})
+
+
+@dataclass(frozen=True)
+class Running:
+    """Running tasks of a pool, by tenant."""
+
+    pool: str
+    tenant: str
+    weight: float
+
+
+_RUNNING = text("""
+SELECT DISTINCT t.pool, t.tenant, n.weight FROM tasks t JOIN tenants n ON n.id = t.tenant
+WHERE t.state = 'running' AND t.pool = ANY(CAST(:pools AS text[])) ORDER BY t.pool, t.tenant
+""")
+
+
+async def running_tenants(connection: AsyncConnection, pools: Collection[str]) -> list[Running]:
+    """Tenants with running tasks in each of the pools."""
+    rows = (await connection.execute(_RUNNING, {"pools": sorted(pools)})).all()
+    return [Running(row.pool, row.tenant, float(row.weight)) for row in rows]
+
+
+@dataclass(frozen=True)
+class Booked:
+    """Time of an accelerator within the window, of one tenant in one pool."""
+
+    accelerator: str
+    tenant: str
+    pool: str
+    ms: int
+
+
+_BOOKED = text("""
+SELECT h.accelerator, h.tenant, s.pool, sum(h.ms)::bigint AS ms
+FROM slices s JOIN slice_shares h ON h.accelerator = s.accelerator AND h.epoch = s.epoch
+WHERE s.accelerator = ANY(CAST(:names AS text[])) AND s.pool = ANY(CAST(:pools AS text[]))
+  AND s.ordered_at > to_timestamp(:since_s) AND h.tenant IS NOT NULL
+GROUP BY h.accelerator, h.tenant, s.pool
+""")
+
+
+async def booked(connection: AsyncConnection, names: Collection[str], pools: Collection[str], now_s: float) -> list[Booked]:
+    """Time booked to tenants for slices that began within WINDOW_S. `now_s`: NATS's."""
+    given = {"names": sorted(names), "pools": sorted(pools), "since_s": now_s - WINDOW_S}
+    return [Booked(*row) for row in (await connection.execute(_BOOKED, given)).all()]

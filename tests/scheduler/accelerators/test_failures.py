@@ -1,0 +1,181 @@
+"""Executors that die, fail, hang, fence themselves, or lie to the leader, with real PostgreSQL and NATS."""
+
+import pytest
+
+from common import streams
+from common.accelerators import ExecutorState, Tier
+from common.bus import Bus, Outgoing
+from common.messages import LeaseDone, LeaseOrder
+from tests.conftest import eventually
+from tests.scheduler.accelerators.executors import MIB, SLICES, TWO_TASKS, Executor, clean, clock_of, running_world
+
+# ------------------------------------------------------------------------------------------------------- failing executors
+
+
+async def test_slice_of_an_executor_that_died_ends_and_the_next_is_ordered(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        await one.has_work(1)
+        await one.wakes()
+        await two.has_work(1)
+        await world.kill("rollout-one")
+        await two.wakes()
+        await world.becomes(SLICES, [("rollout-one", "first", "died"), ("rollout-two", "first", None)])
+        await world.becomes("SELECT task FROM slice_shares", [("t1",)])  # that it was ordered for
+        last = await bus.streams.last(streams.LEASES, streams.lease_order("a", "rollout-one"))
+        assert last is not None and not last.read(LeaseOrder).wake  # should it come back, it parks
+        found = await clock_of(world, "one")
+        assert found is not None and found.parked_since_s is not None
+        await clean(world)
+
+
+async def test_process_that_begins_anew_ends_the_slice_of_its_predecessor(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one = world.executors["rollout-one"]
+        await one.has_work(1)
+        await one.wakes()
+        await world.kill("rollout-one")
+        world.begin(Executor(bus, world.device, "rollout", "one", replica="r2", epoch=one.epoch, ready=1, ready_since_s=1.0))
+        await world.executors["rollout-one"].wakes()
+        await world.becomes(SLICES, [("rollout-one", "first", "died"), ("rollout-one", "first", None)])
+        await clean(world)
+
+
+async def test_executor_that_fenced_itself_is_paid_for_what_it_served_and_may_wake_again(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one = world.executors["rollout-one"]
+        await one.has_work(1)
+        await one.wakes()
+        one.state, one.tier = ExecutorState.PARKED, Tier.HOST
+        world.device.free(one.name)
+        await one.answer(one.epoch, one.state, Tier.DEVICE, served={"t1": 9}, busy_ms=10**9, failure="its lease was not confirmed")
+        await one.wakes()
+        await world.becomes(SLICES, [("rollout-one", "first", "fenced"), ("rollout-one", "first", None)])
+        assert await world.rows("SELECT idle_ms, ended FROM slices WHERE booked_at IS NOT NULL") == [(0, "fenced")]
+        await clean(world)
+
+
+async def test_executor_with_a_wrong_state_backs_off_and_delays_nobody(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        one.failure, one.lacks_memory = "canary differs", False
+        await one.has_work(1)
+        pause = "SELECT fault, faults, round(extract(epoch FROM retry_at - answered_at)) FROM executors WHERE faults > 0"
+        await world.becomes(pause, [("canary differs", 1, 30)])
+        await two.has_work(1)
+        await two.wakes()
+        await world.becomes(SLICES, [("rollout-one", "first", "faulty"), ("rollout-two", "first", None)])
+        await world.execute("UPDATE executors SET retry_at = now() WHERE faults > 0")
+        await two.works(t2=1)
+        await world.becomes(pause, [("canary differs", 2, 60)])
+        one.failure = None
+        await world.execute("UPDATE executors SET retry_at = now() WHERE faults > 0")
+        await one.wakes()
+        await world.becomes(pause, [])
+        await clean(world)
+
+
+async def test_without_memory_others_are_parked_deeper_for_one_retry(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        one, two, third = (world.executors[name] for name in ("rollout-one", "rollout-two", "trainer-two"))
+        for each in (one, two, third):
+            each.device_bytes = 100 * MIB
+        for each in (two, third):  # both stay on the device
+            await each.has_work(1)
+            await each.wakes()
+            await each.works()
+        one.failure, one.lacks_memory = "no memory", True
+        await one.has_work(1)
+        await world.becomes("SELECT faults, needs_room FROM executors WHERE faults > 0", [(2, False)])
+        assert [order.wake for order in one.orders] == [True, True]
+        await eventually(lambda: (two.tier, third.tier) == (Tier.HOST, Tier.HOST))
+
+
+async def test_executor_that_ignores_its_order_loses_its_slice(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_svc.accelerators.leader.IGNORED_S", 1.0)
+    async with running_world(bus, database_url) as world:
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        one.is_deaf = True
+        await one.has_work(1)
+        await world.becomes("SELECT ended, faults FROM slices s JOIN executors e ON e.id = s.executor", [("died", 1)])
+        await two.has_work(1)
+        await two.wakes()
+
+
+# --------------------------------------------------------------------------------------------------------------- liars
+
+
+async def test_lies_change_nothing(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        await one.has_work(1)
+        await one.wakes()
+        await world.becomes("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
+        rows = "SELECT epoch, executor, awake_at, ended_at FROM slices"
+        before = await world.rows(rows)
+        true = LeaseDone(
+            accelerator="a",
+            executor="rollout-two",
+            pool="two",
+            replica="r1",
+            epoch=0,
+            state=ExecutorState.PARKED,
+            from_tier=Tier.DEVICE,
+            tier=Tier.HOST,
+            at_s=bus.clock.now_s(),
+        )
+        lies: list[dict[str, object]] = [
+            {"executor": "rollout-one", "pool": "one"},  # on the subject of another
+            {"pool": "one"},
+            {"busy_ms": -5},
+            {"served": {"t2": -5}},
+            {"move_s": float("nan")},
+            {"state": ExecutorState.AWAKE, "epoch": one.epoch + 1},  # no such order
+            {"epoch": one.epoch + 10**9},
+            {"state": ExecutorState.WAKING},
+            {"at_s": bus.clock.now_s() + 1000},
+        ]
+        for lie in lies:
+            await two.send(true.model_copy(update=lie))
+        await world.becomes("SELECT count(*) FROM dead_letters WHERE stage = 'leases'", [(len(lies),)])
+        await one.send(true.model_copy(update={"executor": one.name, "pool": "one", "at_s": 1.0}))  # an older epoch
+        await two.send(true.model_copy(update={"state": ExecutorState.AWAKE, "epoch": one.epoch}))  # another's slice
+        await two.tell(executor="rollout-one", state=ExecutorState.COLD)
+        await two.tell(ready=-1)
+        await two.tell(at_s=bus.clock.now_s() + 1000, ready=7)
+        await eventually(lambda: any(not order.wake for order in two.orders))  # it says that it is awake, and must park
+        assert await world.rows(rows) == before
+        await clean(world)
+
+
+async def test_repeated_and_late_answers_change_nothing(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        await one.has_work(1)
+        await one.wakes()
+        await one.works(t1=3)
+        await two.has_work(1)
+        await two.wakes()
+        await world.becomes("SELECT count(*) FROM slice_shares", [(1,)])
+        last = await bus.streams.last(streams.LEASES, streams.lease_done("a", "rollout-one"))
+        assert last is not None
+        parked = last.read(LeaseDone)
+        rows = "SELECT epoch, task, ms FROM slice_shares"
+        before = await world.rows(rows)
+        for number, late in enumerate((parked, parked.model_copy(update={"epoch": parked.epoch - 1, "state": ExecutorState.AWAKE}))):
+            await bus.publish(Outgoing(streams.lease_done("a", "rollout-one"), late, f"again-{number}"))
+        consumer = streams.SCHEDULER_LEASES
+        info = await bus.blobs_context().stream_info(consumer.stream)
+        await eventually(lambda: _acknowledged(bus, info.state.last_seq))
+        assert await world.rows(rows) == before
+        assert await world.rows("SELECT count(*) FROM dead_letters") == [(0,)]
+
+
+async def _acknowledged(bus: Bus, sequence: int) -> bool:
+    return await bus.streams.acknowledged(streams.SCHEDULER_LEASES) >= sequence

@@ -1,0 +1,192 @@
+"""The leader with real PostgreSQL and NATS: slices, orders, bookings, clocks, and what it does as one of several replicas."""
+
+import asyncio
+
+import pytest
+
+from common import streams
+from common.accelerators import ExecutorState, Tier
+from common.bus import Bus, Outgoing
+from common.messages import Lease, LeaseOrder
+from tests.conftest import eventually
+from tests.scheduler.accelerators.executors import (
+    POOLS,
+    SLICES,
+    TWO_TASKS,
+    a_scheduler,
+    clean,
+    clock_of,
+    running_world,
+)
+from tests.scheduler.stages import Stages
+from tests.scheduler.stages import running_world as world_of_tasks
+
+# ------------------------------------------------------------------------------------------------------------- switches
+
+
+async def test_slices_follow_each_other_and_are_booked_to_the_millisecond(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        await one.has_work(3)
+        await one.wakes()
+        await two.has_work(1)
+        await one.works(t1=30, t2=5)  # t2 is not a task of its pool
+        await two.wakes()
+        await world.becomes(SLICES, [("rollout-one", "first", "switched"), ("rollout-two", "ratio", None)])
+        await two.works(t2=7)
+        await one.has_work(1)
+        await one.wakes()
+        await world.becomes("SELECT count(*) FROM slices WHERE booked_at IS NOT NULL", [(2,)])
+        held = "(extract(epoch FROM s.ended_at - s.ordered_at) * 1000)::bigint"
+        shares = await world.rows(
+            f"SELECT h.task, h.tenant, {held} FROM slices s JOIN slice_shares h USING (accelerator, epoch) ORDER BY epoch, task"
+        )
+        assert [row[:2] for row in shares] == [("", None), ("t1", "acme"), ("t2", "globex")]
+        ms = await world.rows(
+            f"SELECT {held}, (SELECT sum(ms) FROM slice_shares h WHERE h.epoch = s.epoch) FROM slices s WHERE ended_at IS NOT NULL"
+        )
+        assert all(held_ms == shared for held_ms, shared in ms)
+        assert await world.rows("SELECT task, kind, tenant FROM ledger ORDER BY task") == [
+            ("t1", "accelerator", "acme"),
+            ("t2", "accelerator", "globex"),
+        ]
+        assert [order.wake for order in one.orders] == [True, False, True]
+        assert one.orders[1].tier is Tier.HOST  # both do not fit
+        assert world.device.awake == ["rollout-one", "rollout-two", "rollout-one"]
+        assert await world.rows("SELECT executor, from_tier, to_tier FROM moves ORDER BY id LIMIT 3") == [
+            ("rollout-one", "none", "device"),
+            ("rollout-one", "device", "host"),
+            ("rollout-two", "none", "device"),
+        ]
+        await clean(world)
+
+
+async def test_clock_of_a_pool_stands_from_the_order_to_park_until_its_sampler_is_awake(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["trainer-two"]
+        await eventually(lambda: clock_of(world, "one"))
+        before = await clock_of(world, "one")
+        assert before is not None and before.parked_since_s is not None
+        await one.has_work(1)
+        await one.wakes()
+
+        async def goes() -> bool:
+            found = await clock_of(world, "one")
+            return found is not None and found.parked_since_s is None and found.parked_s > 0
+
+        await eventually(goes)
+        await two.has_work(1)
+        await one.works(t1=1)
+        await two.wakes()
+
+        async def stands() -> bool:
+            found = await clock_of(world, "one")
+            return found is not None and found.parked_since_s is not None
+
+        await eventually(stands)
+        [(ordered_s,)] = await world.rows("SELECT extract(epoch FROM ordered_at)::float8 FROM slices WHERE executor = 'trainer-two'")
+        found = await clock_of(world, "one")
+        assert found is not None and found.parked_since_s == pytest.approx(ordered_s, abs=1e-3)
+        other = await clock_of(world, "two")
+        assert other is not None and other.parked_since_s is not None  # its trainer computes, its sampler does not
+        await clean(world)
+
+
+async def test_slice_ends_when_its_pool_has_no_running_task(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one = world.executors["rollout-one"]
+        await one.has_work(1)
+        await one.wakes()
+        await one.works(t1=1)
+        await world.becomes(SLICES, [("rollout-one", "first", None)])
+        await world.execute("UPDATE groups SET state = 'void', void_reason = 'cancelled'", "UPDATE tasks SET state = 'cancelled'")
+        await world.becomes(SLICES, [("rollout-one", "first", "finished")])
+        await eventually(lambda: one.state is ExecutorState.PARKED)
+        assert one.tier is Tier.DEVICE
+        await world.becomes("SELECT task FROM slice_shares", [("t1",)])
+
+
+async def test_epochs_grow_beyond_those_that_nats_knows(bus: Bus, database_url: str) -> None:
+    """PostgreSQL was restored: the lease and the last order of an executor are of later slices."""
+    await bus.kv.put(streams.LEASES_BUCKET, "a", Lease(executor="x", replica="x", epoch=50, renewed_s=1.0))
+    order = LeaseOrder(accelerator="a", executor="rollout-two", epoch=70, wake=False)
+    await bus.publish(Outgoing(streams.lease_order("a", "rollout-two"), order, "old"))
+    async with running_world(bus, database_url) as world:
+        one = world.executors["rollout-one"]
+        await one.has_work(1)
+        await one.wakes()
+        assert one.epoch == 71
+
+
+# ------------------------------------------------------------------------------------------------------------ operators
+
+
+async def test_operator_parks_an_executor_and_wakes_another(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        one, two = world.executors["rollout-one"], world.executors["trainer-two"]
+        await one.has_work(1)
+        await one.wakes()
+        await world.execute("UPDATE executors SET held = 'drain' WHERE id = 'rollout-one'")
+        await world.becomes(SLICES, [("rollout-one", "first", "held")])
+        await eventually(lambda: one.state is ExecutorState.PARKED)
+        assert (one.tier, one.orders[-1].drain_s) == (Tier.DISK, None)
+        await world.execute("UPDATE executors SET held = 'wake' WHERE id = 'trainer-two'")
+        await two.wakes()
+        await world.becomes("SELECT reason FROM slices WHERE executor = 'trainer-two'", [("operator",)])
+        await world.becomes("SELECT held FROM executors WHERE id = 'trainer-two'", [(None,)])
+        await world.execute("UPDATE executors SET held = NULL")
+        await one.wakes()
+
+
+# ------------------------------------------------------------------------------------------------------------- replicas
+
+
+async def test_another_replica_continues_where_the_leader_ended(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        await one.has_work(1)
+        await one.wakes()
+        async with a_scheduler(bus, database_url):
+            world.lead.cancel()
+            await asyncio.gather(world.lead, return_exceptions=True)
+            await one.works(t1=1)
+            await two.has_work(1)
+            await two.wakes()
+            await world.becomes(SLICES, [("rollout-one", "first", "switched"), ("rollout-two", "ratio", None)])
+            await clean(world)
+
+
+async def test_executor_that_the_pools_file_has_no_more_is_parked_and_its_clock_goes(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        one = world.executors["rollout-one"]
+        await one.has_work(1)
+        await one.wakes()
+        world.lead.cancel()
+        await asyncio.gather(world.lead, return_exceptions=True)
+        left = {"two": POOLS["two"], "one": POOLS["one"].model_copy(update={"on": None})}
+        async with a_scheduler(bus, database_url, pools=left):
+            await eventually(lambda: one.state is ExecutorState.PARKED)
+            await world.becomes("SELECT ended FROM slices", [("removed",)])
+            found = await clock_of(world, "one")
+            assert found is not None and found.parked_since_s is None
+
+
+# ------------------------------------------------------------------------------------------------------------- nothing
+
+
+async def test_without_shared_accelerators_there_is_no_leader_no_consumer_and_no_query(bus: Bus, database_url: str) -> None:
+    async with world_of_tasks(bus, database_url, Stages()) as world:
+        await world.run("a")
+        assert world.scheduler._leader is None
+        consumers = await bus.blobs_context().consumers_info(streams.LEASES.name)
+        assert consumers == []
+        await world.execute("SELECT pg_stat_force_next_flush()")
+        tables = "('accelerators', 'executors', 'slices', 'slice_shares', 'moves')"
+        looked = await world.rows(
+            f"SELECT sum(coalesce(seq_scan, 0) + coalesce(idx_scan, 0)) FROM pg_stat_user_tables WHERE relname IN {tables}"
+        )
+        assert looked == [(0,)]
