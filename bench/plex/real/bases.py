@@ -1,7 +1,7 @@
 """Three base models of other depth and width for shared accelerators: `python -m bench.plex.real.bases FOLDER`.
 
-`small` is models/tiny (0.86 M parameters, trained); `middle` (about 14 M) and `large` (about 50 M) have random weights from a fixed seed
-and the tiny model's tokenizer. They sample nonsense, for as many tokens as a task allows: what is measured is time and memory, not learning.
+`small` is models/tiny (0.86 M parameters, trained). `middle` (about 14 M) and `large` (about 50 M) have random weights from a fixed seed
+and the tiny model's tokenizer. They sample nonsense, for as many tokens as a task allows: time and memory are measured, not learning.
 """
 
 import json
