@@ -63,7 +63,7 @@ def measure(options: argparse.Namespace) -> None:
             raise BenchError("the stack has no gateway")
         own, foreign = (owner(tenant, stack, Path(folder) / "keys") for tenant in ("acme", "globex"))
         found = asyncio.run(_measured(stack.gateway.url, own, foreign, options, connections))
-    report.write(NAME, {"machine": machine, "options": vars(options), "open_files": [soft, hard], **found})
+    report.write(NAME, {"machine": machine, "options": vars(options), "open_files": [soft, hard], **found}, (*report.CODE, "gateway_svc"))
 
 
 async def _measured(url: str, own: str, foreign: str, options: argparse.Namespace, connections: int) -> dict[str, Any]:

@@ -38,10 +38,10 @@ log = structlog.get_logger()
 class Guard:
     """The outermost application."""
 
-    def __init__(self, app: ASGIApp, gateway: Gateway, families: list[Family]) -> None:
+    def __init__(self, app: ASGIApp, gateway: Gateway, families: list[Family], pacing: Pacing | None = None) -> None:
         self._app = app
         self._gateway = gateway
-        self._pacing = Pacing()
+        self._pacing = pacing or Pacing()
         self._renders: Mapping[str, Render] = {path: family.render for family in families for path in family.paths}
         self._limits: Mapping[str, int] = {path: limit for family in families for path, limit in family.body_bytes.items()}
 

@@ -79,14 +79,15 @@ class Turning:
         await send({"type": "http.response.body", "body": body})
 
 
-def _client(app: Turning) -> httpx.AsyncClient:
+def _client(app: Turning, **options: float) -> httpx.AsyncClient:
     gateway = SimpleNamespace(settings=GatewaySettings(), drain=Drain())
-    return httpx.AsyncClient(transport=httpx.ASGITransport(Guard(app, cast(Any, gateway), [])), base_url="http://127.0.0.1")
+    guard = Guard(app, cast(Any, gateway), [], Pacing(**cast(Any, options)))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1")
 
 
 async def test_burst_of_one_tenant_runs_a_few_requests_at_once_and_another_is_answered_before_it() -> None:
     app = Turning()
-    async with _client(app) as client:
+    async with _client(app, hold_s=60) as client:
         burst = [asyncio.create_task(client.post("/v1/x?tenant=a", content=b"x")) for _ in range(60)]
         await _settle()
         assert (await client.post("/v1/x?tenant=b", content=b"whole")).content == b"whole"
