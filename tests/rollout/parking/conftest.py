@@ -48,6 +48,7 @@ def sleeping_settings(model_folder: Path) -> EngineSettings:
 async def sleeper(model_folder: Path, with_faults: None) -> AsyncIterator[Engine]:
     engine = await Engine.start(sleeping_settings(model_folder))
     try:
+        await engine.warm_up()
         yield engine
     finally:
         engine.close()

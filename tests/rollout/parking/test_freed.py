@@ -32,9 +32,10 @@ async def freed_share(parking: Parking, engine: Engine, tier: Tier) -> float:
 
 @pytest.mark.parametrize("tier", MOVES)
 async def test_parked_engine_has_given_back_its_weights_and_cache(sampler: Sampler, sleeper: Engine, tier: Tier) -> None:
+    await sampler._parking.learn()  # its memory for the first long prompt stays
     await sleeper.worker("fill_cache")
     assert sampler.device_bytes > 0.125 * 2**30
-    assert await freed_share(sampler._parking, sleeper, tier) >= 0.9
+    assert await freed_share(sampler._parking, sleeper, tier) >= 0.97  # also without the cache, the weights and slots are 5 %
     assert sampler.tier is tier
     assert 0 < sampler.host_bytes < 32 * MIB
 
@@ -49,6 +50,12 @@ async def test_stock_worker_gives_nothing_back(monkeypatch: pytest.MonkeyPatch, 
         assert await freed_share(Parking(engine), engine, tier) < 0.01
     finally:
         engine.close()
+
+
+async def test_weights_that_were_read_again_are_there_once(sampler: Sampler, sleeper: Engine) -> None:
+    await sampler.park(Tier.DISK, 0)
+    await sampler.wake()
+    assert await sleeper.worker("copied_weights") == 0
 
 
 async def test_paused_engine_keeps_what_it_has(sampler: Sampler, sleeper: Engine) -> None:
