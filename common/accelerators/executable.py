@@ -38,6 +38,8 @@ class Load:
     """Operations begun and not ended, frozen ones included."""
     left_s: float | None = None
     """Expected seconds until they have ended; None where nothing is begun, or nothing is known."""
+    messages: int | None = None
+    """Messages that these operations are of. None: all that the process has; it then keeps none that it has not begun."""
 
 
 class Executable(Protocol):
@@ -64,13 +66,14 @@ class Executable(Protocol):
     async def wake(self) -> None:
         """State to the device, checked; then frozen operations continue and messages are taken.
 
-        Raises: NoMemory; WrongState when a canary disagrees; Fatal when the device broke.
+        Raises: NoMemory; WrongState when a canary disagrees; Fatal when the device broke. It then is where it was, or deeper.
         """
         ...
 
     async def park(self, tier: Tier, drain_s: float | None) -> None:
         """Take no message any more; let what runs end for up to `drain_s` seconds (None: for as long as it takes), freeze the rest where
-        that is possible and wait for it where it is not; then move the state to `tier`. What was received and not begun is handed back.
+        that is possible and wait for it where it is not; then move the state to `tier`, or to the deepest tier that it has. What was
+        received and not begun is handed back, or kept and counted (`Load.messages`).
         """
         ...
 

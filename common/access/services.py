@@ -120,7 +120,7 @@ def _leases(service: str, pool: str, *consumers: streams.Consumer) -> list[Row]:
     """Follow the orders to an executor, hold its lease, and look at how much waits in its queues."""
     name, bucket = executor_name(service, pool), streams.LEASES_BUCKET
     found = rows.publishes(streams.lease_done("*", name), streams.executor_now("*", name), streams.value_subject(bucket, "*"))
-    found += [rows.follows(streams.LEASES.name), *rows.looks_up(bucket)]
+    found += [rows.follows(streams.LEASES.name), rows.reads(streams.LEASES.name), *rows.watches(bucket)]
     return found + [rows.inspects_consumer(consumer) for consumer in consumers]
 
 

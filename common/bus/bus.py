@@ -243,6 +243,10 @@ class Bus:
             self._pulls.remove(pull)
             await asyncio.shield(pull.acknowledge())
 
+    def held(self, consumer: Consumer) -> int:
+        """Messages of the consumer that this process has, and has not acknowledged or handed back."""
+        return sum(pull.unacknowledged for pull in self._pulls if pull.consumer == consumer)
+
     def _reset_pulls(self) -> None:
         for pull in self._pulls:
             pull.reset()

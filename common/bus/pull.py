@@ -60,6 +60,11 @@ class Pull:
     def held(self) -> int:
         return len(self._held)
 
+    @property
+    def unacknowledged(self) -> int:
+        """Messages that arrived and are neither acknowledged nor returned."""
+        return len(self._known)
+
     async def start(self) -> None:
         self._beats.start(self._beat_s)
         self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)

@@ -21,12 +21,21 @@ Each lies between two effects that are not one transaction, where at-least-once 
     after_slice        slice and orders are committed, and not sent
     before_slice_end   a slice is over without a next one, and nothing is written
     after_slice_end    that is committed, and nothing sent
+    lease_before_park  an executor has read the order to park, and does not park yet
+    lease_in_park      it parks
+    lease_after_park   its state is parked and the accelerator's locks are free; nobody was told
+    lease_before_wake  an executor has the lease and the locks of its accelerator, and does not wake yet
+    lease_in_wake      it wakes
+    lease_after_wake   it is awake; nobody was told
+    lease_before_renew an executor that holds a lease is about to renew it
 
-MARLAAS_CRASH_POINT=<name>:<n> arms one of them: the process dies when it gets there for the n-th time.
+MARLAAS_CRASH_POINT=<name>:<n> arms one of them: the process dies when it gets there for the n-th time. With <name>:<n>:hang it stands
+still there instead, as in a call that never returns.
 """
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 
 OPERATORS = ("before_record", "before_creds", "before_push", "before_revoke")
@@ -38,11 +47,18 @@ PREPARING = ("before_passwords", "before_keys", "before_secrets")
 """Points in the container that makes keys and passwords."""
 SLICES = ("before_slice", "after_slice", "before_slice_end", "after_slice_end")
 """Points in decisions about shared accelerators."""
+LEASES = (
+    *("lease_before_park", "lease_in_park", "lease_after_park"),
+    *("lease_before_wake", "lease_in_wake", "lease_after_wake", "lease_before_renew"),
+)
+"""Points in executors of shared accelerators."""
 NAMES = (
     *("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs", "tenant_deletion"),
-    *(*PACKAGES, *OPERATORS, *DELETING, *PREPARING, *SLICES),
+    *(*PACKAGES, *OPERATORS, *DELETING, *PREPARING, *SLICES, *LEASES),
 )
-SETTING = rf"^$|^({'|'.join(NAMES)}):[1-9][0-9]*$"
+HANG = ":hang"
+HANG_S = 3600.0
+SETTING = rf"^$|^({'|'.join(NAMES)}):[1-9][0-9]*({HANG})?$"
 """Pattern of MARLAAS_CRASH_POINT; empty arms none."""
 
 
@@ -50,6 +66,7 @@ SETTING = rf"^$|^({'|'.join(NAMES)}):[1-9][0-9]*$"
 class _Armed:
     name: str
     left: int
+    hangs: bool
 
 
 _armed: _Armed | None = None
@@ -58,13 +75,15 @@ _armed: _Armed | None = None
 def arm(setting: str) -> None:
     """Arm the crash point of `setting`, which matches SETTING."""
     global _armed
-    name, _, nth = setting.partition(":")
-    _armed = _Armed(name, int(nth)) if name else None
+    name, _, nth = setting.removesuffix(HANG).partition(":")
+    _armed = _Armed(name, int(nth), setting.endswith(HANG)) if name else None
 
 
 def reached(name: str) -> None:
-    """This process is at `name`; one comparison where nothing is armed."""
+    """Dies or hangs where `name` is armed; one comparison where nothing is."""
     if _armed is not None and _armed.name == name:
         _armed.left -= 1
         if _armed.left == 0:
+            while _armed.hangs:
+                time.sleep(HANG_S)
             os.kill(os.getpid(), signal.SIGKILL)

@@ -10,6 +10,7 @@ import pytest
 
 from bench.harness.load.groups import group_context
 from common import messages, streams
+from common.accelerators import ExecutorState, Tier
 from common.agreement import READ_BY, is_read_by, settlement_in
 from common.bus import Delivery
 from common.errors import Reject
@@ -46,6 +47,10 @@ UPDATE = messages.WeightUpdated(
 )  # fmt: skip
 LETTER = messages.DeadLetter(stage="turn", subject="trajectories.turn.e.a.4-1", reason="r", attempts=1, headers={}, body=b"")
 JOB: dict[str, Any] = {"tenant": "t", "request": "r"}
+LEASE: dict[str, Any] = {
+    "accelerator": "g", "executor": "rollout-p", "pool": "p", "replica": "r", "epoch": 1, "at_s": 1.0,
+    "state": ExecutorState.COLD, "tier": Tier.OFF,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,9 @@ HONEST = [
     Sent("trajectories.batch.p.a", BATCH),
     Sent("weight-updated.p.a", UPDATE),
     Sent("events.t.a", messages.Event(tenant="t", task="a", event="step", at_s=1.0)),
+    Sent("leases.order.g.rollout-p", messages.LeaseOrder(accelerator="g", executor="rollout-p", epoch=1, wake=True)),
+    Sent("leases.done.g.rollout-p", messages.LeaseDone(**LEASE, from_tier=Tier.OFF)),
+    Sent("leases.now.g.rollout-p", messages.ExecutorReport(**LEASE, device_bytes=1, host_bytes=1)),
     Sent("failed.turn.a", LETTER),
     Sent("failed.jobs.none", LETTER.model_copy(update={"stage": "jobs", "subject": "jobs.submit.t"})),
     Sent("failed.settle.none", LETTER.model_copy(update={"stage": "settle", "subject": "weight-updated.p"})),
@@ -98,7 +106,7 @@ def named_parts() -> list[tuple[Sent, str]]:
     found: list[tuple[Sent, str]] = []
     for sent in HONEST:
         parts = sent.subject.split(".")
-        for place in range(2 if parts[0] in ("jobs", "prompts", "trajectories") else 1, len(parts)):
+        for place in range(2 if parts[0] in ("jobs", "prompts", "trajectories", "leases") else 1, len(parts)):
             if parts[place] != "KEY":
                 found.append((sent, ".".join([*parts[:place], "other", *parts[place + 1 :]])))
     return found
@@ -201,7 +209,7 @@ def test_every_consumers_stage_reads_its_subjects() -> None:
         streams.scheduler_jobs("t"), streams.env_checks("e"), streams.env_opens("e"), streams.env_turns("e"), streams.rollout_samples("p"),
         streams.rollout_serves("p"),
         streams.trainer_batches("p"), streams.SCHEDULER_CHECKED, streams.SCHEDULER_SCORED, streams.SCHEDULER_WEIGHTS,
-        streams.SCHEDULER_FAILED, streams.SCHEDULER_SERVED, streams.env_packages("e"), streams.SCHEDULER_PACKAGES,
+        streams.SCHEDULER_FAILED, streams.SCHEDULER_SERVED, streams.env_packages("e"), streams.SCHEDULER_PACKAGES, streams.SCHEDULER_LEASES,
     ]  # fmt: skip
     for consumer in consumers:
         parts = consumer.subject.replace("*", "x").replace(">", "x.x").split(".")

@@ -21,11 +21,11 @@ for visit in range(3):
 """
 
 
-def visited(setting: str | None) -> subprocess.CompletedProcess[str]:
+def visited(setting: str | None, timeout_s: float = 250.0) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
     if setting is not None:
         env["MARLAAS_CRASH_POINT"] = setting
-    return subprocess.run([sys.executable, "-c", VISITS], env=env, capture_output=True, text=True, timeout=250)
+    return subprocess.run([sys.executable, "-c", VISITS], env=env, capture_output=True, text=True, timeout=timeout_s)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -35,6 +35,12 @@ def test_process_dies_at_the_armed_visit_and_not_before(name: str) -> None:
     assert done.stdout.splitlines()[-1] == f"{name} 1"
 
 
+def test_process_stands_still_where_it_is_to_hang() -> None:
+    with pytest.raises(subprocess.TimeoutExpired) as raised:
+        visited("lease_in_park:2:hang", timeout_s=3.0)
+    assert raised.value.output is not None and raised.value.output.decode().splitlines()[-1] == "lease_in_park 1"
+
+
 @pytest.mark.parametrize("setting", [None, ""])
 def test_nothing_happens_when_none_is_armed(setting: str | None) -> None:
     done = visited(setting)
@@ -42,7 +48,7 @@ def test_nothing_happens_when_none_is_armed(setting: str | None) -> None:
     assert len(done.stdout.splitlines()) == 3 * len(NAMES)
 
 
-@pytest.mark.parametrize("setting", ["nowhere:1", "before_ack", "before_ack:0"])
+@pytest.mark.parametrize("setting", ["nowhere:1", "before_ack", "before_ack:0", "before_ack:1:sleep"])
 def test_unknown_point_stops_the_process_with_a_line(setting: str) -> None:
     done = visited(setting)
     assert done.returncode == 2

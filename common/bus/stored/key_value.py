@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import structlog
 from nats.errors import Error as NatsError
-from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from common.bus.stored.erasure import fill
@@ -20,6 +20,9 @@ M = TypeVar("M", bound=Message)
 
 MAX_EMPTY_READS = 3
 """Attempts to read a bucket that looks empty but has entries; a deleted entry leaves a marker, which counts as one for a while."""
+
+WRONG_REVISION = (10071, 10164)
+"""JetStream's error codes for an entry that has another revision than its sender expects."""
 
 FILLING = "filling"
 """Key of messages that fill a file, and are deleted markers to readers."""
@@ -64,10 +67,12 @@ class KeyValueStore:
 
         Raises: Retry when another process has set it; Unavailable when NATS is, and then it may be set or not.
         """
+        body = value.model_dump_json().encode()
         with unavailable_as(f"set {key} of {bucket}"):
+            store = await self._bucket(bucket)
             try:
-                return await (await self._bucket(bucket)).update(key, value.model_dump_json().encode(), last=revision)
-            except KeyWrongLastSequenceError:
+                return await (store.update(key, body, last=revision) if revision else store.create(key, body))
+            except (KeyWrongLastSequenceError, KeyNotFoundError):  # the latter: `create` looked at what expired meanwhile
                 raise Retry(f"{key} of {bucket} was set by another process") from None
 
     async def values(self, bucket: str, model: type[M]) -> list[M]:
@@ -99,6 +104,16 @@ class KeyValueStore:
     async def delete(self, bucket: str, key: str) -> None:
         with suppress(KeyNotFoundError, NatsError):
             await (await self._bucket(bucket)).delete(key)
+
+    async def release(self, bucket: str, key: str, *, revision: int) -> None:
+        """Delete an entry that still has `revision`. Raises: Retry when another process has set it; Unavailable."""
+        with unavailable_as(f"delete {key} of {bucket}"):
+            try:
+                await (await self._bucket(bucket)).delete(key, last=revision)
+            except APIError as error:
+                if error.err_code not in WRONG_REVISION:
+                    raise
+                raise Retry(f"{key} of {bucket} was set by another process") from None
 
     async def remove(self, bucket: str, keys: Collection[str]) -> None:
         """Remove entries without a marker, which `delete` leaves and which takes room. Watchers hear nothing. Raises: Unavailable."""

@@ -1,6 +1,7 @@
 """Reading streams without consuming them, and deleting what they store. Raises: Unavailable when NATS does not answer."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,16 @@ class FullStream:
     max_bytes: int
     oldest: str
     """Subject of the oldest message, whose receiver makes room; empty where it has just been taken."""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Messages of a consumer; none where it is not declared."""
+
+    pending: int
+    """Never delivered."""
+    unacknowledged: int
+    """Delivered, and neither acknowledged nor dead letters: with a handler, handed back, or their receiver has died."""
 
 
 class StreamReader:
@@ -151,6 +162,13 @@ class StreamReader:
             except NotFoundError:
                 return 0
         return floor.stream_seq if floor else 0
+
+    async def queue(self, consumer: Consumer) -> Queue:
+        """What waits for a consumer. It has no wrapper of nats-py around it, which takes longer than the server. Raises: Unavailable."""
+        subject = f"$JS.API.CONSUMER.INFO.{consumer.stream}.{consumer.name}"
+        with unavailable_as(f"look at consumer {consumer.name}"):
+            answer = json.loads((await self._connection.client.request(subject, timeout=self._connection.timings.answer_timeout_s)).data)
+        return Queue(answer.get("num_pending", 0), answer.get("num_ack_pending", 0))
 
     async def backlog(self, stream: Stream) -> int:
         """Number of messages in a stream. Raises: NATS's own errors."""

@@ -110,12 +110,14 @@ def test_services_share_nothing_but_what_both_are_told() -> None:
     shared = {subject for subject, names in writers.items() if len(names) > 1}
     assert {subject for subject in shared if not subject.startswith(("$JS.API.STREAM.INFO.", "$JS.API.DIRECT.GET."))} == {
         "$JS.API.CONSUMER.CREATE.KV_aliases",
+        "$JS.API.CONSUMER.CREATE.KV_leases",
         "$JS.API.CONSUMER.CREATE.KV_pools",
         "$JS.API.CONSUMER.CREATE.KV_replicas",
         "$JS.API.CONSUMER.CREATE.KV_tasks",
         "$JS.API.CONSUMER.CREATE.LEASES",
         "$JS.API.CONSUMER.CREATE.OBJ_blobs",
         "$JS.API.CONSUMER.INFO.KV_aliases.*",
+        "$JS.API.CONSUMER.INFO.KV_leases.*",
         "$JS.API.CONSUMER.INFO.KV_pools.*",
         "$JS.API.CONSUMER.INFO.KV_replicas.*",
         "$JS.API.CONSUMER.INFO.KV_tasks.*",
@@ -127,6 +129,7 @@ def test_services_share_nothing_but_what_both_are_told() -> None:
         "$JS.API.STREAM.MSG.GET.KV_replicas",
         "$JS.API.STREAM.MSG.GET.KV_tasks",
         "$JS.API.STREAM.MSG.GET.OBJ_blobs",
+        "$JS.API.STREAM.MSG.GET.LEASES",
         "$JS.API.STREAM.NAMES",
         "$KV.leases.*",
     }

@@ -1,0 +1,27 @@
+"""An executor's side of leases: a sampler or trainer computes on a shared accelerator only while it may (docs/pools.md).
+
+Consumes `leases.order`, and watches the buckets `leases` and `pools`. Produces `leases.done`, `leases.now` and the lease in the bucket.
+Owns the files of locks in the accelerator's folder.
+
+    executor.py        wiring: all of this for one process
+    follower.py        orders, newest first, to calls of an Executable
+    lease.py           the lease in NATS: taken, renewed, released, overdue
+    locks.py           files whose locks say who computes, and who has how much on the device
+    watchdog.py        thread that ends a process that does not do what was ordered
+    history.py         durations of past moves, which limit future ones
+    answers.py         what became of orders, sent until NATS has it
+    tally.py           what was served since the last wake
+    reports.py         reports at each change, and what waits in the executor's queues
+    clocks.py          clocks of pools, which stand while the pool's sampler is parked
+    means.py           what these work with
+    identity.py        the executor, and its subjects
+    process_memory.py  private memory of a process with its children
+    driver_memory.py   memory of a GPU, as its driver says
+"""
+
+# pyright: reportUnusedImport=false
+from common.leases.clocks import PoolClocks
+from common.leases.executor import LeasedExecutor, leased_executor
+from common.leases.identity import Identity
+from common.leases.locks import Holders, holders
+from common.leases.reports import BEGUN

@@ -1,0 +1,112 @@
+"""Answers to orders, sent in their order until NATS has them: the follower does not wait for it."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+import structlog
+
+from common import streams
+from common.accelerators import ExecutorState, Tier
+from common.bus import Outgoing
+from common.errors import Reject, Retry
+from common.leases.means import Means
+from common.messages import LeaseDone
+from common.resilience.cancellation import notice_cancellation
+
+MAX_UNSENT = 64
+"""Answers that wait while NATS is unavailable; beyond them the oldest is dropped."""
+RETRY_S = 0.5
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an order."""
+
+    epoch: int
+    state: ExecutorState
+    from_tier: Tier
+    move_s: float | None = None
+    """Seconds of the move; None where nothing was moved."""
+    freed_bytes: int | None = None
+    failure: str | None = None
+    lacks_memory: bool | None = None
+    """Of a failure: whether there was no memory."""
+    reports_work: bool = False
+    """Whether what was done since the wake is part of the answer."""
+
+
+class Answers:
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._unsent: deque[LeaseDone] = deque(maxlen=MAX_UNSENT)
+        self._added = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._sent.set()
+
+    def add(self, outcome: Outcome) -> None:
+        done = self._done(outcome)
+        self._unsent.append(done)
+        self._sent.clear()
+        self._added.set()
+        about = done.model_dump(mode="json", include={"executor", "epoch", "state", "from_tier", "tier", "move_s", "failure"})
+        log.info("lease_done", **about)
+
+    def _done(self, outcome: Outcome) -> LeaseDone:
+        me, executable, tally = self._means.me, self._means.executable, self._means.tally
+        done = LeaseDone(
+            accelerator=me.accelerator,
+            executor=me.executor,
+            pool=me.pool,
+            replica=me.replica,
+            epoch=outcome.epoch,
+            state=outcome.state,
+            from_tier=outcome.from_tier,
+            tier=executable.tier,
+            move_s=outcome.move_s,
+            at_s=self._means.bus.clock.now_s(),
+            device_bytes=executable.device_bytes,
+            host_bytes=executable.host_bytes,
+            freed_bytes=outcome.freed_bytes,
+            failure=outcome.failure,
+            lacks_memory=outcome.lacks_memory,
+        )
+        if not outcome.reports_work:
+            return done
+        tally.look()
+        work = {"served": dict(tally.by_task), "busy_ms": round(1000 * tally.busy_s), "pieces": tally.pieces}
+        return done.model_copy(update=work)
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until all are sent, for so long at most: this process ends."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._sent.wait()
+        except TimeoutError:
+            log.warning("answers_lost", count=len(self._unsent))
+
+    async def run(self) -> None:
+        """Send them, until cancelled."""
+        while True:
+            notice_cancellation()
+            await self._added.wait()
+            self._added.clear()
+            while self._unsent:
+                await self._send(self._unsent[0])
+            self._sent.set()
+
+    async def _send(self, done: LeaseDone) -> None:
+        subject = streams.lease_done(done.accelerator, done.executor)
+        message_id = f"{subject}:{done.replica}:{done.epoch}:{done.state}:{done.at_s!r}"
+        try:
+            await self._means.bus.publish(Outgoing(subject, done, message_id))
+        except Reject as error:
+            log.error("answer_refused", subject=subject, reason=str(error))
+        except Retry as error:
+            log.warning("answer_delayed", subject=subject, reason=str(error))
+            await asyncio.sleep(RETRY_S)
+            return
+        if self._unsent and self._unsent[0] is done:  # it may have been dropped meanwhile
+            self._unsent.popleft()

@@ -1,0 +1,110 @@
+"""Puts an executor's parts together for one process."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from common.accelerators import Executable, ExecutorState, Tier
+from common.bus import Bus
+from common.errors import Fatal
+from common.leases.driver_memory import driver_memory
+from common.leases.follower import Follower
+from common.leases.history import History
+from common.leases.identity import Identity
+from common.leases.locks import Locks
+from common.leases.means import Means, no_driver
+from common.leases.reports import BEGUN, Reporter
+from common.leases.tally import Tally
+from common.leases.watchdog import Watchdog
+from common.pools import Accelerator, Pool, read_accelerators, read_pools
+from common.streams import Consumer
+
+GIB = 2**30
+DEVICE_SHARE = 0.95
+"""Share of a GPU's memory that its executors may use, where the pools file does not say how much."""
+
+
+class LeasedExecutor:
+    """A sampler or trainer that computes only while it may. Without work to do it costs a parked process next to nothing."""
+
+    def __init__(self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool) -> None:
+        """`consumers`: its queues. `has_siblings`: whether other replicas share them."""
+        self._watchdog = means.watchdog
+        self._reporter = Reporter(means, consumers, has_siblings=has_siblings)
+        self._follower = Follower(means, self._reporter.changed)
+
+    @property
+    def is_awake(self) -> bool:
+        return self._follower.state is ExecutorState.AWAKE
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """Figures for the replica's report: its siblings' reporters need them."""
+        return {BEGUN: float(self._reporter.begun)}
+
+    async def run(self) -> None:
+        """Follow orders and report, until cancelled. Raises: Fatal."""
+        self._watchdog.start()
+        try:
+            async with asyncio.TaskGroup() as runners:
+                runners.create_task(self._follower.run())
+                runners.create_task(self._reporter.run(self._follower))
+        finally:
+            self._watchdog.stop()
+
+
+def leased_executor(
+    bus: Bus,
+    me: Identity,
+    executable: Executable,
+    consumers: Sequence[Consumer],
+    *,
+    pools_file: Path,
+    accelerators_dir: Path,
+    data_dir: Path,
+) -> LeasedExecutor:
+    """The executor `me`, as the pools file describes its accelerator. Call before `executable` uses the device.
+
+    Raises: Fatal where the file does not put it there, or its locks cannot be used.
+    """
+    pool, accelerator = placed(me, pools_file)
+    means = Means(
+        bus=bus,
+        me=me,
+        executable=executable,
+        locks=Locks(accelerators_dir / me.accelerator, me.executor),
+        tally=Tally(executable),
+        budget_bytes=budget_bytes(accelerator),
+        fence_tier=min(Tier.HOST, pool.deepest_tier, key=lambda tier: tier.depth),
+        history=History(data_dir / "moves" / f"{me.accelerator}.{me.executor}.json"),
+        watchdog=Watchdog(),
+        free_bytes=no_driver if accelerator.on_cpu else partial(_free_bytes, accelerator.device),
+    )
+    places = pool.samplers_on if me.service == "rollout" else pool.trainers_on
+    return LeasedExecutor(means, consumers, has_siblings=len(places) > 1)
+
+
+def placed(me: Identity, pools_file: Path) -> tuple[Pool, Accelerator]:
+    """Its pool, and its accelerator. Raises: Fatal where the pools file has neither, or does not put it there."""
+    pools = read_pools(pools_file)
+    accelerators = read_accelerators(pools_file, pools)
+    pool = pools[me.pool]
+    places = pool.samplers_on if me.service == "rollout" else pool.trainers_on
+    if me.accelerator not in places:
+        raise Fatal(
+            f"MARLAAS_{me.service.upper()}_ACCELERATOR is '{me.accelerator}', but {pools_file} puts the {me.service} of pool "
+            f"'{me.pool}' on {', '.join(places) or 'no shared accelerator'}"
+        )
+    return pool, accelerators[me.accelerator]
+
+
+def budget_bytes(accelerator: Accelerator) -> int:
+    """Bytes on the device that all its executors may have. Raises: Fatal where neither the pools file nor the driver says."""
+    if accelerator.memory_gib is not None:
+        return int(accelerator.memory_gib * GIB)
+    return int(DEVICE_SHARE * driver_memory(accelerator.device).total_bytes)
+
+
+async def _free_bytes(device: str) -> int | None:
+    return (await asyncio.to_thread(driver_memory, device)).free_bytes

@@ -1,0 +1,282 @@
+"""Does what the newest order says: wakes and parks an Executable, with lease and locks.
+
+A wake takes, in this order: the lease in NATS, compute.lock, and room for its bytes on the device, which are entered. Parking gives all of
+that back. Only the newest order counts, also while an older one waits for any of them; what an Executable has begun it finishes first. A
+holder whose lease is overdue parks itself.
+
+A new process computes nothing for orders that are older than itself: it says that it is cold, under the epoch of the last of them.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from common.accelerators import ExecutorState, NoMemory, Tier, WrongState
+from common.errors import Fatal, Reject
+from common.leases.answers import Answers, Outcome
+from common.leases.lease import LeaseHolder, Superseded
+from common.leases.means import Means
+from common.leases.process_memory import private_bytes
+from common.messages import LeaseOrder
+from common.resilience import crashpoints
+from common.resilience.cancellation import notice_cancellation
+from common.streams import LEASES
+
+POLL_S = 0.005
+"""Pause between attempts at a lock: the kernel does not tell when one is free."""
+LOOK_S = 0.5
+"""Maximum pause between looks at the lease, whose expiry NATS does not tell."""
+DRAIN_LIMIT_S = 600.0
+"""Maximum time for operations to end, where an order gives none, before the process counts as hung."""
+END_S = 3.0
+"""Maximum time for a last answer and the release of the lease before this process ends."""
+
+log = structlog.get_logger()
+
+
+class Follower:
+    def __init__(self, means: Means, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is called when `state` or `epoch` have changed."""
+        self._means = means
+        self._changed = changed
+        self._stirred = asyncio.Event()
+        self._lease = LeaseHolder(means, self._stirred.set)
+        self._answers = Answers(means)
+        self._newest: LeaseOrder | None = None
+        self._settled = 0
+        """Epoch of the newest order that is done, or was given up; orders up to it do nothing."""
+        self._rest = ExecutorState.COLD
+        """State to which it returns when an order to wake is overtaken."""
+        self.state = ExecutorState.COLD
+        self.epoch = 0
+        """Of the newest order that was read; 0 before the first."""
+
+    async def run(self) -> None:
+        """Until cancelled. Raises: Fatal when the device, or the folder of locks, cannot be used any more."""
+        await self._begin()
+        try:
+            async with asyncio.TaskGroup() as runners:
+                for runner in (self._read_orders, self._lease.watch, self._lease.keep, self._keep_time, self._answers.run, self._obey):
+                    runners.create_task(runner())
+        finally:  # the locks are freed when this process has died, and not before: it may still compute
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await asyncio.shield(self._lease.release())
+
+    # ---------------------------------------------------------------------------------------------------------- orders
+
+    async def _begin(self) -> None:
+        bus, me = self._means.bus, self._means.me
+        last = await bus.retry_until_ready(lambda: bus.streams.last(LEASES, me.orders))
+        with suppress(Reject):
+            if last is not None:
+                self.epoch = self._settled = last.read(LeaseOrder).epoch
+        self._answers.add(Outcome(self._settled, ExecutorState.COLD, self._means.executable.tier))
+
+    async def _read_orders(self) -> None:
+        async for delivery in self._means.bus.streams.follow(LEASES, self._means.me.orders, last_only=True):
+            try:
+                order = delivery.read(LeaseOrder)
+            except Reject as error:
+                log.warning("order_unreadable", subject=delivery.subject, reason=str(error))
+                continue
+            if order.epoch > self.epoch:
+                log.info("lease_order", epoch=order.epoch, wake=order.wake, tier=str(order.tier))
+                self._newest, self.epoch = order, order.epoch
+                self._stirred.set()
+                self._changed()
+
+    async def _obey(self) -> None:
+        while True:
+            notice_cancellation()
+            self._stirred.clear()
+            if self.state is ExecutorState.AWAKE and self._lease.is_overdue():
+                await self._fence()
+            elif (order := self._newest) is not None and order.epoch > self._settled:
+                await (self._wake(order) if order.wake else self._park(order.epoch, order.tier, order.drain_s))
+            else:
+                await self._stirred.wait()
+
+    async def _keep_time(self) -> None:
+        """Look at the lease's age, and show the watchdog that the event loop turns, until cancelled."""
+        means = self._means
+        try:
+            while True:
+                notice_cancellation()
+                means.watchdog.turned()
+                if self._lease.is_overdue():
+                    self._stirred.set()
+                await asyncio.sleep(means.renew_s / 12)
+        finally:
+            means.watchdog.released()
+
+    def _is_overtaken(self, order: LeaseOrder) -> bool:
+        return self._newest is not order
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait for so long, or for an order or a change of the lease."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stirred.wait()
+        self._stirred.clear()
+
+    # ------------------------------------------------------------------------------------------------------------ wake
+
+    async def _wake(self, order: LeaseOrder) -> None:
+        if self.state is not ExecutorState.AWAKE:
+            self._set(ExecutorState.WAKING)
+        try:
+            is_permitted = await self._may_compute(order)
+        except Superseded as superseded:
+            log.warning("order_outdated", epoch=order.epoch, reason=str(superseded))
+            if self.state is ExecutorState.AWAKE:
+                await self._fence()
+            else:
+                await self._let_go()
+                failure = f"order {order.epoch} is outdated: {superseded}"
+                self._settle(Outcome(order.epoch, self._rest, self._means.executable.tier, failure=failure))
+            return
+        if self.state is ExecutorState.AWAKE:  # it holds the accelerator already
+            if is_permitted:
+                self._settle(Outcome(order.epoch, ExecutorState.AWAKE, Tier.DEVICE))
+            return
+        shortage = await self._shortage_for(order) if is_permitted else None
+        if shortage is not None:
+            await self._fail(order, shortage, self._means.executable.tier, lacks_memory=True)
+        elif is_permitted and not self._is_overtaken(order) and not self._lease.is_overdue():
+            await self._move_to_device(order)
+        else:
+            await self._let_go()
+            self._set(self._rest)
+
+    async def _may_compute(self, order: LeaseOrder) -> bool:
+        """Wait for lease and compute.lock; False when a newer order came, or a holder must park itself first. Raises: Superseded."""
+        while not self._is_overtaken(order):
+            if self._lease.is_overdue():
+                if self.state is ExecutorState.AWAKE:
+                    return False
+                await self._lease.release()
+            if self._lease.epoch == order.epoch or await self._lease.take(order.epoch):
+                if self._means.locks.take_compute():
+                    return True
+                await self._pause(POLL_S)
+            else:
+                await self._pause(LOOK_S)
+        return False
+
+    async def _shortage_for(self, order: LeaseOrder) -> str | None:
+        """Enter its bytes, and wait while there is no room for them; why there is none. None also when a newer order came."""
+        ends_s = time.monotonic() + self._means.memory_wait_s
+        while (shortage := await self._shortage()) is not None and time.monotonic() < ends_s:
+            if self._is_overtaken(order):
+                return None
+            await self._pause(POLL_S)
+        return shortage
+
+    async def _shortage(self) -> str | None:
+        means, need = self._means, self._means.executable.device_bytes
+        if (shortage := means.locks.reserve(need, means.budget_bytes)) is not None:
+            return shortage
+        if means.executable.tier is not Tier.DEVICE and (free := await means.free_bytes()) is not None and free < need:
+            return f"{need} bytes are needed on the device, and its driver says that {free} are free"
+        return None
+
+    async def _move_to_device(self, order: LeaseOrder) -> None:
+        means, from_tier = self._means, self._means.executable.tier
+        crashpoints.reached("lease_before_wake")
+        means.tally.begin()
+        try:
+            move_s = await self._move("wake", Tier.DEVICE, means.executable.wake())
+        except NoMemory as error:
+            await self._fail(order, str(error), from_tier, lacks_memory=True)
+            return
+        except WrongState as error:
+            await self._close()
+            await self._fail(order, str(error), from_tier, lacks_memory=False)
+            return
+        except Fatal as error:  # this process ends, and its death frees the locks
+            self._settle(Outcome(order.epoch, ExecutorState.FAULTY, from_tier, failure=str(error), lacks_memory=False))
+            await self._answers.flush(END_S)
+            raise
+        if (excess := means.locks.reserve(means.executable.device_bytes, means.budget_bytes)) is not None:  # the estimate was too low
+            await self._close()
+            await self._fail(order, excess, from_tier, lacks_memory=True)
+            return
+        crashpoints.reached("lease_after_wake")
+        self._settle(Outcome(order.epoch, ExecutorState.AWAKE, from_tier, move_s=move_s))
+
+    async def _close(self) -> None:
+        """Drop a state that may not be used; the next wake makes another."""
+        await self._move("park", Tier.NONE, self._means.executable.park(Tier.NONE, 0.0))
+
+    async def _fail(self, order: LeaseOrder, failure: str, from_tier: Tier, *, lacks_memory: bool) -> None:
+        log.error("wake_failed", epoch=order.epoch, reason=failure)
+        await self._let_go()
+        self._settle(Outcome(order.epoch, ExecutorState.FAULTY, from_tier, failure=failure, lacks_memory=lacks_memory))
+
+    # ------------------------------------------------------------------------------------------------------------ park
+
+    async def _park(self, epoch: int, tier: Tier, drain_s: float | None, failure: str | None = None) -> None:
+        means, from_tier = self._means, self._means.executable.tier
+        was_awake, before, move_s, freed = self.state is ExecutorState.AWAKE, None, None, None
+        if was_awake or tier.depth > from_tier.depth:
+            self._set(ExecutorState.PARKING)
+            crashpoints.reached("lease_before_park")
+            before = await asyncio.to_thread(private_bytes)
+            allowed_s = DRAIN_LIMIT_S if drain_s is None else drain_s
+            move_s = await self._move("park", tier, means.executable.park(tier, drain_s), allowed_s)
+        await self._let_go()
+        if move_s is not None:
+            crashpoints.reached("lease_after_park")
+            after = await asyncio.to_thread(private_bytes)
+            freed = before - after if before is not None and after is not None else None
+        self._settle(Outcome(epoch, ExecutorState.PARKED, from_tier, move_s, freed, failure, reports_work=was_awake))
+
+    async def _fence(self) -> None:
+        epoch = self._lease.epoch or self._settled
+        log.warning("parks_itself", epoch=epoch, reason="its lease is not confirmed")
+        failure = "it has parked itself: its lease was not confirmed in time, or another process has it"
+        await self._park(max(epoch, self._settled), self._means.fence_tier, 0.0, failure)
+
+    # ----------------------------------------------------------------------------------------------------------- moves
+
+    async def _move(self, name: str, tier: Tier, move: Coroutine[Any, Any, None], allowed_s: float = 0.0) -> float:
+        """Seconds that it took. `allowed_s`: more than the move itself may take."""
+        means, from_tier = self._means, self._means.executable.tier
+        limit_s = means.history.limit_s(from_tier, tier) + allowed_s
+        began_s = time.monotonic()
+        moving = asyncio.ensure_future(move)
+        try:
+            with means.watchdog.watching(f"{name} from tier {from_tier} to {tier}", limit_s):
+                await asyncio.sleep(0)  # it has begun
+                crashpoints.reached(f"lease_in_{name}")
+                await moving
+        finally:
+            moving.cancel()
+        seconds = time.monotonic() - began_s
+        means.history.add(from_tier, means.executable.tier, seconds)
+        return seconds
+
+    async def _let_go(self) -> None:
+        """Give back what is not needed in this state: the entry unless its state is on the device, compute.lock, and the lease."""
+        means = self._means
+        if means.executable.tier is not Tier.DEVICE:
+            means.locks.release_memory()
+        means.locks.release_compute()
+        await self._lease.release()
+
+    def _set(self, state: ExecutorState) -> None:
+        self.state = state
+        self._changed()
+
+    def _settle(self, outcome: Outcome) -> None:
+        """The order is done, or given up."""
+        self._settled = max(self._settled, outcome.epoch)
+        if outcome.state is not ExecutorState.AWAKE:
+            self._rest = outcome.state
+        self._set(outcome.state)
+        self._answers.add(outcome)

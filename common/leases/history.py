@@ -1,0 +1,59 @@
+"""Durations of an executor's past moves, which limit how long another may take."""
+
+import json
+import math
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from common.accelerators import Tier
+
+MIN_LIMIT_S = 30.0
+FACTOR = 10.0
+"""A move counts as hung after so many times the p90 of its kind."""
+UNKNOWN_LIMIT_S = 600.0
+"""Limit of a kind of move that was never finished here: a large model's first start."""
+KEPT = 50
+"""Newest moves of each kind that count."""
+
+log = structlog.get_logger()
+_ADAPTER = TypeAdapter(dict[str, list[float]])
+
+
+class History:
+    """Seconds of finished moves by kind, kept in a file over restarts: it may be lost."""
+
+    def __init__(self, file: Path | None = None, *, min_limit_s: float = MIN_LIMIT_S) -> None:
+        self._min_limit_s = min_limit_s
+        self._file = file
+        self._seconds: dict[str, deque[float]] = {}
+        with suppress(OSError, ValidationError):
+            if file is not None:
+                found = _ADAPTER.validate_json(file.read_bytes())
+                self._seconds = {kind: deque(seconds, maxlen=KEPT) for kind, seconds in found.items()}
+
+    def add(self, from_tier: Tier, tier: Tier, seconds: float) -> None:
+        self._seconds.setdefault(_kind(from_tier, tier), deque(maxlen=KEPT)).append(seconds)
+        if self._file is None:
+            return
+        partial = self._file.with_suffix(".partial")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(json.dumps({kind: list(each) for kind, each in self._seconds.items()}))
+            partial.replace(self._file)
+        except OSError as error:
+            log.warning("moves_not_kept", file=str(self._file), error=str(error))
+
+    def limit_s(self, from_tier: Tier, tier: Tier) -> float:
+        """Seconds after which a move of this kind counts as hung."""
+        known = sorted(self._seconds.get(_kind(from_tier, tier), ()))
+        if not known:
+            return UNKNOWN_LIMIT_S
+        return max(self._min_limit_s, FACTOR * known[math.ceil(0.9 * len(known)) - 1])
+
+
+def _kind(from_tier: Tier, tier: Tier) -> str:
+    return f"{from_tier}>{tier}"

@@ -1,0 +1,145 @@
+"""The lease of an accelerator in NATS: who is permitted to compute there.
+
+It is one entry of the bucket `leases`, changed by compare-and-set only. An entry of an older epoch is waited for: its holder deletes it, or
+dies, and the entry expires. Locks (`locks.py`) prevent what a lease cannot: a holder that has not noticed that its time is over.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from common.errors import Retry, Unavailable
+from common.leases.means import Means
+from common.messages import Lease
+from common.resilience import crashpoints
+from common.resilience.cancellation import notice_cancellation
+from common.streams import LEASE_TTL_S, LEASES_BUCKET
+
+FENCE_S = LEASE_TTL_S * 2 / 3
+"""Seconds without a confirmed renewal after which the holder must stop computing."""
+
+log = structlog.get_logger()
+
+
+class Superseded(Exception):
+    """The accelerator was granted with a newer epoch."""
+
+
+@dataclass
+class _Held:
+    epoch: int
+    revision: int
+    confirmed_s: float
+    """When the last confirmed renewal was sent, by this process's own clock."""
+
+
+class LeaseHolder:
+    """This executor's side of the entry."""
+
+    def __init__(self, means: Means, stir: Callable[[], None]) -> None:
+        """`stir` is called when the entry changes."""
+        self._bus = means.bus
+        self._me = means.me
+        self._clock = means.clock
+        self._renew_s = means.renew_s
+        self._stir = stir
+        self._held: _Held | None = None
+        self._is_lost = False
+        self._changing = asyncio.Lock()
+
+    @property
+    def epoch(self) -> int | None:
+        """Epoch of the lease that this process has; None without one."""
+        return self._held.epoch if self._held else None
+
+    def is_overdue(self) -> bool:
+        """Whether this process holds the lease and must stop computing: another has it, or no renewal was confirmed for FENCE_S."""
+        return self._held is not None and (self._is_lost or self._clock() - self._held.confirmed_s > FENCE_S)
+
+    async def take(self, epoch: int) -> bool:
+        """Take the lease for `epoch`, or keep it with this epoch; False while another process has it, or NATS does not answer.
+
+        Raises: Superseded.
+        """
+        async with self._changing:
+            try:
+                return await self._take(epoch)
+            except Retry as error:
+                log.info("lease_not_taken", epoch=epoch, reason=str(error))
+                return False
+
+    async def _take(self, epoch: int) -> bool:
+        found = await self._bus.kv.find(LEASES_BUCKET, self._me.accelerator, Lease)
+        if found is not None and found.value.epoch > epoch:
+            raise Superseded(f"{found.value.executor} has the accelerator with epoch {found.value.epoch}")
+        if found is not None and not self._is_mine(found.value):
+            return False
+        sent_s = self._clock()
+        revision = await self._set(epoch, found.revision if found else 0)
+        self._held, self._is_lost = _Held(epoch, revision, sent_s), False
+        return True
+
+    async def release(self) -> None:
+        """Delete the lease, if this process has it. Where NATS does not hear it, it expires."""
+        async with self._changing:
+            held, self._held, self._is_lost = self._held, None, False
+            if held is None or not self._bus.is_connected:
+                return
+            try:
+                await self._bus.kv.release(LEASES_BUCKET, self._me.accelerator, revision=held.revision)
+            except Retry as error:
+                log.warning("lease_not_released", epoch=held.epoch, reason=str(error))
+
+    async def keep(self) -> None:
+        """Renew the lease while there is one, until cancelled."""
+        while True:
+            notice_cancellation()
+            await asyncio.sleep(self._renew_s)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """One renewal. Nothing happens while NATS is unavailable: a renewal that is kept and sent late would renew what has ended."""
+        async with self._changing:
+            held = self._held
+            if held is None or self._is_lost or not self._bus.is_connected:
+                return
+            crashpoints.reached("lease_before_renew")
+            sent_s = self._clock()
+            try:
+                held.revision = await self._set(held.epoch, held.revision)
+                held.confirmed_s = sent_s
+            except Unavailable as error:
+                log.warning("lease_not_renewed", epoch=held.epoch, reason=str(error))
+            except Retry:
+                await self._look_again(held)
+
+    async def _look_again(self, held: _Held) -> None:
+        """The entry has another revision: by a renewal whose answer was lost, or because it expired, or another process has it."""
+        sent_s = self._clock()
+        try:
+            found = await self._bus.kv.find(LEASES_BUCKET, self._me.accelerator, Lease)
+            if found is not None and not self._is_mine(found.value):
+                log.warning("lease_lost", epoch=held.epoch, to=found.value.executor, their_epoch=found.value.epoch)
+                self._is_lost = True
+                self._stir()
+                return
+            held.revision = await self._set(held.epoch, found.revision if found else 0)
+            held.confirmed_s = sent_s
+        except Retry as error:
+            log.warning("lease_not_renewed", epoch=held.epoch, reason=str(error))
+
+    async def watch(self) -> None:
+        """Report changes of the entry, until cancelled. Its expiry is none: who waits for it must look again by its own clock."""
+        async for key, _ in self._bus.kv.watch(LEASES_BUCKET, Lease):
+            if key == self._me.accelerator:
+                self._stir()
+
+    async def _set(self, epoch: int, revision: int) -> int:
+        me, now_s = self._me, self._bus.clock.now_s()
+        lease = Lease(executor=me.executor, replica=me.replica, epoch=epoch, renewed_s=now_s)
+        return await self._bus.kv.replace(LEASES_BUCKET, me.accelerator, lease, revision=revision)
+
+    def _is_mine(self, lease: Lease) -> bool:
+        return lease.executor == self._me.executor and lease.replica == self._me.replica

@@ -1,0 +1,170 @@
+"""Locks of an accelerator: files in a folder that all its executors share, one folder an accelerator, on one host.
+
+    compute.lock        exclusive while an executor is awake
+    <executor>.memory   exclusive while that executor has anything on the device; content: its bytes
+
+A lock (flock(2)) belongs to an open file. Forked processes share it, and the kernel frees it when the last of them has died. So an entry
+counts exactly as long as a process lives that may have the memory, and an engine that outlives its parent keeps both locks.
+Processes that are spawned share it where `Locks.descriptors` are passed on.
+"""
+
+import fcntl
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import Fatal
+
+COMPUTE = "compute.lock"
+MEMORY = ".memory"
+DIGITS = 20
+"""Digits of an entry, so that each write replaces all of the one before."""
+
+
+@dataclass(frozen=True)
+class Holders:
+    """What is locked in an accelerator's folder at one moment."""
+
+    computing: bool
+    memory: Mapping[str, int]
+    """Bytes on the device by executor; -1 where the entry cannot be read."""
+
+
+class Locks:
+    """The locks of one executor. They belong to its process, and to those that it forks."""
+
+    def __init__(self, folder: Path, executor: str) -> None:
+        """Creates the folder and its files. Raises: Fatal where it cannot write or lock them."""
+        self._folder = folder
+        self._own = f"{executor}{MEMORY}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._compute, self._memory = _opened(folder / COMPUTE), _opened(folder / self._own)
+            if _is_free(self._memory):  # so that a full disk, or a file system without locks, is found now
+                os.pwrite(self._memory, _entry(0), 0)
+        except OSError as error:
+            raise Fatal(
+                f"MARLAAS_ACCELERATORS_DIR: {folder} cannot be used for locks ({error.strerror}); give a folder that all executors of "
+                "this host can write"
+            ) from None
+        self.computes = False
+        """Whether this executor has compute.lock."""
+        self.is_entered = False
+        """Whether its entry is locked: it has, or may have, something on the device."""
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """File descriptors for processes that are spawned and compute for this executor."""
+        return self._compute, self._memory
+
+    def take_compute(self) -> bool:
+        """Whether this executor has compute.lock now."""
+        self.computes = self.computes or _lock(self._compute)
+        return self.computes
+
+    def release_compute(self) -> None:
+        fcntl.flock(self._compute, fcntl.LOCK_UN)
+        self.computes = False
+
+    def reserve(self, size: int, budget: int) -> str | None:
+        """Enter `size` bytes for this executor where all entries together stay within `budget`; else why not.
+
+        Only for the holder of compute.lock: others' entries can only shrink meanwhile. Raises: Fatal when the entry cannot be written.
+        """
+        assert self.computes
+        if not self.is_entered and not _lock(self._memory):
+            return "an earlier process of this executor still has memory on the device"
+        others = {name: held for name, held in _memory_held(self._folder).items() if f"{name}{MEMORY}" != self._own}
+        if unreadable := sorted(name for name, held in others.items() if held < 0):
+            shortage = f"nobody knows how much {', '.join(unreadable)} has on the device"
+        elif sum(others.values()) + size > budget:
+            holders = ", ".join(f"{name} {held}" for name, held in sorted(others.items())) or "no other executor"
+            shortage = f"{size} bytes are needed on the device, of {budget}; held by {holders}"
+        else:
+            self._write(size)
+            self.is_entered = True
+            return None
+        if not self.is_entered:
+            fcntl.flock(self._memory, fcntl.LOCK_UN)
+        return shortage
+
+    def release_memory(self) -> None:
+        """Nothing of this executor is on the device any more."""
+        if self.is_entered:
+            self._write(0)
+            fcntl.flock(self._memory, fcntl.LOCK_UN)
+            self.is_entered = False
+
+    def close(self) -> None:
+        """Close the files; what is locked stays locked for processes that were forked."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+    def _write(self, size: int) -> None:
+        try:
+            os.pwrite(self._memory, _entry(size), 0)
+        except OSError as error:
+            raise Fatal(f"MARLAAS_ACCELERATORS_DIR: {self._folder / self._own} cannot be written ({error.strerror})") from None
+
+
+def holders(folder: Path) -> Holders:
+    """What is locked in an accelerator's folder; its files are locked for some microseconds to find out."""
+    return Holders(computing=_is_held(folder / COMPUTE), memory=_memory_held(folder))
+
+
+def _memory_held(folder: Path) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for path in folder.glob(f"*{MEMORY}"):
+        if _is_held(path):
+            found[path.name.removesuffix(MEMORY)] = _size(path)
+    return found
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError, ValueError):
+        return int(path.read_bytes())
+    return -1
+
+
+def _entry(size: int) -> bytes:
+    return b"%0*d\n" % (DIGITS, size)
+
+
+def _opened(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o664)
+    os.set_inheritable(descriptor, True)
+    return descriptor
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+
+
+def _is_free(descriptor: int) -> bool:
+    """Whether no other process has this file's lock. Raises: OSError where the file system has no locks."""
+    free = _lock(descriptor)
+    if free:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return free
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a process has the file's exclusive lock."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # explicitly: a child that another thread forks now has this file open as well
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)

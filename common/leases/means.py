@@ -1,0 +1,44 @@
+"""What the parts of an executor's side work with."""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from common.accelerators import Executable, Tier
+from common.bus import Bus
+from common.leases.history import History
+from common.leases.identity import Identity
+from common.leases.locks import Locks
+from common.leases.tally import Tally
+from common.leases.watchdog import Watchdog
+
+RENEW_S = 3.0
+"""Seconds between renewals of a lease."""
+MEMORY_WAIT_S = 10.0
+"""Maximum wait for memory on the device that others are ordered to free."""
+
+
+async def no_driver() -> int | None:
+    """Free memory of a device without a driver to ask."""
+    return None
+
+
+@dataclass(frozen=True)
+class Means:
+    bus: Bus
+    me: Identity
+    executable: Executable
+    locks: Locks
+    tally: Tally
+    budget_bytes: int
+    """Of the device, for all its executors."""
+    fence_tier: Tier = Tier.HOST
+    """Where it parks itself without a confirmed lease."""
+    history: History = field(default_factory=History)
+    watchdog: Watchdog = field(default_factory=Watchdog)
+    free_bytes: Callable[[], Awaitable[int | None]] = no_driver
+    """Free memory of the device, as its driver says."""
+    clock: Callable[[], float] = time.monotonic
+    """This process's own, for the lease."""
+    renew_s: float = RENEW_S
+    memory_wait_s: float = MEMORY_WAIT_S

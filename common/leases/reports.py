@@ -1,0 +1,202 @@
+"""Reports of an executor at each change, and what waits in its queues.
+
+The scheduler decides with these, so that a change that may matter is reported within hundredths of a second: of the state, of what runs,
+whether anything waits, and about how much. What it costs to look is bounded: a parked executor looks less often.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import structlog
+
+from common import streams
+from common.accelerators import ExecutorState, Load
+from common.bus import Bus
+from common.errors import Retry
+from common.leases.follower import Follower
+from common.leases.means import Means
+from common.messages import ExecutorReport, ReplicaReport
+from common.resilience.cancellation import notice_cancellation
+from common.resilience.periodic import run_periodically
+from common.streams import Consumer
+
+AWAKE_LOOK_S = 0.02
+"""Seconds between looks at what runs."""
+QUEUE_LOOK_S = 0.05
+"""Seconds between looks at the queues while awake."""
+PARKED_LOOK_S = 0.1
+"""The same while parked: a switch takes longer anyway."""
+MIN_SPACING_S = 0.02
+REPORT_S = 1.0
+"""Seconds between reports without a change."""
+BEGUN = "messages"
+"""Name, in `ReplicaReport.busy`, of messages that a replica has begun."""
+
+log = structlog.get_logger()
+
+
+class Waiting:
+    """Since when work waits for this executor to wake."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._was_awake = False
+
+    def since_s(self, now_s: float, *, work: bool, awake: bool) -> float | None:
+        """NATS's time since which there is work, or since which it is parked with it; None without work."""
+        if not work:
+            self._since_s = None
+        elif self._since_s is None or (self._was_awake and not awake):
+            self._since_s = now_s
+        self._was_awake = awake
+        return self._since_s
+
+
+class Backlog:
+    """Messages in an executor's queues that no live process has begun."""
+
+    def __init__(self, bus: Bus, consumers: Sequence[Consumer], load: Callable[[], Load] = Load) -> None:
+        self._bus = bus
+        self._consumers = consumers
+        self._load = load
+        self._elsewhere = 0
+        self.ready = 0
+        """As of the last look."""
+
+    async def declare(self) -> None:
+        """Without its consumer NATS does not say what waits; a process that never woke has not declared it."""
+        for consumer in self._consumers:
+            await self._bus.declarations.declare_consumer(consumer)
+
+    @property
+    def begun(self) -> int:
+        """Messages that this process has begun."""
+        held, begun = sum(map(self._bus.held, self._consumers)), self._load().messages
+        return held if begun is None else min(held, begun)
+
+    async def look(self) -> None:
+        """Raises: Unavailable."""
+        found = [await self._bus.streams.queue(consumer) for consumer in self._consumers]
+        delivered = sum(queue.unacknowledged for queue in found)
+        # Delivered and begun by no live process: kept for a later wake, handed back, or their receiver has died. Without these a message
+        # of a killed executor would never be ready, and nobody would wake for it.
+        self.ready = sum(queue.pending for queue in found) + max(0, delivered - self.begun - self._elsewhere)
+
+    async def look_elsewhere(self, service: str, pool: str, replica: str) -> None:
+        """Count what other replicas of the pool have begun. Raises: Unavailable."""
+        reports = await self._bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
+        others = (one for one in reports if one.service == service and one.pool == pool and one.replica != replica)
+        self._elsewhere = sum(int(one.busy.get(BEGUN, 0)) for one in others)
+
+
+class Reporter:
+    def __init__(self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool) -> None:
+        """`has_siblings`: whether the pool has other replicas, which share the queues. Use `changed` as the follower's."""
+        self._means = means
+        self._has_siblings = has_siblings
+        self._backlog = Backlog(means.bus, consumers, lambda: means.executable.load)
+        self._waiting = Waiting()
+        self._changed = asyncio.Event()
+        self.changed = self._changed.set
+
+    @property
+    def begun(self) -> int:
+        """Messages that this process has begun."""
+        return self._backlog.begun
+
+    async def run(self, follower: Follower) -> None:
+        """Report until cancelled."""
+        await self._backlog.declare()
+        async with asyncio.TaskGroup() as runners:
+            runners.create_task(self._report(follower))
+            runners.create_task(self._look(follower))
+            if self._has_siblings:
+                runners.create_task(run_periodically(self._look_elsewhere, streams.REPLICA_TTL_S / 4, _failed, at_once=True))
+
+    async def _look_elsewhere(self) -> None:
+        me = self._means.me
+        await self._backlog.look_elsewhere(me.service, me.pool, me.replica)
+
+    async def _look(self, follower: Follower) -> None:
+        while True:
+            notice_cancellation()
+            try:
+                await self._backlog.look()
+            except Retry as error:
+                _failed(error)
+            await asyncio.sleep(QUEUE_LOOK_S if follower.state is ExecutorState.AWAKE else PARKED_LOOK_S)
+
+    async def _report(self, follower: Follower) -> None:
+        last: object = None
+        due_s = tallied_s = 0.0
+        while True:
+            notice_cancellation()
+            self._changed.clear()
+            now_s, is_awake = time.monotonic(), follower.state is ExecutorState.AWAKE
+            if is_awake and now_s >= tallied_s + REPORT_S:
+                self._means.tally.look()
+                self._enter_present_bytes()
+                tallied_s = now_s
+            report = self._current(follower)
+            if now_s >= due_s or _essence(report) != last:
+                last, due_s = _essence(report), now_s + REPORT_S
+                await self._tell(report)
+                await asyncio.sleep(MIN_SPACING_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AWAKE_LOOK_S if is_awake else PARKED_LOOK_S):
+                    await self._changed.wait()
+
+    def _current(self, follower: Follower) -> ExecutorReport:
+        means, me, load = self._means, self._means.me, self._means.executable.load
+        now_s = means.bus.clock.now_s()
+        is_awake = follower.state is ExecutorState.AWAKE
+        return ExecutorReport(
+            accelerator=me.accelerator,
+            executor=me.executor,
+            pool=me.pool,
+            replica=me.replica,
+            epoch=follower.epoch,
+            state=follower.state,
+            tier=means.executable.tier,
+            device_bytes=means.executable.device_bytes,
+            host_bytes=means.executable.host_bytes,
+            running=load.running if is_awake else None,
+            begun=load.begun,
+            left_s=load.left_s,
+            ready=self._backlog.ready,
+            ready_since_s=self._waiting.since_s(now_s, work=_has_work(self._backlog.ready, load, is_awake), awake=is_awake),
+            piece_s=means.tally.piece_s,
+            pieces=means.tally.pieces,
+            at_s=now_s,
+        )
+
+    def _enter_present_bytes(self) -> None:
+        """An executor's need changes while it is awake: tasks come and go. What does not fit is not entered; its next wake fails."""
+        need = self._means.executable.device_bytes
+        if (shortage := self._means.locks.reserve(need, self._means.budget_bytes)) is not None:
+            log.warning("device_full", reason=shortage)
+
+    async def _tell(self, report: ExecutorReport) -> None:
+        try:
+            await self._means.bus.requests.tell(streams.executor_now(report.accelerator, report.executor), report)
+        except Retry as error:
+            log.debug("report_lost", reason=str(error))
+
+
+def _has_work(ready: int, load: Load, is_awake: bool) -> bool:
+    """Whether anything waits: messages that nobody has begun, or operations that are frozen."""
+    return ready > 0 or (not is_awake and load.begun > 0)
+
+
+def _essence(report: ExecutorReport) -> object:
+    """What is reported at once when it changes; numbers by their magnitude."""
+    return (
+        *(report.state, report.tier, report.epoch, report.running),
+        *(report.begun > 0, report.ready.bit_length(), report.ready_since_s is None, report.pieces > 0),
+    )
+
+
+def _failed(error: Exception) -> None:
+    log.warning("queues_unknown", error=str(error) or type(error).__name__)

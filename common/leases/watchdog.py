@@ -1,0 +1,76 @@
+"""A thread that ends this process when it does not do what was ordered, or its event loop hangs.
+
+The event loop may be what hangs, so the thread needs none of it. A call that hangs with the interpreter's lock stops this thread, too; for
+moves there is a second one, of Python's faulthandler, which needs no lock and ends the process somewhat later.
+"""
+
+import faulthandler
+import os
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import structlog
+
+from common.heartbeats import STALLED_S
+
+CHECK_S = 0.25
+BACKSTOP_S = 5.0
+"""Seconds by which faulthandler's thread ends the process later."""
+STDERR = 2
+
+log = structlog.get_logger()
+
+
+class Watchdog:
+    """Methods may be called from any thread; `watching` from one at a time."""
+
+    def __init__(self, *, stalled_s: float = STALLED_S) -> None:
+        """`stalled_s`: time without a turn of the event loop after which the process counts as hung."""
+        self._stalled_s = stalled_s
+        self._deadline: tuple[float, str] | None = None
+        self._turned: float | None = None
+        """When the event loop last turned; None while nothing depends on it."""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    @contextmanager
+    def watching(self, what: str, limit_s: float) -> Generator[None]:
+        """The block must end within `limit_s` seconds."""
+        self._deadline = (time.monotonic() + limit_s, f"{what} did not end within {limit_s:.0f} s")
+        faulthandler.dump_traceback_later(limit_s + BACKSTOP_S, file=STDERR, exit=True)
+        try:
+            yield
+        finally:
+            self._deadline = None
+            faulthandler.cancel_dump_traceback_later()
+
+    def turned(self) -> None:
+        """The event loop turns; from now on it must do so again within `stalled_s`, until `released`."""
+        self._turned = time.monotonic()
+
+    def released(self) -> None:
+        """Nothing depends on the event loop any more."""
+        self._turned = None
+
+    def overdue(self) -> str | None:
+        """Why the process must end now; None while it need not."""
+        now, deadline, turned = time.monotonic(), self._deadline, self._turned
+        if deadline is not None and now > deadline[0]:
+            return deadline[1]
+        if turned is not None and now - turned > self._stalled_s:
+            return f"the event loop has stood still for {now - turned:.0f} s"
+        return None
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(CHECK_S):
+            if (reason := self.overdue()) is not None:
+                log.error("ended_by_watchdog", reason=reason)
+                os._exit(1)  # no handler runs, and the kernel frees the locks

@@ -1,0 +1,113 @@
+"""An executor without a device: its state is a word, and its moves take as long as a test says."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from common.accelerators import Function, Load, Served, Tier
+from common.bus import Bus, Outgoing
+from common.leases.follower import Follower
+from common.leases.identity import Identity
+from common.leases.locks import Locks
+from common.leases.means import Means
+from common.leases.tally import Tally
+from common.messages import LeaseDone, LeaseOrder
+from common.streams import LEASES, LEASES_BUCKET, lease_done, lease_order
+from tests.conftest import eventually
+
+ACCELERATOR = "a"
+
+
+class Paper:
+    """An Executable of the tests."""
+
+    def __init__(self, device_bytes: int = 100) -> None:
+        self.tier = Tier.OFF
+        self.device_bytes = device_bytes
+        self.host_bytes = 10
+        self.load = Load()
+        self.done = Served()
+        self.moves: list[str] = []
+        self.failures: list[Exception] = []
+        """Raised by the next wakes, the first first."""
+        self.may_move = asyncio.Event()
+        """While it is not set, moves hang."""
+        self.may_move.set()
+
+    async def wake(self) -> None:
+        self.moves.append("wake")
+        await self.may_move.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        self.tier = Tier.DEVICE
+        self.load = Load(Function.GENERATE, begun=1)
+
+    async def park(self, tier: Tier, drain_s: float | None) -> None:
+        self.moves.append(f"park {tier} {drain_s}")
+        await self.may_move.wait()
+        self.tier, self.load = tier, Load()
+
+    def taken(self) -> Served:
+        done, self.done = self.done, Served()
+        return done
+
+
+def identity(pool: str, service: str = "rollout", replica: str = "one") -> Identity:
+    return Identity(ACCELERATOR, service, pool, replica)
+
+
+def means(bus: Bus, folder: Path, pool: str, executable: Paper | None = None, **other: Any) -> Means:
+    """`other`: fields of Means. Executors of one test share `folder`."""
+    me = other.pop("me", identity(pool))
+    executable = executable or Paper()
+    given: dict[str, Any] = {"budget_bytes": 150, "memory_wait_s": 0.2} | other
+    return Means(bus=bus, me=me, executable=executable, locks=Locks(folder, me.executor), tally=Tally(executable), **given)
+
+
+def followers(bus: Bus, folder: Path, *pools: str, **other: Any) -> list[tuple[Follower, Paper]]:
+    found: list[tuple[Follower, Paper]] = []
+    for pool in pools:
+        executable = Paper()
+        found.append((Follower(means(bus, folder, pool, executable, **other)), executable))
+    return found
+
+
+async def order(bus: Bus, pool: str, epoch: int, *, wake: bool, tier: Tier = Tier.HOST, drain_s: float | None = 0.0) -> None:
+    executor = identity(pool).executor
+    message = LeaseOrder(accelerator=ACCELERATOR, executor=executor, epoch=epoch, wake=wake, tier=tier, drain_s=drain_s)
+    await bus.publish(Outgoing(lease_order(ACCELERATOR, executor), message, f"order:{executor}:{epoch}"))
+
+
+async def begun(bus: Bus, executors: int = 1) -> None:
+    """Wait until so many executors have said that they are cold; they do nothing for orders from before."""
+
+    async def said() -> bool:
+        return len(await bus.streams.subjects(LEASES, "leases.done.>")) >= executors
+
+    await eventually(said, timeout_s=60)
+
+
+async def answers(bus: Bus, pool: str) -> list[LeaseDone]:
+    """All answers of an executor so far."""
+    subject = lease_done(ACCELERATOR, identity(pool).executor)
+    return [delivery.read(LeaseDone) async for delivery in bus.streams.stored(LEASES, subject)]
+
+
+async def answer(bus: Bus, pool: str, epoch: int, is_it: Callable[[LeaseDone], bool] = lambda _: True) -> LeaseDone:
+    """The last answer about an epoch, once there is one that is it."""
+    found: list[LeaseDone] = []
+
+    async def there() -> bool:
+        found[:] = [one for one in await answers(bus, pool) if one.epoch == epoch and is_it(one)]
+        return bool(found)
+
+    await eventually(there, timeout_s=60)
+    return found[-1]
+
+
+async def shorten_leases(bus: Bus, ttl_s: float) -> None:
+    """Let entries of the bucket expire sooner, so that a test need not wait."""
+    js = bus.blobs_context()
+    config = (await js.stream_info(f"KV_{LEASES_BUCKET}")).config
+    await js.update_stream(config.evolve(max_age=ttl_s, duplicate_window=ttl_s))

@@ -1,0 +1,140 @@
+"""Executors in processes of their own, for tests that kill them.
+
+While such an executor is awake it "computes": a thread writes into a file of its own which process it is, the how manieth wake this is, and
+the time, as fast as it can. What it holds is what the locks say; whether it computes is what the file says.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from common.accelerators import Load, Served, Tier
+from common.bus import Bus
+from common.leases.executor import LeasedExecutor
+from common.leases.history import History
+from common.leases.identity import Identity
+from common.leases.locks import Locks
+from common.leases.means import Means
+from common.leases.tally import Tally
+from common.leases.watchdog import Watchdog
+from common.resilience import crashpoints
+from tests.common.leases.executables import ACCELERATOR
+from tests.conftest import HASTY
+
+BUDGET = 150
+RENEW_S = 0.1
+
+
+@dataclass(frozen=True)
+class Start:
+    url: str
+    folder: Path
+    pool: str
+    max_move_s: float = 0.0
+    hangs: str = ""
+    """`loop`: a wake blocks the event loop; `wake`: it never returns."""
+    crash_point: str = ""
+
+
+@dataclass(frozen=True)
+class Stamp:
+    pid: int
+    wake: int
+    at_ns: int
+
+
+def stamp(folder: Path, pool: str) -> Stamp | None:
+    """The last trace of an executor's work."""
+    path = trace(folder, pool)
+    content = path.read_bytes() if path.exists() else b""
+    return Stamp(*map(int, content.split())) if content else None
+
+
+def trace(folder: Path, pool: str) -> Path:
+    return folder / f"{pool}.trace"
+
+
+class Computing:
+    def __init__(self, start: Start) -> None:
+        self.tier = Tier.OFF
+        self.device_bytes = 100
+        self.host_bytes = 10
+        self._start = start
+        self._trace = os.open(trace(start.folder, start.pool), os.O_RDWR | os.O_CREAT)
+        self._wakes = 0
+        self._works = False
+        self._writing = threading.Lock()
+        threading.Thread(target=self._compute, daemon=True).start()
+
+    @property
+    def load(self) -> Load:
+        return Load(begun=int(self._works))
+
+    async def wake(self) -> None:
+        blocking: Callable[[float], None] = time.sleep
+        if self._start.hangs == "loop":
+            blocking(1000.0)
+        if self._start.hangs == "wake":
+            await asyncio.Event().wait()
+        await asyncio.sleep(random.uniform(0, self._start.max_move_s))
+        self.tier = Tier.DEVICE
+        self._wakes += 1
+        self._works = True
+
+    async def park(self, tier: Tier, drain_s: float | None) -> None:
+        with self._writing:
+            self._works = False
+        await asyncio.sleep(random.uniform(0, self._start.max_move_s))
+        self.tier = tier
+
+    def taken(self) -> Served:
+        return Served()
+
+    def _compute(self) -> None:
+        while True:
+            with self._writing:
+                if self._works:
+                    os.pwrite(self._trace, b"%020d %020d %020d" % (os.getpid(), self._wakes, time.monotonic_ns()), 0)
+            time.sleep(0.001)
+
+
+def started(start: Start) -> BaseProcess:
+    """The executor's process, forked from one that has all modules: a fresh interpreter would take a second."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=_run, args=(start,), daemon=True)
+    process.start()
+    return process
+
+
+def _run(start: Start) -> None:
+    crashpoints.arm(start.crash_point)
+    asyncio.run(_follow(start))
+
+
+async def _follow(start: Start) -> None:
+    me = Identity(ACCELERATOR, "rollout", start.pool, f"{start.pool}-{os.getpid()}")
+    history = History(min_limit_s=0.5)
+    for kind in ((Tier.OFF, Tier.DEVICE), (Tier.DEVICE, Tier.HOST)):
+        history.add(*kind, 0.01)
+    computing, watchdog = Computing(start), Watchdog(stalled_s=1.0 if start.hangs or start.crash_point else 60.0)
+    async with await Bus.connect(start.url, me.replica, timings=replace(HASTY, ping_every_s=1.0)) as bus:
+        means = Means(
+            bus=bus,
+            me=me,
+            executable=computing,
+            locks=Locks(start.folder, me.executor),
+            tally=Tally(computing),
+            budget_bytes=BUDGET,
+            history=history,
+            watchdog=watchdog,
+            renew_s=RENEW_S,
+        )
+        await LeasedExecutor(means, [], has_siblings=False).run()

@@ -1,0 +1,158 @@
+"""Executors are killed at any moment; an observer that belongs to none of them never sees two compute, or more memory than there is."""
+
+import asyncio
+import random
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from common.accelerators import ExecutorState
+from common.bus import Bus
+from common.leases.locks import holders
+from common.resilience.crashpoints import LEASES as POINTS
+from tests.common.leases.executables import answer, answers, order, shorten_leases
+from tests.common.leases.process import BUDGET, Stamp, Start, stamp, started
+from tests.conftest import at_work, eventually
+
+POOLS = ("one", "two", "three")
+TTL_S = 0.6
+LOOK_S = 0.02
+
+
+@dataclass
+class Observer:
+    """Looks at locks and traces every 20 ms, from outside."""
+
+    folder: Path
+    looks: int = 0
+    objections: list[str] = field(default_factory=list[str])
+    seen: dict[tuple[int, int], list[int]] = field(default_factory=dict[tuple[int, int], list[int]])
+    """(process, wake) → first and last time at which it was seen to compute."""
+
+    async def run(self) -> None:
+        while True:
+            self._look()
+            await asyncio.sleep(LOOK_S)
+
+    def _look(self) -> None:
+        before, held, after = self._stamps(), holders(self.folder), self._stamps()
+        self.looks += 1
+        if sum(held.memory.values()) > BUDGET or -1 in held.memory.values():
+            self.objections.append(f"memory {dict(held.memory)}")
+        for pool, first in before.items():
+            last = after[pool]
+            working = last.at_ns > first.at_ns and (last.pid, last.wake) == (first.pid, first.wake)
+            if working and not (held.computing and f"rollout-{pool}" in held.memory):
+                self.objections.append(f"{pool} computes, and the locks are {held}")
+        for each in (*before.values(), *after.values()):
+            interval = self.seen.setdefault((each.pid, each.wake), [each.at_ns, each.at_ns])
+            interval[1] = max(interval[1], each.at_ns)
+
+    def _stamps(self) -> Mapping[str, Stamp]:
+        return {pool: found for pool in POOLS if (found := stamp(self.folder, pool)) is not None}
+
+    def overlaps(self) -> list[str]:
+        """Times at which two computed."""
+        ordered = sorted((first, last, who) for who, (first, last) in self.seen.items())
+        return [f"{one} until {last}, {other} from {first}" for (_, last, one), (first, _, other) in pairwise(ordered) if first <= last]
+
+
+@pytest.fixture
+def processes() -> Iterator[dict[str, BaseProcess]]:
+    running: dict[str, BaseProcess] = {}
+    yield running
+    for process in running.values():
+        process.kill()
+        process.join()
+
+
+async def cold(bus: Bus, pool: str, process: BaseProcess) -> None:
+    """Wait until this process has said that it is cold."""
+    await eventually(lambda: _said(bus, pool, f"{pool}-{process.pid}"), timeout_s=60)
+
+
+async def _said(bus: Bus, pool: str, replica: str) -> bool:
+    return any(one.replica == replica for one in await answers(bus, pool))
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.slow)])
+async def test_killed_executors_never_leave_two_that_compute(
+    nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess], kills: int
+) -> None:
+    await shorten_leases(bus, TTL_S)
+    chosen, observer, epoch, woken = random.Random(kills), Observer(tmp_path), 0, 0
+    starts = {pool: Start(nats_url, tmp_path, pool, max_move_s=0.02) for pool in POOLS}
+    for pool in POOLS:
+        processes[pool] = started(starts[pool])
+        await cold(bus, pool, processes[pool])
+    async with at_work(observer.run()) as observing:
+        while kills:
+            epoch += 1
+            next_ = chosen.choice(POOLS)
+            for pool in POOLS:
+                await order(bus, pool, epoch, wake=pool == next_)
+            await asyncio.sleep(chosen.uniform(0.0, 0.1))  # what happens in it is for chance to say
+            if chosen.random() < 0.5:
+                victim = chosen.choice(POOLS)
+                processes[victim].kill()
+                processes[victim].join()
+                processes[victim] = started(starts[victim])
+                await cold(bus, victim, processes[victim])
+                kills -= 1
+            if chosen.random() < 0.3:
+                epoch += 1
+                await order(bus, next_, epoch, wake=True)
+                assert (await answer(bus, next_, epoch)).state is ExecutorState.AWAKE
+                woken += 1
+        assert not observing.done(), observing.exception()
+    assert observer.looks > 50 and woken > 0
+    assert observer.objections == [] and observer.overlaps() == []
+    assert len(observer.seen) >= woken / 2
+
+
+@asynccontextmanager
+async def held_by(bus: Bus, start: Start, processes: dict[str, BaseProcess]) -> AsyncIterator[BaseProcess]:
+    process = processes[start.pool] = started(start)
+    await cold(bus, start.pool, process)
+    yield process
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_accelerator_of_an_executor_that_dies_at_any_point_is_in_use_again(
+    nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess], point: str
+) -> None:
+    await shorten_leases(bus, TTL_S)
+    async with held_by(bus, Start(nats_url, tmp_path, "one", crash_point=f"{point}:1"), processes) as process:
+        await order(bus, "one", 1, wake=True)
+        if point.endswith("_park"):
+            await answer(bus, "one", 1)
+            await order(bus, "one", 2, wake=False)
+        await asyncio.to_thread(process.join, 60)
+        assert process.exitcode == -signal.SIGKILL
+        assert not holders(tmp_path).computing and holders(tmp_path).memory == {}
+        async with held_by(bus, Start(nats_url, tmp_path, "two"), processes):
+            began_s = bus.clock.now_s()
+            await order(bus, "two", 3, wake=True)
+            assert (await answer(bus, "two", 3)).at_s < began_s + TTL_S + 10.0
+
+
+@pytest.mark.parametrize("fault", ["loop", "wake", "lease_before_renew", "lease_after_park", "lease_in_park"])
+async def test_executor_that_hangs_ends_and_frees_the_accelerator(
+    nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess], fault: str
+) -> None:
+    is_point = fault.startswith("lease_")
+    start = Start(nats_url, tmp_path, "one", hangs="" if is_point else fault, crash_point=f"{fault}:1:hang" if is_point else "")
+    async with held_by(bus, start, processes) as process:
+        await order(bus, "one", 1, wake=True)
+        if fault.endswith("_park"):
+            await answer(bus, "one", 1)
+            await order(bus, "one", 2, wake=False)
+        await asyncio.to_thread(process.join, 60)
+        assert process.exitcode == 1
+        assert not holders(tmp_path).computing and holders(tmp_path).memory == {}

@@ -1,0 +1,176 @@
+"""Reports of executors: at each change, with what really waits."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from common import streams
+from common.accelerators import ExecutorState, Function, Load, Served
+from common.bus import Bus, Delivery, Outgoing
+from common.errors import Retry
+from common.leases.executor import LeasedExecutor
+from common.leases.reports import BEGUN, Backlog, Waiting
+from common.messages import ControlTask, ExecutorReport, ReplicaReport
+from common.streams import REPLICAS_BUCKET, executor_now
+from tests.common.bus.consuming import consuming
+from tests.common.leases.executables import ACCELERATOR, Paper, answer, begun, identity, means, order
+from tests.conftest import HASTY, at_work, eventually, eventually_equals
+
+PROMPTS = streams.rollout_samples("one")
+
+
+async def send(bus: Bus, count: int, pool: str = "one") -> None:
+    for number in range(count):
+        message = ControlTask(task=f"t{number}", tenant="t")
+        await bus.publish(Outgoing(streams.sample(pool, f"t{number}", "0-0"), message, f"prompt:{number}"))
+
+
+class Reports:
+    """The newest report of an executor."""
+
+    def __init__(self, bus: Bus, executor: str) -> None:
+        self._bus = bus
+        self._executor = executor
+        self.seen: list[ExecutorReport] = []
+
+    async def run(self) -> None:
+        async with self._bus.requests.listening(executor_now(ACCELERATOR, self._executor)) as listening:
+            while True:
+                if (delivery := await listening.next(10.0)) is not None:
+                    self.seen.append(delivery.read(ExecutorReport))
+
+    @property
+    def newest(self) -> ExecutorReport:
+        return self.seen[-1]
+
+
+@asynccontextmanager
+async def reporting(bus: Bus, folder: Path, paper: Paper, **other: object) -> AsyncIterator[Reports]:
+    async with AsyncExitStack() as stack:
+        reports = Reports(bus, identity("one").executor)
+        await stack.enter_async_context(at_work(reports.run()))
+        executor = LeasedExecutor(means(bus, folder, "one", paper, **other), [PROMPTS], has_siblings=False)
+        await stack.enter_async_context(at_work(executor.run()))
+        await begun(bus)
+        await eventually(lambda: reports.seen)
+        yield reports
+
+
+async def test_executor_reports_each_change_at_once(bus: Bus, tmp_path: Path) -> None:
+    paper = Paper()
+    async with reporting(bus, tmp_path, paper) as reports:
+        assert reports.newest.state is ExecutorState.COLD and reports.newest.epoch == 0
+        await order(bus, "one", 1, wake=True)
+        awake = await answer(bus, "one", 1)
+        await eventually(lambda: reports.newest.state is ExecutorState.AWAKE)
+        first = next(one for one in reports.seen if one.state is ExecutorState.AWAKE)
+        assert first.at_s - awake.at_s < 0.5 and first.running is Function.GENERATE and first.begun == 1
+        paper.load = Load()
+        await eventually(lambda: reports.newest.running is None and reports.newest.begun == 0)
+        paper.done = Served({"t": 3}, busy_s=0.5, pieces=2)
+        await eventually(lambda: (reports.newest.pieces, reports.newest.piece_s) == (2, 0.25))
+        spaced = [later.at_s - earlier.at_s for earlier, later in zip(reports.seen, reports.seen[1:], strict=False)]
+        assert min(spaced) > 0.015
+
+
+async def test_idle_executor_reports_every_second_and_no_more(bus: Bus, tmp_path: Path) -> None:
+    async with reporting(bus, tmp_path, Paper()) as reports:
+        await eventually(lambda: len(reports.seen) >= 4)
+        spaced = [later.at_s - earlier.at_s for earlier, later in zip(reports.seen[1:], reports.seen[2:], strict=False)]
+        assert min(spaced) > 0.9
+
+
+async def test_ready_is_what_no_process_has(bus: Bus, tmp_path: Path) -> None:
+    """Also what was handed back, and what the killed process had: else nobody would wake for it."""
+    backlog, taken, may_end = Backlog(bus, [PROMPTS]), asyncio.Event(), asyncio.Event()
+    await backlog.declare()
+    attempts: list[int] = []
+
+    async def handler(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        taken.set()
+        await may_end.wait()
+        raise Retry("parked", delay_s=600.0)
+
+    async def ready() -> int:
+        await backlog.look()
+        return backlog.ready
+
+    await send(bus, 3)
+    assert await ready() == 3
+    async with consuming(bus, handler, slots=1, consumer=PROMPTS):
+        await taken.wait()
+        assert await ready() == 2, "one is with this process"
+    assert await ready() == 3, "the end of the process handed it back"
+    taken.clear()
+    async with consuming(bus, handler, slots=1, consumer=PROMPTS):
+        await taken.wait()
+        may_end.set()
+        await eventually_equals(ready, 3)
+        assert bus.held(PROMPTS) < 3
+
+
+async def test_messages_that_a_parked_executor_keeps_are_ready(bus: Bus) -> None:
+    """A trainer keeps batches that wait for their turn; only the one that it trains is begun."""
+    taken = asyncio.Semaphore(0)
+    backlog = Backlog(bus, [PROMPTS], lambda: Load(Function.TRAIN, begun=1, messages=1))
+    await backlog.declare()
+    await send(bus, 3)
+
+    async def handler(_: Delivery) -> None:
+        taken.release()
+        await asyncio.Event().wait()
+
+    async with consuming(bus, handler, slots=3, consumer=PROMPTS):
+        for _ in range(3):
+            await taken.acquire()
+        await backlog.look()
+        assert (backlog.begun, backlog.ready) == (1, 2)
+
+
+async def test_messages_of_a_killed_process_are_ready(nats_url: str, bus: Bus) -> None:
+    backlog, taken = Backlog(bus, [PROMPTS]), asyncio.Event()
+    await backlog.declare()
+    await send(bus, 2)
+    other = await Bus.connect(nats_url, "other", timings=HASTY)
+
+    async def handler(_: Delivery) -> None:
+        taken.set()
+        await asyncio.Event().wait()
+
+    async with consuming(other, handler, slots=1, consumer=PROMPTS):
+        await taken.wait()
+        await backlog.look()
+        assert backlog.ready == 2, "a single executor of a pool counts what it does not have itself"
+        report = ReplicaReport(replica="other", service="rollout", pool="one", busy={BEGUN: other.held(PROMPTS)})
+        await bus.kv.put(REPLICAS_BUCKET, "rollout.other", report)
+        await backlog.look_elsewhere("rollout", "one", "one")
+        await backlog.look()
+        assert backlog.ready == 1, "the other replica lives, and has one"
+    await other.close()
+    await bus.kv.delete(REPLICAS_BUCKET, "rollout.other")
+    await backlog.look_elsewhere("rollout", "one", "one")
+    await backlog.look()
+    assert backlog.ready == 2
+
+
+async def test_parked_executor_reports_work_that_arrives(bus: Bus, tmp_path: Path) -> None:
+    async with reporting(bus, tmp_path, Paper()) as reports:
+        assert (reports.newest.ready, reports.newest.ready_since_s) == (0, None)
+        now_s = bus.clock.now_s()
+        await send(bus, 5)
+        await eventually(lambda: reports.newest.ready == 5)
+        since_s = next(one.ready_since_s for one in reports.seen if one.ready)
+        assert since_s is not None and now_s - 0.1 <= since_s < now_s + 2.0
+
+
+def test_work_waits_since_it_came_or_since_its_executor_was_parked() -> None:
+    waiting = Waiting()
+    assert waiting.since_s(1.0, work=False, awake=False) is None
+    assert waiting.since_s(2.0, work=True, awake=False) == 2.0
+    assert waiting.since_s(3.0, work=True, awake=True) == 2.0
+    assert waiting.since_s(9.0, work=True, awake=False) == 9.0
+    assert waiting.since_s(11.0, work=True, awake=False) == 9.0
+    assert waiting.since_s(12.0, work=False, awake=False) is None
+    assert waiting.since_s(13.0, work=True, awake=False) == 13.0

@@ -1,0 +1,117 @@
+"""A holder without NATS: it goes on for a while, then parks itself, by its own clock."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from common.accelerators import ExecutorState, Tier
+from common.bus import Bus
+from common.leases.follower import Follower
+from common.leases.locks import Locks, holders
+from marlaas.stack import servers
+from tests.common.leases.executables import Paper, answer, begun, means, order
+from tests.conftest import HASTY, at_work, eventually, running
+
+IMPATIENT = replace(HASTY, answer_timeout_s=0.2, publish_patience_s=0.5)
+
+
+class Clock:
+    """A process's own clock, which a test may put forward."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self._ahead_s
+
+    def pass_s(self, seconds: float) -> None:
+        self._ahead_s += seconds
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[tuple[str, Popen[bytes]]]:
+    port = servers.free_port()
+    with running(servers.nats_command(tmp_path / "nats", port, sync="1s"), port, tmp_path / "nats.log") as process:
+        yield servers.nats_url(port), process
+
+
+@contextmanager
+def silent(server: Popen[bytes]) -> Iterator[None]:
+    """The server answers nothing inside, and its connections stay."""
+    server.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.send_signal(signal.SIGCONT)
+
+
+@asynccontextmanager
+async def awake(nats_url: str, folder: Path, clock: Clock) -> AsyncIterator[tuple[Bus, Follower, Paper]]:
+    async with await Bus.connect(nats_url, "test", timings=IMPATIENT) as bus:
+        await bus.declare()
+        paper = Paper()
+        follower = Follower(means(bus, folder, "one", paper, clock=clock, renew_s=0.1))
+        async with at_work(follower.run()):
+            await begun(bus)
+            await order(bus, "one", 1, wake=True)
+            await answer(bus, "one", 1, lambda one: one.state is ExecutorState.AWAKE)
+            yield bus, follower, paper
+
+
+async def test_holder_goes_on_without_nats_for_less_than_ten_seconds(nats: tuple[str, Popen[bytes]], tmp_path: Path) -> None:
+    clock = Clock()
+    async with awake(nats[0], tmp_path, clock) as (_, follower, paper):
+        with silent(nats[1]):
+            clock.pass_s(5.0)
+            await asyncio.sleep(0.5)  # several looks at the clock, each of which must change nothing
+            assert follower.state is ExecutorState.AWAKE and holders(tmp_path).computing
+        clock.pass_s(4.0)
+        await asyncio.sleep(0.5)
+        clock.pass_s(4.0)  # together more than ten, but renewed in between
+        await asyncio.sleep(0.5)
+        assert follower.state is ExecutorState.AWAKE
+    assert paper.moves == ["wake"]
+
+
+async def test_holder_parks_itself_after_ten_seconds_without_nats_and_reports_it_later(
+    nats: tuple[str, Popen[bytes]], tmp_path: Path
+) -> None:
+    clock = Clock()
+    async with awake(nats[0], tmp_path, clock) as (bus, follower, paper):
+        with silent(nats[1]):
+            clock.pass_s(60.0)
+            await eventually(lambda: follower.state is ExecutorState.PARKED, timeout_s=60)
+            assert paper.moves == ["wake", "park host 0.0"]
+            assert not holders(tmp_path).computing and holders(tmp_path).memory == {}
+        parked = await answer(bus, "one", 1, lambda one: one.state is ExecutorState.PARKED)
+        assert parked.tier is Tier.HOST and parked.failure is not None and "lease was not confirmed" in parked.failure
+        await order(bus, "one", 2, wake=True)
+        assert (await answer(bus, "one", 2)).state is ExecutorState.AWAKE
+
+
+async def test_executor_that_waits_for_the_lock_does_not_wake_with_an_old_lease(nats: tuple[str, Popen[bytes]], tmp_path: Path) -> None:
+    clock = Clock()
+    async with await Bus.connect(nats[0], "test", timings=IMPATIENT) as bus:
+        await bus.declare()
+        paper = Paper()
+        ground = means(bus, tmp_path, "one", paper, clock=clock, renew_s=0.1)
+        other = Locks(tmp_path, "rollout-other")
+        assert other.take_compute()
+        follower = Follower(ground)
+        async with at_work(follower.run()):
+            await begun(bus)
+            await order(bus, "one", 1, wake=True)
+            await eventually(lambda: bus.kv.keys("leases"), timeout_s=60)
+            with silent(nats[1]):
+                clock.pass_s(11.0)
+                other.release_compute()
+                await asyncio.sleep(0.5)
+                assert paper.moves == [] and not holders(tmp_path).computing
+            assert (await answer(bus, "one", 1)).state is ExecutorState.AWAKE
