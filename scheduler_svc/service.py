@@ -261,6 +261,8 @@ class Scheduler:
 
     async def _observe_samplers(self, connection: AsyncConnection, times: PoolTimes) -> None:
         in_flight, spent = await work_in_flight(connection), await deadlines.time_spent(connection, times.now_s)
+        for pool in times.clocks:
+            metrics.PARKED_S.labels(pool).set(times.parked_s(pool))
         for pool, samplers in self._replicas.samplers.items():
             if pool in times.parked:
                 self._oversubscription.pause(pool)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from scheduler_svc import metrics
 from scheduler_svc.decisions.accelerators.slice_shares import slice_shares
 from scheduler_svc.store.queries.accelerators import slices, work
 from scheduler_svc.store.queries.tenancy import ledger
@@ -42,6 +43,8 @@ async def book_ended(tx: Transaction, accelerator: str, executor: str, pool: str
         left_ms -= busy_ms
         if not await slices.book(tx.connection, accelerator, one, busy_ms):
             continue
+        for use_of, ms in (("switch", one.switch_ms), ("busy", busy_ms), ("idle", one.held_ms - one.switch_ms - busy_ms)):
+            metrics.ACCELERATOR_S.labels(accelerator, pool, use_of).inc(ms / 1000)
         shares = slice_shares(one.held_ms, served, [task for task in one.tasks if task in tenants] or [NOBODY])
         await slices.share(tx.connection, accelerator, one.epoch, shares, tenants)
         paid = {task: ms for task, ms in shares.items() if ms and task in payers.present}
