@@ -1,7 +1,8 @@
 """Migrate the database to this version's schema: `python -m scheduler_svc.migrate`. Idempotent, also when run concurrently.
 
 With a superuser's address it makes the roles first; then the owner migrates, gives each role its rights (`store/access.py`), and deletes
-rows of the audit that are kept no longer.
+rows of the audit that are kept no longer. Where the pools file shares no accelerator any more, it ends what was left open of them: a
+scheduler then looks at none of it.
 """
 
 import hashlib
@@ -11,7 +12,11 @@ from alembic import command
 from alembic.util import CommandError
 from sqlalchemy import Connection, make_url, text
 
+from common import streams
+from common.errors import Fatal
+from common.messages import PoolClock
 from common.passwords import read_passwords
+from common.pools import read_accelerators
 from migrations.transaction import in_transaction
 from scheduler_svc.revision import alembic_config, expected_revision
 from scheduler_svc.store import access, roles
@@ -62,6 +67,36 @@ def _expire_audit(connection: Connection, days: int) -> None:
     connection.execute(expired, {"days": days})
 
 
+def end_sharing(connection: Connection) -> None:
+    """End open slices, and let the clocks of pools go: no leader will. Samplers and environments read the clocks in their bucket."""
+    for statement in (_END_SLICES, _RELEASE_CLOCKS):
+        connection.execute(text(statement))
+
+
+_NOW = "date_trunc('milliseconds', now())"
+_END_SLICES = f"""
+UPDATE slices SET ended = 'removed', ended_at = greatest(coalesce(awake_at, ordered_at), {_NOW}) WHERE ended_at IS NULL
+"""
+_RELEASE_CLOCKS = f"""
+WITH released AS (
+    UPDATE pool_clocks SET parked_since = NULL,
+        parked_ms = parked_ms + greatest(0, extract(epoch FROM {_NOW} - parked_since) * 1000)::bigint
+    WHERE parked_since IS NOT NULL RETURNING pool, parked_ms)
+INSERT INTO outbox (subject, message_id, headers, body)
+SELECT '{streams.value_subject(streams.CLOCKS_BUCKET, "")}' || pool, '', jsonb_build_object('{streams.KIND_HEADER}', '{PoolClock.kind}'),
+       convert_to(jsonb_build_object('parked_s', parked_ms / 1000.0, 'parked_since_s', NULL)::text, 'UTF8')
+FROM released ORDER BY pool
+"""
+
+
+def _shares_nothing(pools_file: Path) -> bool:
+    """False also where the file cannot be read: the services will say so."""
+    try:
+        return not read_accelerators(pools_file, {})
+    except Fatal:
+        return False
+
+
 def _passwords(admin_url: str, *others: str) -> dict[str, str]:
     named = make_url(admin_url).query.get("passfile")
     inside = [make_url(url) for url in others if url]
@@ -81,6 +116,8 @@ def main() -> None:
     owner_url = settings.database_owner_url or settings.database_url
     app_url, days = settings.database_url, settings.audit_days
     migrate(owner_url, admin_url=settings.database_admin_url, app_url=app_url, audit_days=days)
+    if _shares_nothing(settings.pools_file):
+        in_transaction(owner_url, end_sharing)
 
 
 if __name__ == "__main__":

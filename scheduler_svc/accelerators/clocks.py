@@ -24,8 +24,10 @@ async def start(tx: Transaction, executor: str, pool: str, now_ms: int) -> None:
 
 
 async def begin(tx: Transaction, sampled: set[str], now_ms: int) -> None:
-    """Make clocks of new pools, let those of pools go that share nothing any more, and write all to the bucket."""
+    """Make clocks of new pools, let those stand that have no sampler awake, and those go that share nothing; write all to the bucket."""
     await clocks.add(tx.connection, sampled, now_ms)
+    for pool in sorted(sampled):
+        await clocks.stop(tx.connection, pool, now_ms)
     for clock in await clocks.all_clocks(tx.connection):
         _post(tx, clock if clock.pool in sampled else await clocks.start(tx.connection, clock.pool, now_ms) or clock)
 

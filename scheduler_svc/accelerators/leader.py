@@ -10,6 +10,7 @@ and locks, which the executors hold. Without NATS nothing is decided: nobody cou
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 from pydantic import JsonValue
@@ -23,18 +24,20 @@ from common.errors import Fatal, Reject, Retry
 from common.messages import Lease, LeaseOrder
 from common.resilience import crashpoints
 from common.resilience.cancellation import notice_cancellation
+from common.resilience.periodic import run_periodically
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.answers import pause_s
 from scheduler_svc.accelerators.booking import Use, book_ended
 from scheduler_svc.accelerators.demands import Live, Picture, rules_of
-from scheduler_svc.accelerators.deployed import Deployed
+from scheduler_svc.accelerators.deployed import Deployed, Key
 from scheduler_svc.accelerators.knowledge import Knowledge
-from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, end_without_next, order_slice
+from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, end_without_next, order_park, order_slice
 from scheduler_svc.accelerators.reports import Reports, has_ended
+from scheduler_svc.decisions.accelerators.moves import NEWEST
 from scheduler_svc.decisions.accelerators.slicing import next_slice
 from scheduler_svc.decisions.accelerators.state import Idle, Switch
 from scheduler_svc.store.database import SLICES_LOCK, Database
-from scheduler_svc.store.queries.accelerators import executors
+from scheduler_svc.store.queries.accelerators import executors, moves
 from scheduler_svc.store.queries.accelerators.executors import Fault
 from scheduler_svc.store.queries.accelerators.standing import ExecutorRow, Standing
 from scheduler_svc.store.states import Hold, SliceEnd, SliceReason
@@ -45,6 +48,8 @@ REFRESH_S = 1.0
 """Maximum time between two readings of rows: other replicas change them too. It also shows that the lock is still held."""
 LATE_S = 0.5
 """Delay of this process beyond which it may not have read reports that had come."""
+FORGET_S = 600.0
+"""Time between two deletions of moves that count no more."""
 IGNORED_S = 30.0
 """Time in which an executor must have begun to wake after its order, or have said why not."""
 IGNORED = f"it did not begin to wake within {IGNORED_S:g} s of its order"
@@ -64,6 +69,8 @@ class Leader:
         self._rows_changed = True
         self._reports = Reports(deployed, bus.clock.now_s())
         self._knowledge = Knowledge(deployed)
+        self._told: set[Key] = set()
+        """Held executors without a slice that were ordered off the device."""
 
     def wake(self) -> None:
         """Rows have changed."""
@@ -94,6 +101,7 @@ class Leader:
             async with asyncio.TaskGroup() as runners:
                 runners.create_task(self._listen(listening))
                 runners.create_task(self._decide_when_stirred(connection))
+                runners.create_task(run_periodically(self._forget_moves, FORGET_S, _not_forgotten))
 
     async def _listen(self, listening: Listening) -> None:
         while True:
@@ -143,14 +151,15 @@ class Leader:
     # --------------------------------------------------------------------------------------------------------- decide
 
     async def _decide_when_stirred(self, connection: AsyncConnection) -> None:
-        until_s, refreshed_s = 0.0, 0.0
+        until_s, refreshed_s, looked_s = 0.0, 0.0, time.monotonic()
         while True:
             notice_cancellation()
             await self._wait(min(until_s, refreshed_s + REFRESH_S))
             self._stirred.clear()
             now_s = self._bus.clock.now_s()
-            if not self._bus.is_connected:
+            if not self._bus.is_connected or time.monotonic() - looked_s > REFRESH_S + LATE_S:
                 self._reports.excuse(now_s)
+            looked_s = time.monotonic()
             is_due = now_s >= refreshed_s + REFRESH_S
             if is_due or self._rows_changed or any(self._differs(one, now_s) for one in self._knowledge.standings.values()):
                 self._rows_changed = False
@@ -167,13 +176,9 @@ class Leader:
 
     async def _wait(self, until_s: float) -> None:
         """Until a change, or that time of NATS."""
-        planned_s = time.monotonic() + max(0.0, until_s - self._bus.clock.now_s())
-        try:
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + max(0.0, planned_s - time.monotonic())):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, until_s - self._bus.clock.now_s())):
                 await self._stirred.wait()
-        except TimeoutError:
-            if time.monotonic() - planned_s > LATE_S:
-                self._reports.excuse(self._bus.clock.now_s())
 
     def _differs(self, standing: Standing, now_s: float) -> bool:
         """Whether reports say what no row says yet."""
@@ -193,6 +198,8 @@ class Leader:
             if self._reports.is_gone((row.accelerator, row.executor), now_s) and await self._record_gone(standing, row):
                 return now_s
         picture = self._picture(standing, now_s)
+        if await self._move_held(picture):
+            return now_s
         holder = standing.holder
         if holder is not None and holder.newest is not None:
             if holder.held in (Hold.PARK, Hold.DRAIN):
@@ -235,6 +242,29 @@ class Leader:
         log.warning("executor_gone", accelerator=row.accelerator, executor=row.executor)
         self.wake()
         return True
+
+    async def _move_held(self, picture: Picture) -> bool:
+        """Order what an operator holds off the device, once; whether any was ordered."""
+        standing, found = picture.standing, list[ParkOrder]()
+        for one in picture.executors.values():
+            row, key = one.row, (one.row.accelerator, one.row.executor)
+            if row.held not in (Hold.PARK, Hold.DRAIN):
+                self._told.discard(key)
+            elif row is not standing.holder and one.report.tier is Tier.DEVICE is not one.deepest and key not in self._told:
+                found.append(ParkOrder(row.executor, one.deepest))
+        for park in found:
+            above = await self._lease_epoch(standing.accelerator)
+            async with self._database.transaction() as tx:
+                epoch = await executors.locked_epoch(tx.connection, standing.accelerator)
+                await order_park(tx, standing.accelerator, park, above=max(epoch or 0, above))
+            self._told.add((standing.accelerator, park.executor))
+            self._wake_relay()
+            self.wake()
+        return bool(found)
+
+    async def _forget_moves(self) -> None:
+        async with self._database.transaction() as tx:
+            await moves.forget(tx.connection, NEWEST)
 
     async def _watch_switch(self, standing: Standing, holder: ExecutorRow, now_s: float) -> float:
         """An executor that does not begin to wake loses its slice. One that does is limited by its own watchdog."""
@@ -287,6 +317,10 @@ class Leader:
 
     def _now_ms(self) -> int:
         return round(1000 * self._bus.clock.now_s())
+
+
+def _not_forgotten(error: Exception) -> None:
+    log.warning("slices_not_led", error=str(error))
 
 
 def _seen(standing: Standing) -> Seen:

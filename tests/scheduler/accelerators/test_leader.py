@@ -3,13 +3,17 @@
 import asyncio
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
 
 from common import streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus, Outgoing
 from common.messages import Lease, LeaseOrder
+from scheduler_svc.migrate import end_sharing
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import (
+    MIB,
     POOLS,
     SLICES,
     TWO_TASKS,
@@ -141,6 +145,25 @@ async def test_operator_parks_an_executor_and_wakes_another(bus: Bus, database_u
         await one.wakes()
 
 
+async def test_held_executor_without_a_slice_leaves_the_device(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["trainer-two"]
+        one.device_bytes = two.device_bytes = 100 * MIB  # both fit
+        await one.has_work(1)
+        await one.wakes()
+        await one.works(t1=1)
+        await two.has_work(1)
+        await two.wakes()
+        await eventually(lambda: one.state is ExecutorState.PARKED)
+        assert one.tier is Tier.DEVICE
+        await world.execute("UPDATE executors SET held = 'park' WHERE id = 'rollout-one'")
+        await eventually(lambda: one.tier is Tier.DISK)
+        assert two.is_awake
+        assert len(one.orders) == 3
+        await clean(world)
+
+
 # ------------------------------------------------------------------------------------------------------------- replicas
 
 
@@ -173,6 +196,30 @@ async def test_executor_that_the_pools_file_has_no_more_is_parked_and_its_clock_
             await world.becomes("SELECT ended FROM slices", [("removed",)])
             found = await clock_of(world, "one")
             assert found is not None and found.parked_since_s is None
+
+
+async def test_clock_goes_when_no_accelerator_is_shared_any_more_and_stands_when_one_is_again(
+    bus: Bus, database_url: str, owner_url: str
+) -> None:
+    async with running_world(bus, database_url) as world:
+        one = world.executors["rollout-one"]
+        await one.has_work(1)
+        await one.wakes()
+        world.lead.cancel()
+        await asyncio.gather(world.lead, return_exceptions=True)
+        with create_engine(owner_url, poolclass=NullPool).begin() as connection:
+            end_sharing(connection)
+        assert await world.rows("SELECT ended FROM slices") == [("removed",)]
+        async with a_scheduler(bus, database_url, accelerators={}, pools={}):
+
+            async def goes() -> bool:
+                found = await clock_of(world, "two")
+                return found is not None and found.parked_since_s is None and found.parked_s > 0
+
+            await eventually(goes, 30)
+        await world.kill("rollout-one")
+        async with a_scheduler(bus, database_url):
+            await world.becomes("SELECT count(*) FROM pool_clocks WHERE parked_since IS NULL", [(0,)])
 
 
 # ------------------------------------------------------------------------------------------------------------- nothing
