@@ -5,6 +5,7 @@ import asyncio
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Slots
+from common.leases import PoolClocks
 from common.messages import FILE_FAMILY, OWN_FAMILY, ReplicaReport
 from common.runtime.service import Running, report_replica
 from common.task_states import TaskStates
@@ -49,13 +50,13 @@ async def _serve(running: Running[EnvSettings], hosts: HostPool, own: OwnService
     environments = await asyncio.to_thread(registry.list_environments, families)
     workers = Workers(settings.workers, families, memory_bytes=int(settings.worker_memory_gib * 2**30))
     _measure(workers, own)
-    tasks, toolbox = TaskStates(), Toolbox()
+    tasks, clocks, toolbox = TaskStates(), PoolClocks(bus), Toolbox()
     sandbox, files = await start_sandbox(settings), FileStore(Blobs(bus), settings.data_dir / "files")
     await asyncio.to_thread(files.open)
     use(sandbox)
     played = EnvironmentExecutor(workers, settings.call_timeout_s, hosts, own.hosts if own else None, files)
     executor = ToolCallExecutor(played, toolbox, allowed)
-    service = EnvService(executor, tasks, lambda _: bus.clock.now_s(), allowed, datasets, own.hosts.end_task if own else lambda _: None)
+    service = EnvService(executor, tasks, clocks.now_s, allowed, datasets, own.hosts.end_task if own else lambda _: None)
 
     def report() -> ReplicaReport:
         busy = {"workers": float(workers.busy), "waiting": float(workers.waiting)}
@@ -66,7 +67,9 @@ async def _serve(running: Running[EnvSettings], hosts: HostPool, own: OwnService
     try:
         await asyncio.gather(workers.start(), hosts.start())
         await tasks.read(bus)
+        await clocks.read()
         async with asyncio.TaskGroup() as runners:
+            runners.create_task(clocks.follow())
             runners.create_task(service.follow_tasks(bus))
             _consume(runners, bus, settings, families, service)
             if own is not None and OWN_FAMILY in families:

@@ -10,6 +10,7 @@ async def main(running: Running[RolloutSettings]) -> None:
 
     from common.blobs import Blobs
     from common.bus import Slots
+    from common.leases import PoolClocks
     from common.messages import ReplicaReport
     from common.pools.model_files import with_model_files
     from common.runtime.service import report_replica
@@ -40,9 +41,11 @@ async def main(running: Running[RolloutSettings]) -> None:
             keep_s=settings.keep_s,
             tolerance=Tolerance(max=said, mean=said) if said else engine.canary_tolerance,
         )
-        tasks, slots = TaskStates(), Slots(pool.sequences)
+        tasks, clocks, slots = TaskStates(), PoolClocks(bus), Slots(pool.sequences)
         await tasks.read(bus)
-        rollout = Rollout(engine, chat, adapters, tasks, slots, lambda _: bus.clock.now_s())
+        if pool.samplers_on:
+            await clocks.read()
+        rollout = Rollout(engine, chat, adapters, tasks, slots, clocks.now_s)
         serving = serving_of(pool, engine, chat, adapters, bus, settings.replica)
 
         def report() -> ReplicaReport:
@@ -62,6 +65,8 @@ async def main(running: Running[RolloutSettings]) -> None:
             runners.create_task(engine.wait_fatal())
             runners.create_task(adapters.run())
             runners.create_task(rollout.follow_tasks(bus))
+            if pool.samplers_on:
+                runners.create_task(clocks.follow())
             runners.create_task(rollout.follow_versions(bus, settings.pool))
             runners.create_task(report_replica(bus, report))
             if serving is not None:

@@ -22,6 +22,10 @@ class PoolClocks:
         clock = self._clocks.get(pool)
         return now_s if clock is None else now_s - clock.parked_until_s(now_s)
 
+    async def read(self) -> None:
+        """The clocks as they are, before the first message whose deadline is compared. Raises: Unavailable."""
+        self._clocks = await self._bus.kv.entries(CLOCKS_BUCKET, PoolClock)
+
     async def follow(self) -> None:
         """Keep the clocks, until cancelled."""
         async for pool, clock in self._bus.kv.watch(CLOCKS_BUCKET, PoolClock):

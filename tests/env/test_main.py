@@ -17,6 +17,7 @@ from common.messages import (
     CheckEnvironment,
     EnvironmentChecked,
     OpenGroup,
+    PoolClock,
     ReplicaReport,
     SampledTurn,
     SampleTurns,
@@ -56,6 +57,8 @@ async def ready(bus: Bus) -> ReplicaReport:
 
 
 async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+    """Its pool was parked for so long that the group's deadline is over on the wall, and not in the pool's time."""
+    await bus.kv.put(streams.CLOCKS_BUCKET, "tiny", PoolClock(parked_s=1000.0))
     with replica(nats_url, tmp_path / "log", workers="2") as process:
         report = await ready(bus)
         assert (report.service, report.families[-1]) == ("env", "module")
@@ -65,7 +68,8 @@ async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path
         await bus.publish(Outgoing(streams.check("reasoning_gym", "t"), check, "check:t"))
         answer = await message_on(bus, streams.TURNS, streams.checked("t"))
         assert answer.read(EnvironmentChecked).objection is None
-        group = group_context("t", size=4, family="reasoning_gym", environment=environment, seed=1)
+        deadline_s = bus.clock.now_s() - 500
+        group = group_context("t", size=4, family="reasoning_gym", environment=environment, seed=1, deadline_s=deadline_s)
         await bus.publish(Outgoing(streams.open_group("reasoning_gym", "t", 0), OpenGroup(group=group), "open:t:0"))
         message = await message_on(bus, streams.PROMPTS, streams.sample("tiny", "t", "0-0"))
         assert len(message.read(SampleTurns).members) == 4

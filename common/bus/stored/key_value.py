@@ -77,24 +77,28 @@ class KeyValueStore:
 
     async def values(self, bucket: str, model: type[M]) -> list[M]:
         """Every current entry."""
+        return [*(await self.entries(bucket, model)).values()]
+
+    async def entries(self, bucket: str, model: type[M]) -> dict[str, M]:
+        """The same by key."""
         store = await self._bucket(bucket)
-        found: list[M] = []
+        found: dict[str, M] = {}
         for _ in range(MAX_EMPTY_READS):
-            found = await self._values(store, bucket, model)
+            found = await self._entries(store, bucket, model)
             # nats-py reports the end of the values when the server has none left, before those in flight have arrived.
             if found or not (await store.status()).values:
                 break
         return found
 
-    async def _values(self, store: KeyValue, bucket: str, model: type[M]) -> list[M]:
+    async def _entries(self, store: KeyValue, bucket: str, model: type[M]) -> dict[str, M]:
         watcher = await store.watchall(ignore_deletes=True, inactive_threshold=self._connection.timings.reader_s)
-        found: list[M] = []
+        found: dict[str, M] = {}
         try:
             async for entry in watcher:
                 if entry is None:
                     break
                 try:
-                    found.append(model.decode(entry.value or b""))
+                    found[entry.key] = model.decode(entry.value or b"")
                 except Reject as error:
                     log.warning("value_unreadable", bucket=bucket, key=entry.key, error=str(error))
         finally:

@@ -12,6 +12,15 @@ async def test_pool_that_was_never_parked_shows_natss_time(bus: Bus) -> None:
     assert before_s <= PoolClocks(bus).now_s("one") <= bus.clock.now_s()
 
 
+async def test_clocks_are_read_before_anything_is_compared_with_them(bus: Bus) -> None:
+    await bus.kv.put(CLOCKS_BUCKET, "one", PoolClock(parked_s=50.0))
+    await bus.kv.put(CLOCKS_BUCKET, "two", PoolClock(parked_s=7.0))
+    clocks = PoolClocks(bus)
+    await clocks.read()
+    behind_s = {pool: bus.clock.now_s() - clocks.now_s(pool) for pool in ("one", "two", "three")}
+    assert {pool: round(seconds) for pool, seconds in behind_s.items()} == {"one": 50, "two": 7, "three": 0}
+
+
 async def test_clock_stands_while_the_pool_is_parked_and_is_behind_afterwards(bus: Bus) -> None:
     clocks, began_s = PoolClocks(bus), bus.clock.now_s()
     async with at_work(clocks.follow()):
