@@ -82,7 +82,7 @@ class ExecutorsAnswer(Message, kind="executors-answer.1"):
 
 
 class AskSlices(Message, kind="ask-slices.1"):
-    since_s: float | None = Field(default=None, ge=0)
+    since_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Unix time; slices that were ordered before it are left out."""
     before: int | None = Field(default=None, ge=1, lt=2**31)
     """`number` of the last slice of the page before; None for the first."""
@@ -155,7 +155,7 @@ class MovesAnswer(Message, kind="moves-answer.1"):
 class AskTrace(Message, kind="ask-trace.1"):
     cursor: str | None = Field(default=None, pattern=TASK_ID_PATTERN)
     """`cursor` of the page before; None for the first."""
-    since_s: float | None = Field(default=None, ge=0)
+    since_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Unix time; tasks whose steps all ended before it are left out."""
 
 

@@ -64,7 +64,9 @@ async def read_executors(caller: Acting, pool: Name | None = None) -> ExecutorsA
 @router.get("/slices", responses=COMMON)
 async def read_slices(
     caller: Acting,
-    since: Annotated[float | None, Query(ge=0, description="Unix time; slices ordered before it are left out.")] = None,
+    since: Annotated[
+        float | None, Query(ge=0, allow_inf_nan=False, description="Unix time; slices ordered before it are left out.")
+    ] = None,
     before: Annotated[int | None, Query(ge=1, lt=2**31, description="`before` of the page before.")] = None,
     accelerator: Name | None = None,
     limit: Annotated[int, Query(ge=1, le=MAX_SLICES)] = MAX_SLICES,

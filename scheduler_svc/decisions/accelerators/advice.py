@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from common.accelerators import Function, Tier
+from common.accelerators import Tier
 from common.accelerators.trace import Executor, Task, Trace
 from scheduler_svc.decisions.accelerators.load import Profile, Worth, worth
 from scheduler_svc.decisions.accelerators.moves import Key, Moves, measured
@@ -72,20 +72,21 @@ def profile_of(task: Task, executors: Sequence[Executor]) -> Profile:
 
 
 def switch_to_s(pool: str, executors: Sequence[Executor]) -> float:
-    """Expected seconds until a pool's sampler is awake: another's is parked in host memory, and it comes from there.
+    """Expected seconds of a switch to a pool: another's executors are parked in host memory, and its own come from there.
 
-    Of a pool whose sampler is not in the trace, its trainer's; 0 where neither is.
+    0 where the trace has none of its executors.
     """
-    found = [one for one in executors if one.pool == pool]
-    chosen = next((one for one in found if Function.GENERATE in one.functions), found[0] if found else None)
-    if chosen is None:
-        return 0.0
     durations: dict[Key, tuple[float, ...]] = {(one.executor, *tiers): each for one in executors for tiers, each in one.moves.items()}
     moves = Moves(measured(durations))
-    others = [one for one in executors if one.pool != pool and bool(set(one.functions) & set(chosen.functions))]
-    away_s = [moves.seconds(one.executor, Tier.DEVICE, Tier.HOST, one.device_bytes) for one in others]
-    there_s = moves.seconds(chosen.executor, Tier.HOST, Tier.DEVICE, chosen.device_bytes)
-    return there_s + (sum(away_s) / len(away_s) if away_s else 0.0)
+    there_s, away_s = 0.0, dict[str, float]()
+    for one in executors:
+        if one.pool == pool:
+            there_s += moves.seconds(one.executor, Tier.HOST, Tier.DEVICE, one.device_bytes)
+        else:
+            parking_s = moves.seconds(one.executor, Tier.DEVICE, Tier.HOST, one.device_bytes)
+            away_s[one.pool] = away_s.get(one.pool, 0.0) + parking_s
+    is_there = any(one.pool == pool for one in executors)
+    return there_s + (sum(away_s.values()) / len(away_s) if away_s else 0.0) if is_there else 0.0
 
 
 def _shared(pools: Sequence[str], profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> Shared:
