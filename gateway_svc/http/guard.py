@@ -28,6 +28,8 @@ DISCARDED = 8 * 1024 * 1024
 DISCARD_S = 2.0
 SHORT_BODY = 64 * 1024
 """Bytes of a body that is complete before its request begins: one that dribbles keeps no other of its sender waiting."""
+OVERDUE = "overdue"
+"""Sender of all requests whose bodies came too slowly."""
 HEALTH = ("/healthz", "/readyz")
 _HOST = re.compile(r"^\[?(?P<name>[^\]]*?)\]?(:\d+)?$")
 
@@ -99,6 +101,10 @@ class Guard:
         if problem is None:
             log.error("request_crashed", exc_info=error)
             problem = Problem(500, "Internal error", "the gateway's log has the reason under the id in x-request-id", "internal")
+        if problem.status == 408 and sent.place is None:
+            # Thousands of clients that dribble are overdue in one moment. A turn of the loop has few of them, and others' requests go on.
+            sent.place = await self._pacing.begin(OVERDUE)
+            await asyncio.sleep(0)
         if sent.status is None:
             await self.render(scope["path"], problem)(scope, receive, sent)
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from gateway_svc.drain import Drain
 from gateway_svc.http.guard import Guard
@@ -112,3 +112,32 @@ async def test_bodies_that_dribble_keep_no_other_request_of_their_sender_waiting
         assert app.most["tenant=a"] == 1 or not head  # a short body is complete before its request begins
         rest.set()
         assert [answer.content for answer in await asyncio.gather(*slow)] == [b"abcd"] * len(slow)
+
+
+async def test_requests_that_are_overdue_in_one_moment_are_answered_a_few_in_a_turn() -> None:
+    turn, answered, loop = 0, Counter[int](), asyncio.get_running_loop()
+
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        ticking[0] = loop.call_soon(tick)
+
+    async def never() -> Message:
+        return await loop.create_future()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            assert message["status"] == 408
+            answered[turn] += 1
+
+    gateway = SimpleNamespace(settings=GatewaySettings(timeout_s=0.05), drain=Drain())
+    guard = Guard(Turning(), cast(Any, gateway), [], Pacing(hold_s=60))
+    head = [(b"host", b"127.0.0.1"), (b"content-length", b"4")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/x", "query_string": b"", "headers": head}
+    ticking = [loop.call_soon(tick)]
+    try:
+        await asyncio.gather(*(guard(dict(scope), never, send) for _ in range(40)))
+    finally:
+        ticking[0].cancel()
+    assert answered.total() == 40
+    assert max(answered.values()) <= AT_ONCE
