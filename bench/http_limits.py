@@ -25,8 +25,6 @@ from bench.harness import report
 from bench.harness.measures.scheduler_costs import migrated_database
 from bench.harness.services import BenchError, nats, postgres, run_or_exit
 from common import streams
-from common.blobs import Blobs
-from common.blobs.chunks import BlobChunks
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import Served, ServedDelta, ServeRequest
 from common.pools import Pool
@@ -83,16 +81,13 @@ async def _deployment(database_url: str, nats_url: str) -> AsyncGenerator[tuple[
     """What answers gateways: the scheduler's asks, and a stand-in of the sampler."""
     from scheduler_svc.ask.asks import Asks
     from scheduler_svc.ask.question import Sources
-    from scheduler_svc.samples import StoredSamples
     from scheduler_svc.store.database import Database
 
     pools = {POOL: Pool(model="models/tiny", context_tokens=512, max_rank=16, serving=Serving())}
     async with await Bus.connect(nats_url, "bench") as bus, await Database.connect(database_url) as database:
         await bus.declare()
-        full = partial(bus.streams.full, streams.BETWEEN_SERVICES)
-        sources = Sources(database, pools, Blobs(bus), BlobChunks(bus), StoredSamples(bus), list, dict, full)
         runners = [
-            asyncio.create_task(Asks(bus, sources).run()),
+            asyncio.create_task(Asks(bus, Sources.of(bus, database, pools)).run()),
             asyncio.create_task(bus.consume(streams.rollout_serves(POOL), partial(_answer, bus), Slots(64))),
         ]
         try:

@@ -10,31 +10,16 @@ counted in its tenant's rate. The p90 of the last count is compared with that of
 import argparse
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from bench.harness import report
 from bench.harness.measures.scheduler_costs import admission_times, analyze, migrated_database, run_tasks
+from bench.harness.questions import questions_of
 from bench.harness.services import nats, postgres, run_or_exit
-from common import streams
-from common.blobs import Blobs
-from common.blobs.chunks import BlobChunks
 from common.bus import Bus, NoResponder
 from common.messages import (
-    AskAudit,
-    AskBudgets,
-    AskDeployment,
-    AskEvaluations,
-    AskEvents,
-    AskFailures,
-    AskInvoice,
-    AskSteps,
-    AskTask,
     AskTasks,
-    AskTimeline,
-    AskUsage,
-    AskVersions,
     Message,
 )
 from common.streams import ask
@@ -54,24 +39,6 @@ INSERT INTO events (tenant, task, event, data, number) SELECT tenant, id, 'step'
 INSERT INTO stored_blobs (name, task, version, kind, bytes) SELECT id || n, id, n, 'adapter', 1 FROM tasks, generate_series(1, 5) n;
 INSERT INTO budgets (tenant, period, unit, amount, begins_at, before) SELECT id, 'total', 'tokens', 1000000000, now(), 0 FROM tenants
 """
-VERBS: dict[str, Callable[[str], Message]] = {
-    "tasks": lambda _: AskTasks(),
-    "status": lambda task: AskTask(task=task),
-    "events": lambda task: AskEvents(task=task),
-    "usage": lambda _: AskUsage(),
-    "why": lambda task: AskTask(task=task),
-    "invoice": lambda _: AskInvoice(),
-    "budgets": lambda _: AskBudgets(),
-    "audit": lambda _: AskAudit(),
-    "failures": lambda _: AskFailures(),
-    "envs": lambda _: AskDeployment(),
-    "spec": lambda task: AskTask(task=task),
-    "steps": lambda task: AskSteps(task=task),
-    "evaluations": lambda task: AskEvaluations(task=task),
-    "timeline": lambda _: AskTimeline(),
-    "versions": lambda task: AskVersions(task=task),
-}
-"""Verb → a request, given the tenant's task."""
 
 
 def main() -> None:
@@ -102,7 +69,8 @@ async def _measured(urls: dict[int, str], nats_url: str, asks: int) -> dict[int,
 
     from scheduler_svc.store.database import Database
 
-    spent: dict[int, dict[str, list[float]]] = {count: {"admission": [], **{f"ask {verb}": [] for verb in VERBS}} for count in urls}
+    names = ["admission", *(f"ask {verb}" for verb in questions_of("t"))]
+    spent: dict[int, dict[str, list[float]]] = {count: {name: [] for name in names} for count in urls}
     for count, url in urls.items():
         async with await Database.connect(url) as database:
             await run_tasks(database, count, one_tenant=False)
@@ -122,21 +90,19 @@ async def _measured(urls: dict[int, str], nats_url: str, asks: int) -> dict[int,
 async def _asked(database: Any, nats_url: str, count: int, asks: int) -> dict[str, list[float]]:
     from scheduler_svc.ask.asks import Asks
     from scheduler_svc.ask.question import Sources
-    from scheduler_svc.samples import StoredSamples
 
     async with await Bus.connect(nats_url, "bench") as bus, await Bus.connect(nats_url, "client") as client:
-        full = partial(bus.streams.full, streams.BETWEEN_SERVICES)
-        sources = Sources(database, {}, Blobs(bus), BlobChunks(bus), StoredSamples(bus), list, dict, full)
-        names = [f"t{number % count:05}" for number in range(asks)]
-        answering = asyncio.create_task(Asks(bus, sources).run())
+        asked = [(name, questions_of(name)) for name in (f"t{number % count:05}" for number in range(asks))]
+        (first, questions), *_ = asked
+        answering = asyncio.create_task(Asks(bus, Sources.of(bus, database, {})).run())
         try:
             async with asyncio.timeout(10):
-                while not await _is_answered(client, names[0]):  # noqa: ASYNC110  another connection subscribes
+                while not await _is_answered(client, first):  # noqa: ASYNC110  another connection subscribes
                     await asyncio.sleep(0.05)
             spent: dict[str, list[float]] = {}
-            for verb, request in VERBS.items():
-                await _times(client, verb, [(names[0], request(names[0]))] * WARM)
-                spent[f"ask {verb}"] = await _times(client, verb, [(name, request(name)) for name in names])
+            for verb, request in questions.items():
+                await _times(client, verb, [(first, request)] * WARM)
+                spent[f"ask {verb}"] = await _times(client, verb, [(name, of_tenant[verb]) for name, of_tenant in asked])
             return spent
         finally:
             answering.cancel()

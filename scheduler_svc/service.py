@@ -10,7 +10,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.blobs import Blobs
-from common.blobs.chunks import BlobChunks
 from common.bus import Bus, batch_interval_s
 from common.errors import MarlaasError, Retry
 from common.pools import Accelerators, Pools
@@ -50,7 +49,6 @@ from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.maintenance.stability import StabilityMonitor
 from scheduler_svc.maintenance.stalls import warn_about_stalls
 from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
-from scheduler_svc.samples import StoredSamples
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import pool_times, replicas
@@ -113,10 +111,7 @@ class Scheduler:
         self._shares_samplers = any(pool.samplers_on for pool in pools.values())
         self._parked = frozenset[str]()
         """Pools that were parked at the last look."""
-        full = partial(bus.streams.full, streams.BETWEEN_SERVICES)
-        sources = Sources(
-            database, pools, Blobs(bus), BlobChunks(bus), StoredSamples(bus), lambda: self._replicas.reports, self._capacities, full
-        )
+        sources = Sources.of(bus, database, pools, lambda: self._replicas.reports, self._capacities)
         self._tenant_deletion = TenantDeletion(database, bus, self._collector, self._relay.wake)
         self._asks = Asks(bus, sources)
         self._stability = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))

@@ -13,7 +13,6 @@ import itertools
 import json
 import multiprocessing
 import socket
-import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,7 +23,7 @@ import aiohttp
 
 from bench.harness import report
 from bench.harness.report import ROOT
-from bench.serving.http import BODY_TIMEOUT, TEXT, Answer, ask, events, session
+from bench.serving.http import BODY_TIMEOUT, TEXT, Answer, ask, events, first_s, session
 from bench.serving.stacks import POOL, TENANT, Serving, serving_stack, task, trained
 from common.pools import read_pools
 from marlaas.client import Client
@@ -90,11 +89,7 @@ def _compared(alone: list[float], beside: list[float]) -> dict[str, Any]:
 
 
 async def _first(http: aiohttp.ClientSession, url: str, body: dict[str, Any], tenant: str) -> float:
-    began, first = time.monotonic(), 0.0
-    async for event in events(http, url, TEXT, body, tenant=tenant):
-        assert "error" not in event, event
-        first = first or time.monotonic() - began
-    return first
+    return await first_s(events(http, url, TEXT, body, tenant=tenant))
 
 
 async def _spaced(clients: Clients, url: str, body: dict[str, Any], count: int, tenant: str = TENANT) -> list[float]:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,15 @@ async def events(
         async for line in response.content:
             if line.startswith(b"data: ") and line != b"data: [DONE]\n":
                 yield json.loads(line[6:])
+
+
+async def first_s(arriving: AsyncIterator[object]) -> float:
+    """Seconds until the first of what arrives, all of which is taken."""
+    began, first = time.monotonic(), 0.0
+    async for one in arriving:
+        assert not (isinstance(one, dict) and "error" in one), one
+        first = first or time.monotonic() - began
+    return first
 
 
 def _begin(found: Answer, response: aiohttp.ClientResponse) -> None:

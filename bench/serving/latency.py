@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.harness import report
 from bench.harness.report import ROOT
-from bench.serving.http import TEXT, events, session
+from bench.serving.http import TEXT, events, first_s, session
 from bench.serving.stacks import POOL, Serving, pools_file, serving_stack, task
 from common.pools import read_pools
 from marlaas.client import Client
@@ -46,18 +46,11 @@ async def _measured(serving: Serving, rounds: int, seconds: float) -> dict[str, 
 
             async def direct(number: int) -> float:
                 wanted = StreamRequest(f"direct-{time.monotonic_ns()}", prompts[number % PROMPTS], TOKENS, number, chat.stop_ids, None)
-                began, first = time.monotonic(), 0.0
-                async for _ in stream(engine, wanted):
-                    first = first or time.monotonic() - began
-                return first
+                return await first_s(stream(engine, wanted))
 
             async def door(number: int) -> float:
                 body = {"model": POOL, "prompt": prompts[number % PROMPTS], "max_tokens": TOKENS, "seed": number}
-                began, first = time.monotonic(), 0.0
-                async for event in events(http, serving.urls[0], TEXT, body):
-                    assert "error" not in event, event
-                    first = first or time.monotonic() - began
-                return first
+                return await first_s(events(http, serving.urls[0], TEXT, body))
 
             found = await _in_turn({"engine": direct, "http": door}, rounds, seconds)
     finally:

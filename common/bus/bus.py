@@ -127,14 +127,15 @@ class Bus:
         await self.declarations.wait()
         await self.clock.read()
 
-    async def publish(self, out: Outgoing) -> int:
-        """Store `out` in its stream; returns its sequence, the first one's when it was there already.
+    async def publish(self, out: Outgoing, body: bytes | None = None) -> int:
+        """Store `out` in its stream; returns its sequence, the first one's when it was there already. `body`: its message, where that is
+        encoded already.
 
         Raises: Unavailable when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large; QueueFull
         and StreamFull at once, since only those who take messages make room;
         Forbidden when a tenant's key does not permit the subject; Fatal when NATS has closed the connection for good.
         """
-        body = out.message.encode()
+        body = out.message.encode() if body is None else body
         headers = {KIND_HEADER: out.message.kind, TRACE_HEADER: trace(), **out.headers}
         return await self.publish_raw(out.subject, body, out.message_id, headers)
 

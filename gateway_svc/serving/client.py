@@ -122,13 +122,15 @@ class Serving:
         """
         if request.request in self._streams:
             raise Reject(f"request {request.request} is running already")
-        stream = self._streams[request.request] = _Stream(request, self._room.enter(request.tenant, len(request.encode())))
+        body = request.encode()
+        stream = self._streams[request.request] = _Stream(request, self._room.enter(request.tenant, len(body)))
         end_turn: Callable[[], None] | None = None
         try:
             await self._listens.wait()
             end_turn = await self._turn(request)
             if end_turn is not None:
-                await self._begin(request)
+                await self._begin(request, body)
+            del body
             while True:
                 delta = stream.buffer.take() or (await self._missing(stream) if end_turn else _overdue(stream))
                 if delta is not None:
@@ -156,10 +158,10 @@ class Serving:
         except TimeoutError:
             return None
 
-    async def _begin(self, request: ServeRequest) -> None:
+    async def _begin(self, request: ServeRequest, body: bytes) -> None:
         """Raises: as `deltas`."""
         try:
-            await self._publish(request)
+            await self._publish(request, body)
         except StreamFull:
             raise TooManyStreams("requests of as many bytes as may wait for replicas, of all gateways; ask again later") from None
 
@@ -200,10 +202,10 @@ class Serving:
             return _failed(stream, "engine_lost", str(error))
         return None
 
-    async def _publish(self, request: ServeRequest) -> None:
+    async def _publish(self, request: ServeRequest, body: bytes | None = None) -> None:
         task = request.adapter.task if request.adapter else None
         message_id = f"serve:{self.gateway}:{request.request}:{request.attempt}"
-        await self._bus.publish(Outgoing(streams.serve(request.pool, task, request.request), request, message_id))
+        await self._bus.publish(Outgoing(streams.serve(request.pool, task, request.request), request, message_id), body)
 
     async def _take(self, delivery: Delivery) -> None:
         try:

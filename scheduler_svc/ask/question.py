@@ -3,14 +3,16 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common import streams
 from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
-from common.bus import FullStream
+from common.bus import Bus, FullStream
 from common.errors import Reject
 from common.messages import AliasOf, ReplicaReport, WebhookOf
 from common.messages.asks import PAGE_BYTES
@@ -53,6 +55,19 @@ class Sources:
     full_streams: Callable[[], Awaitable[Sequence[FullStream]]]
     """Streams between services that may refuse messages. Raises: Unavailable."""
     downloads: Downloads = field(default_factory=Downloads)
+
+    @classmethod
+    def of(
+        cls,
+        bus: Bus,
+        database: Database,
+        pools: Pools,
+        replicas: Callable[[], Sequence[ReplicaReport]] = tuple,
+        capacities: Callable[[], Mapping[str, Capacity]] = dict,
+    ) -> "Sources":
+        """With what a bus has: blobs, samples and streams."""
+        full_streams = partial(bus.streams.full, streams.BETWEEN_SERVICES)
+        return cls(database, pools, Blobs(bus), BlobChunks(bus), StoredSamples(bus), replicas, capacities, full_streams)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,15 +12,12 @@ import nats
 from nats.aio.client import Client
 
 from common import streams
-from common.blobs import Blobs
-from common.blobs.chunks import BlobChunks
 from common.bus import Bus
 from common.messages import AskRefused, Message
 from common.pools import Pools
 from common.streams import KIND_HEADER
 from scheduler_svc.ask.asks import Asks
 from scheduler_svc.ask.question import Sources
-from scheduler_svc.samples import StoredSamples
 from scheduler_svc.store.database import Database
 from tests.conftest import at_work
 from tests.scheduler.finished import stages
@@ -76,8 +72,5 @@ async def world_with_blobs(bus: Bus, database_url: str, folder: Path, **hooks: A
 @asynccontextmanager
 async def answering(bus: Bus, database: Database, pools: Pools = POOLS, *, timeout_s: float = 30.0) -> AsyncGenerator[asyncio.Task[None]]:
     """A replica that answers asks, and does nothing else."""
-    sources = Sources(
-        database, pools, Blobs(bus), BlobChunks(bus), StoredSamples(bus), list, dict, partial(bus.streams.full, streams.BETWEEN_SERVICES)
-    )
-    async with at_work(Asks(bus, sources, timeout_s=timeout_s).run()) as runner:
+    async with at_work(Asks(bus, Sources.of(bus, database, pools), timeout_s=timeout_s).run()) as runner:
         yield runner

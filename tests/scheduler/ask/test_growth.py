@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -11,30 +10,17 @@ import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common import streams
-from common.blobs import Blobs
-from common.blobs.chunks import BlobChunks
+from bench.harness.questions import questions_of
 from common.bus import Bus
 from common.messages import (
     AskAccess,
     AskAdapter,
     AskAliases,
-    AskAudit,
-    AskBudgets,
-    AskDeployment,
-    AskEvaluations,
-    AskEvents,
-    AskFailures,
     AskFiles,
-    AskInvoice,
     AskSamples,
-    AskSteps,
     AskTask,
     AskTasks,
     AskTerms,
-    AskTimeline,
-    AskUsage,
-    AskVersions,
     AskWebhooks,
     Message,
 )
@@ -42,7 +28,6 @@ from common.spec import parse_spec
 from marlaas.stack import servers
 from scheduler_svc.ask.question import Question, Sources
 from scheduler_svc.ask.verbs import VERBS
-from scheduler_svc.samples import StoredSamples
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.fairness.waiting import LATEST_OF_ALL_POOLS
 from scheduler_svc.store.queries.training import tasks
@@ -115,14 +100,10 @@ ANALYZE
 READ = "SELECT relname, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
 TASK = f"{ASKED}-0"
 REQUESTS: dict[str, Message] = {
-    "tasks": AskTasks(), "status": AskTask(task=TASK), "events": AskEvents(task=TASK), "usage": AskUsage(), "why": AskTask(task=TASK),
+    **questions_of(TASK),
     "why, of a step": AskTask(task=f"{ASKED}-1"),
-    "invoice": AskInvoice(), "budgets": AskBudgets(), "access": AskAccess(), "audit": AskAudit(), "failures": AskFailures(),
-    "envs": AskDeployment(), "adapter": AskAdapter(task=TASK), "spec": AskTask(task=TASK), "steps": AskSteps(task=TASK),
-    "versions": AskVersions(task=TASK), "evaluations": AskEvaluations(task=TASK), "samples": AskSamples(task=TASK),
-    "terms": AskTerms(), "aliases": AskAliases(), "webhooks": AskWebhooks(),
-    "timeline": AskTimeline(),
-    "files": AskFiles(),
+    "adapter": AskAdapter(task=TASK), "access": AskAccess(), "samples": AskSamples(task=TASK), "terms": AskTerms(),
+    "aliases": AskAliases(), "webhooks": AskWebhooks(), "files": AskFiles(),
     "tasks, by reward": AskTasks(sort="reward", descending=True, cursor=f"0.0~{TASK}"), "tasks, by state": AskTasks(sort="state"),
     "tasks, by age": AskTasks(sort="created", pool="tiny", states=["running"], name="x", text="250"),
 }  # fmt: skip
@@ -171,16 +152,7 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
 async def test_an_ask_does_not_read_the_rows_of_others(bus: Bus, postgres_port: int, filled_database: str, verb: str, plans: str) -> None:
     async with await Database.connect(copied_database(postgres_port, filled_database)) as database:
         counting = Counting(database, plans)
-        sources = Sources(
-            cast(Any, counting),
-            POOLS,
-            Blobs(bus),
-            BlobChunks(bus),
-            StoredSamples(bus),
-            list,
-            dict,
-            partial(bus.streams.full, streams.BETWEEN_SERVICES),
-        )
+        sources = Sources.of(bus, cast(Any, counting), POOLS)
         question = Question(ASKED, sources, Actor(ASKED, verb, "ask"))
         await question.count()
         await VERBS[verb.partition(",")[0]].answer(question, REQUESTS[verb])
