@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from common import streams
 from common.errors import Reject
+from common.formats.wrong_values import first_complaint
 from common.messages import (
     BlobRef,
     CheckEnvironment,
@@ -163,7 +164,7 @@ def _parsed(subject: str, header: str) -> Settlement:
     try:
         return Settlement.model_validate_json(header)
     except ValidationError as error:
-        raise Reject(f"{subject}: malformed {SETTLEMENT_HEADER} header: {error.errors()[0]['msg']}") from None
+        raise Reject(f"{subject}: malformed {SETTLEMENT_HEADER} header: {first_complaint(error, quoting=False)}") from None
 
 
 def _named(subject: str) -> dict[str, str]:

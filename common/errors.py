@@ -22,7 +22,11 @@ class MarlaasError(Exception):
 
 
 class Reject(MarlaasError):
-    """The message can never succeed; its text is the reason that the task's owner reads."""
+    """The message can never succeed; its text is the reason that the task's owner reads, or several."""
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
 
 
 class Forbidden(Reject):

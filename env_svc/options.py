@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, JsonValue, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
+from common.formats.wrong_values import field_of, reason_of
 from env_svc.errors import WrongOptions
 
 REQUIRED = inspect.Parameter.empty
@@ -70,8 +71,8 @@ def _converted(where: str, option: Option, value: JsonValue) -> object:
         return adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        inside = "".join(f".{part}" for part in first["loc"])
-        raise WrongOptions(f"{where}: option '{option.name}{inside}': {first['msg']} (given: {value!r})") from None
+        field = ".".join(filter(None, [option.name, field_of(first["loc"])]))
+        raise WrongOptions(f"{where}: option '{field}': {reason_of(first)}") from None
 
 
 def _adapter(option: Option) -> TypeAdapter[Any] | None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pydantic_core import ErrorDetails
+
 from common.access.roles import JOBS_OF_ROLE, OWNERS_QUESTIONS, ROLES
 from common.door.asking import UnknownHere
 from common.door.errors import (
@@ -17,6 +19,7 @@ from common.door.errors import (
     WrongState,
 )
 from common.errors import Fatal, KeyRefused, Reject, Retry
+from common.formats.wrong_values import wrong_fields
 from common.messages.tenancy.access import Role
 from gateway_svc.access import Unauthorized
 
@@ -69,6 +72,11 @@ def unavailable(detail: str) -> Problem:
 def invalid(*errors: FieldError, detail: str = "") -> Problem:
     shown = detail or "; ".join(f"{error.field}: {error.reason}" if error.field else error.reason for error in errors)
     return Problem(400, "Invalid request", shown, "invalid", errors)
+
+
+def wrong_fields_of(details: Sequence[ErrorDetails]) -> Problem:
+    """Of a body, or of parameters, that pydantic finds wrong."""
+    return invalid(*(FieldError(field, reason) for field, reason in wrong_fields(details)))
 
 
 def rejected(reasons: Sequence[str]) -> Problem:

@@ -3,12 +3,13 @@
 import hashlib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from common.door.errors import TaskRejected, check_spec
 from common.formats.strict_json import finite
-from gateway_svc.problems import FieldError, Problem, forbidden, invalid
+from gateway_svc.problems import FieldError, Problem, forbidden, invalid, rejected
 from gateway_svc.strict_json import MAX_DEPTH, check_values, read_json
 
 JSON, TOML = "application/json", "application/toml"
@@ -33,10 +34,20 @@ def for_tenant(spec: Mapping[str, JsonValue], tenant: str | None) -> dict[str, J
     """
     said = spec.get("tenant", tenant)
     if said is None:
-        raise invalid(FieldError("tenant", "name the tenant, here or with ?tenant=NAME"))
+        others = [error for error in _wrong_fields(spec) if error.field != "tenant"]
+        raise invalid(FieldError("tenant", "name the tenant, here or with ?tenant=NAME"), *others)
     if tenant is not None and said != tenant:
         raise forbidden(["admin"], f"the task file says tenant '{said}', and the key is of tenant '{tenant}'")
     return {**spec, "tenant": said}
+
+
+def _wrong_fields(spec: Mapping[str, JsonValue]) -> Sequence[FieldError]:
+    """What the file has wrong by itself."""
+    try:
+        check_spec(dict(spec))
+    except TaskRejected as error:
+        return rejected(error.reasons).errors
+    return []
 
 
 def id_of(tenant: str, idempotency_key: str) -> str:

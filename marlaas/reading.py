@@ -1,6 +1,6 @@
 """What a user reads: tasks and what they have come to, and what the deployment offers. `Client` is made of it."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -8,27 +8,20 @@ from pydantic import JsonValue
 
 from common.access.credentials import Credentials
 from common.door.asking import UnknownHere
+from common.door.deployment import read_environments, read_pools, read_replicas
 from common.door.errors import ClientError, UnknownTask, check_id
 from common.door.protocol import AnyDoor
 from common.door.tenancy.audit import read_audit
 from common.door.training.download import Stored, read_usage, stored_by_task
 from common.door.training.failures import Failure, read_failures
-from common.door.training.progress import read_steps, read_versions
+from common.door.training.progress import read_samples, read_spec, read_status, read_steps, read_versions, read_why
 from common.messages import (
-    AskDeployment,
-    AskSamples,
-    AskTask,
     AskTasks,
     AuditLine,
     EnvironmentsAnswer,
-    Message,
     PoolOffer,
-    PoolsAnswer,
-    ReplicasAnswer,
     ReplicasOf,
     SamplesAnswer,
-    SpecAnswer,
-    StatusAnswer,
     StepOf,
     TaskStatus,
     UsageAnswer,
@@ -38,7 +31,7 @@ from common.messages import (
 from common.messages.asks import TaskState
 from marlaas.comparison import Comparison, Evaluated, compare, read_evaluations
 
-M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 
 class Reader:
@@ -69,15 +62,15 @@ class Reader:
 
     async def status(self, task: str) -> TaskStatus:
         """Raises: WrongId; UnknownTask, naming similar ones; NoAnswer."""
-        return (await self._ask_about(task, "status", StatusAnswer)).status
+        return await self._about(task, read_status)
 
     async def why(self, task: str) -> WhyAnswer:
         """What the task waits for, and the number that would have to change. Raises: as `status`."""
-        return await self._ask_about(task, "why", WhyAnswer)
+        return await self._about(task, read_why)
 
     async def spec(self, task: str) -> dict[str, JsonValue]:
         """The task as it was accepted, completed by defaults. Raises: as `status`."""
-        return (await self._ask_about(task, "spec", SpecAnswer)).spec
+        return await self._about(task, read_spec)
 
     async def steps(self, task: str, after: int = 0) -> list[StepOf]:
         """Optimizer steps that made versions above `after`, with metrics, times and groups. Raises: as `status`."""
@@ -93,7 +86,7 @@ class Reader:
         """Attempts that one step keeps, of the latest with samples unless given. Raises: as `status`; ClientError where it has none."""
         await self.status(task)
         try:
-            return await self._door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
+            return await read_samples(self._door, task, step)
         except UnknownHere as error:
             raise ClientError(str(error)) from None
 
@@ -129,20 +122,20 @@ class Reader:
 
     async def environments(self) -> EnvironmentsAnswer:
         """Environments that a task may name, and sandboxes of code that policies write. Raises: NoAnswer."""
-        return await self._door.ask("envs", AskDeployment(), EnvironmentsAnswer)
+        return await read_environments(self._door)
 
     async def replicas(self) -> list[ReplicasOf]:
         """Live replicas by service and pool, and their load; with their names for the operator. Raises: NoAnswer."""
-        return (await self._door.ask("replicas", AskDeployment(), ReplicasAnswer)).replicas
+        return await read_replicas(self._door)
 
     async def pools(self) -> list[PoolOffer]:
         """Base models of the deployment. Raises: NoAnswer."""
-        return (await self._door.ask("pools", AskDeployment(), PoolsAnswer)).pools
+        return await read_pools(self._door)
 
-    async def _ask_about(self, task: str, verb: str, answer: type[M]) -> M:
+    async def _about(self, task: str, read: Callable[[AnyDoor, str], Awaitable[T]]) -> T:
         """Raises: as `status`."""
         check_id(task)
         try:
-            return await self._door.ask(verb, AskTask(task=task), answer)
+            return await read(self._door, task)
         except UnknownHere:
             raise UnknownTask.among(task, [status.task for status in await self.tasks()]) from None

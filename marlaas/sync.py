@@ -103,14 +103,17 @@ class SyncFiles(_Blocking):
     def upload(self, file: IO[bytes], name: str, tenant: str | None = None) -> StoredFile:
         return self._run(self._client.files.upload(file, name, tenant))
 
-    def all(self) -> list[StoredFile]:
-        return self._run(self._client.files.all())
+    def all(self, *, tenant: str | None = None) -> list[StoredFile]:
+        return self._run(self._client.files.all(tenant=tenant))
 
     def find(self, file: str, tenant: str | None = None) -> StoredFile:
         return self._run(self._client.files.find(file, tenant))
 
     def named(self, named: str, tenant: str | None = None) -> StoredFile:
         return self._run(self._client.files.named(named, tenant))
+
+    def fetch(self, file: StoredFile, to: Path) -> None:
+        self._run(self._client.files.fetch(file, to))
 
     def delete(self, file: StoredFile) -> int:
         return self._run(self._client.files.delete(file))
@@ -119,8 +122,8 @@ class SyncFiles(_Blocking):
 class SyncAliases(_Blocking):
     """Blocking form of `Client.aliases`."""
 
-    def all(self) -> list[AliasOf]:
-        return self._run(self._client.aliases.all())
+    def all(self, *, tenant: str | None = None) -> list[AliasOf]:
+        return self._run(self._client.aliases.all(tenant=tenant))
 
     def set(self, name: str, task: str, version: Version = "latest", *, tenant: str | None = None, expected: str | None = None) -> AliasOf:
         return self._run(self._client.aliases.set(name, task, version, tenant=tenant, expected=expected))
@@ -132,8 +135,8 @@ class SyncAliases(_Blocking):
 class SyncWebhooks(_Blocking):
     """Blocking form of `Client.webhooks`."""
 
-    def all(self, name: str | None = None) -> list[WebhookOf]:
-        return self._run(self._client.webhooks.all(name))
+    def all(self, name: str | None = None, *, tenant: str | None = None) -> list[WebhookOf]:
+        return self._run(self._client.webhooks.all(name, tenant=tenant))
 
     def set(
         self,

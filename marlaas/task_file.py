@@ -1,14 +1,17 @@
 """Task files: TOML, checked before it is sent."""
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import JsonValue
 
-from common.errors import Reject
+from common.door.errors import TaskRejected
+from common.errors import MarlaasError, Reject
 from common.spec import TaskSpec, check_fields, parse_spec
+from marlaas.stack.state_files import StackError
 
 T = TypeVar("T")
 
@@ -19,13 +22,23 @@ def read_task(path: Path) -> TaskSpec:
 
 
 def read_given(path: Path) -> dict[str, JsonValue]:
-    """What the file says, each field checked by itself. Raises: as `read_task`."""
+    """What the file says, unchecked. Raises: Reject, naming the file, where it is no task file at all."""
+    return _checked(path, dict)
 
-    def check(raw: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        check_fields(raw)
-        return raw
 
-    return _checked(path, check)
+@contextmanager
+def own_errors_first(path: Path, given: dict[str, JsonValue]) -> Generator[None]:
+    """While a deployment is asked about the file: where none can be, say what the file has wrong by itself. Raises: as `read_task`."""
+    try:
+        yield
+    except TaskRejected:
+        raise
+    except (MarlaasError, StackError):
+        try:
+            check_fields(given)
+        except Reject as error:
+            raise Reject(f"{path}: {error}") from None
+        raise
 
 
 def _checked(path: Path, check: Callable[[dict[str, JsonValue]], T]) -> T:

@@ -33,6 +33,14 @@ def test_published_schema_takes_the_examples_and_refuses_a_misspelt_field() -> N
         jsonschema.validate({**job, "spec": {**job["spec"], "stepps": 1}}, schema)
 
 
+def test_every_status_of_an_error_is_in_the_table_of_errors() -> None:
+    operations = [one for path in json.loads(pages()["schemas/openapi.json"])["paths"].values() for one in path.values()]
+    answered = {int(status) for one in operations for status in one["responses"] if int(status) >= 400} | {405, 421}
+    table = (FOLDER / "http.md").read_text().partition("\n## Errors\n")[2].partition("\n## ")[0]
+    explained = {int(status) for row in re.findall(r"^\| ([\d, ]+)", table, re.MULTILINE) for status in row.split(",")}
+    assert answered == explained
+
+
 def example_specs() -> list[dict[str, object]]:
     files = [*(REPOSITORY / "examples").rglob("*.toml"), *(REPOSITORY / "recipes").rglob("task.toml")]
     return [tomllib.loads(path.read_text()) for path in sorted(files) if path.name not in ("pools.toml", "pyproject.toml")]

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from common.errors import MarlaasError, Reject
 from common.messages import Event
-from common.spec import TASK_ID_PATTERN, check_fields
+from common.spec import LETTERS, TASK_ID_PATTERN, check_fields
 
 
 class ClientError(MarlaasError):
@@ -77,8 +77,7 @@ class WrongId(ClientError):
 def check_id(task: str) -> None:
     """Raises: WrongId, saying what an id looks like."""
     if re.fullmatch(TASK_ID_PATTERN, task) is None:
-        rule = "small letters, digits and hyphens, 63 at most, a letter or digit first and last"
-        raise WrongId(f"'{task}' cannot be the id of a task: {rule}; `marlaas ps` shows those there are")
+        raise WrongId(f"'{task}' cannot be the id of a task: {LETTERS.format(63)}; `marlaas ps` shows those there are")
 
 
 def check_spec(spec: dict[str, JsonValue]) -> None:
@@ -86,7 +85,7 @@ def check_spec(spec: dict[str, JsonValue]) -> None:
     try:
         check_fields(spec)
     except Reject as error:
-        raise TaskRejected(str(spec.get("name", "?")), re.split(r"; (?=[\w.]+: )", str(error))) from None
+        raise TaskRejected(str(spec.get("name", "?")), list(error.reasons)) from None
 
 
 def rejection_reasons(answer: Event) -> list[str]:

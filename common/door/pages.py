@@ -1,14 +1,54 @@
 """Questions whose answers come a page at a time, by whatever carries them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
-from typing import TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from typing import Protocol, TypeVar
 
 from common.door.protocol import EVERY_TASK
 from common.messages import AskEvents, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER
 
 M = TypeVar("M", bound=Message)
+
+
+class Asks(Protocol):
+    """Of `AnyDoor`, what reading needs."""
+
+    async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M: ...
+
+
+class Page(Protocol):
+    """An answer that says where the next page begins."""
+
+    @property
+    def cursor(self) -> str | int | None: ...
+
+
+async def pages(
+    door: Asks,
+    verb: str,
+    request: Message,
+    answer: type[M],
+    behind: Callable[[M], Mapping[str, object] | None],
+    *,
+    tenant: str | None = None,
+) -> AsyncGenerator[M]:
+    """Every page. `behind`: of a page, the fields with which the request asks for the next one; None on the last.
+
+    Raises: as `Door.ask`.
+    """
+    while True:
+        page = await door.ask(verb, request, answer, tenant=tenant)
+        yield page
+        fields = behind(page)
+        if fields is None:
+            return
+        request = request.model_copy(update=fields)
+
+
+def at_cursor(page: Page, field: str = "cursor") -> dict[str, object] | None:
+    """`behind` of such an answer."""
+    return None if page.cursor is None else {field: page.cursor}
 
 
 class Asking(ABC):
@@ -19,12 +59,7 @@ class Asking(ABC):
 
     async def tasks(self, wanted: AskTasks = EVERY_TASK) -> list[TaskStatus]:
         """Every task that is wanted, in its order. Raises: as `ask`."""
-        found, cursor = list[TaskStatus](), wanted.cursor
-        while True:
-            page = await self.ask("tasks", wanted.model_copy(update={"cursor": cursor}), TasksAnswer)
-            found, cursor = [*found, *page.tasks], page.cursor
-            if cursor is None:
-                return found
+        return [one async for page in pages(self, "tasks", wanted, TasksAnswer, at_cursor) for one in page.tasks]
 
     async def events_after(self, task: str, number: int, *, tenant: str | None = None) -> AsyncIterator[Event]:
         """Stored events of the task above `number`, by number. Raises: as `ask`."""

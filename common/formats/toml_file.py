@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from common.formats.wrong_values import complaints
+
 K = TypeVar("K", bound=str)
 T = TypeVar("T")
 
@@ -32,5 +34,4 @@ def read_tables(path: Path, tables: TypeAdapter[dict[K, T]], *, only: Sequence[s
     except tomllib.TOMLDecodeError as error:
         raise TomlFileError(f"is not TOML: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        raise TomlFileError(f"is wrong: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise TomlFileError(f"is wrong: {'; '.join(complaints(error))}") from None

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
+from common.formats.wrong_values import VARIABLE, field_of, reason_of
 from common.graders.formula import Formula
 from common.graders.templates import check_template
 
@@ -20,7 +21,6 @@ METRICS = ("fuzzy_match",)
 UNSUPPORTED_METRICS = frozenset({"cosine", "bleu", "gleu", "meteor", *(f"rouge_{n}" for n in ("1", "2", "3", "4", "5", "l"))})
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_GRADERS = 16
-VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 
 Template = Annotated[str, AfterValidator(check_template)]
 
@@ -124,9 +124,9 @@ def read_grader(value: JsonValue) -> Grader:
         return _ADAPTER.validate_python(value)
     except ValidationError as error:
         first = error.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
+        message = reason_of(first)
         tags = {"string_check", "text_similarity", "python", "multi"}
-        field = ".".join(str(part) for part in first["loc"] if part not in tags)
+        field = field_of([part for part in first["loc"] if part not in tags])
         head, colon, rest = message.partition(": ")
         if colon and head.isidentifier():
             field, message = ".".join(filter(None, [field, head])), rest

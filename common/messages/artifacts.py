@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from common.formats.wrong_values import described
 from common.messages.base import Value
 from common.spec import TASK_ID_PATTERN
 
 BLOB_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 """Names of blobs: no separators, as services name files after them."""
-SHA256_PATTERN = r"^[0-9a-f]{64}$"
+SHA256_PATTERN = described(r"^[0-9a-f]{64}$", "a SHA-256 digest, 64 hexadecimal digits")
 
 
 class BlobRef(Value):

@@ -40,6 +40,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from common.formats.wrong_values import described
 from common.messages.artifacts import AdapterRef
 from common.messages.base import Message, Sentence, Value
 from common.messages.status import Ended, Event, TaskStatus
@@ -55,17 +56,21 @@ MAX_VERSION = 2**31 - 1
 MAX_NUMBER = 2**63 - 1
 
 
-Text = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00]+$")]
+Text = Annotated[str, Field(min_length=1, max_length=100, pattern=described(r"^[^\x00]+$", "a text without null characters"))]
 TaskState = Literal["submitted", "running", "paused", Ended]
 TaskOrder = Literal["id", "created", "reward", "state"]
 MAX_TASKS = 200
 """Maximum tasks of a page, also where more would fit: one question must not occupy a replica for long."""
 
 
+A_CURSOR = "the cursor that the page before gave"
+TASKS_CURSOR = described(rf"^([a-z0-9.+-]{{1,32}}~)?{TASK_ID_PATTERN[1:]}", A_CURSOR)
+
+
 class AskTasks(Message, kind="ask-tasks.1"):
     """Tasks that satisfy every condition. Older schedulers know the cursor only, and answer all tasks by id."""
 
-    cursor: str | None = Field(default=None, max_length=128, pattern=rf"^([a-z0-9.+-]{{1,32}}~)?{TASK_ID_PATTERN[1:]}")
+    cursor: str | None = Field(default=None, max_length=128, pattern=TASKS_CURSOR)
     """`cursor` of the page before, of a request that is otherwise the same; None for the first."""
     states: list[TaskState] = Field(default=[], max_length=7)
     """Any of these; empty: all."""
@@ -275,6 +280,7 @@ class PoolOffer(Value):
 
     name: str
     model: str
+    """Hugging Face name, or name of the model's folder on the server."""
     context_tokens: int
     max_rank: int
     adapters: int
@@ -290,6 +296,8 @@ class PoolOffer(Value):
     """Unix time since which they are."""
     wakes_in_s: float | None = None
     """Seconds until one is expected to wake; None while one is awake."""
+    revision: str | None = None
+    """Commit, tag or branch of a Hugging Face model, where the pools file names one."""
 
 
 class PoolsAnswer(Message, kind="pools-answer.1"):

@@ -7,6 +7,7 @@ import msgpack
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from common.errors import Reject
+from common.formats.wrong_values import first_complaint
 
 MAX_SENTENCE_CHARS = 4000
 """Maximum length of a sentence: it may quote texts of any length, and lies in messages and rows that are bounded."""
@@ -46,8 +47,7 @@ class Message(Value):
                 return cls.model_validate_json(body, extra="ignore")
             return cls.model_validate(msgpack.unpackb(body), extra="ignore")
         except ValidationError as error:
-            first = error.errors()[0]
-            raise Reject(f"not a {cls.kind} message: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise Reject(f"not a {cls.kind} message: {first_complaint(error, quoting=False)}") from None
         except (ValueError, msgpack.UnpackException) as error:
             raise Reject(f"not a {cls.kind} message: {error}") from None
 

@@ -2,9 +2,12 @@
 
 from pydantic import Field, JsonValue
 
-from common.messages.asks import MAX_VERSION
+from common.formats.wrong_values import described
+from common.messages.asks import A_CURSOR, MAX_VERSION
 from common.messages.base import Message, Value
 from common.spec import NAME_PATTERN, TASK_ID_PATTERN
+
+TIMELINE_CURSOR = described(rf"^[0-9]{{1,20}}~{TASK_ID_PATTERN[1:]}", A_CURSOR)
 
 
 class AskSteps(Message, kind="ask-steps.1"):
@@ -30,7 +33,7 @@ class AskEvaluations(Message, kind="ask-evaluations.1"):
 class AskTimeline(Message, kind="ask-timeline.1"):
     """Tasks by age, the newest first."""
 
-    cursor: str | None = Field(default=None, max_length=128, pattern=rf"^[0-9]{{1,20}}~{TASK_ID_PATTERN[1:]}")
+    cursor: str | None = Field(default=None, max_length=128, pattern=TIMELINE_CURSOR)
     """`cursor` of the page before; None for the first."""
     steps: int = Field(default=1000, ge=1, le=1000)
     """Maximum steps of a task, the latest."""

@@ -12,6 +12,7 @@ from common.pools.pool import (
     chosen_pool,
     layers_of,
     objections,
+    objections_to_name,
     pool_memory,
     precision_on,
     read_pools,

@@ -19,11 +19,14 @@ from common.accelerators import Policy, executor_name
 from common.errors import Fatal
 from common.formats.cores import Cores
 from common.formats.toml_file import TomlFileError, read_tables
+from common.formats.wrong_values import described
 from common.pools.pool import Pool
 from common.spec import Name
 
 TABLE = "accelerator"
 """Name of the table of accelerators in the pools file; no pool can have it."""
+
+DEVICE = described(r"^(cpu|cuda:\d{1,2}|GPU-[0-9a-fA-F-]{8,64}|MIG-[0-9a-zA-Z/-]{8,80})$", "cpu, cuda:N, or the UUID of a GPU")
 
 
 class Accelerator(BaseModel):
@@ -31,7 +34,7 @@ class Accelerator(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda:\d{1,2}|GPU-[0-9a-fA-F-]{8,64}|MIG-[0-9a-zA-Z/-]{8,80})$")]
+    device: Annotated[str, Field(pattern=DEVICE)]
     """`cpu`, `cuda:N`, or the UUID of a GPU (`nvidia-smi -L`)."""
     cores: Cores = ()
     """Cores that its executors are pinned to, as `0,2-3`. On a CPU they are the accelerator, and must be given."""

@@ -21,9 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 from common.accelerators import Tier
 from common.errors import Fatal, Reject
 from common.formats.toml_file import TomlFileError, read_tables
+from common.formats.wrong_values import described
 from common.pools.memory import MemoryEstimate, ModelShape, train_memory
 from common.spec import OWN, Layer, Name, Profile, TaskSpec, complete, profile_values
 
+REVISION = described(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$", "a commit, tag or branch")
 ALL_LAYERS = 10_000
 """More layers than any model has."""
 MaxRank = Literal[8, 16, 32, 64, 128, 256, 320, 512]
@@ -49,7 +51,7 @@ class Pool(BaseModel):
 
     model: str
     """Folder (relative to the pools file) or Hugging Face name of a causal language model."""
-    revision: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$")] | None = None
+    revision: Annotated[str, Field(pattern=REVISION)] | None = None
     """Commit, tag or branch of the model's repository. None: the commit that the first start on this machine found, and kept."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the base model in engines and trainers, and of stored adapters; `auto`: float32 on a CPU, bfloat16 on a GPU.
@@ -114,6 +116,11 @@ class Pool(BaseModel):
     def deepest_tier(self) -> Tier:
         """Deepest tier in which it may be parked."""
         return Tier.DISK if self.parked == "auto" else Tier(self.parked)
+
+    @property
+    def model_name(self) -> str:
+        """The model as users are shown it: its Hugging Face name, or the name of its folder, whose place on this machine is not theirs."""
+        return Path(self.model).name if Path(self.model).is_absolute() else self.model
 
     def layers(self, name: str) -> list[Layer]:
         """Values for what a task of this pool leaves out. `name`: the pool's."""
@@ -184,10 +191,9 @@ def layers_of(raw: Mapping[str, JsonValue], pools: Pools) -> list[Layer]:
 
 def objections(spec: TaskSpec, pools: Pools) -> list[str]:
     """Reasons why the pools cannot take `spec`."""
-    pool = pools.get(spec.pool)
-    if pool is None:
-        return [f"pool: no pool '{spec.pool}' here; offered: {', '.join(sorted(pools))}"]
-    found = []
+    if unknown := objections_to_name(spec.pool, pools):
+        return unknown
+    pool, found = pools[spec.pool], list[str]()
     if spec.lora.rank > pool.max_rank:
         found.append(f"lora.rank: {spec.lora.rank} is above what pool '{spec.pool}' allows: {pool.max_rank}")
     if spec.trajectory_tokens > pool.context_tokens:
@@ -196,6 +202,11 @@ def objections(spec: TaskSpec, pools: Pools) -> list[str]:
             f" + replies), but pool '{spec.pool}' has a context of {pool.context_tokens}: lower one of them"
         )
     return found
+
+
+def objections_to_name(name: str, pools: Pools) -> list[str]:
+    """The reason why no task can name this pool; none where there is one."""
+    return [] if name in pools else [f"pool: no pool '{name}' here; offered: {', '.join(sorted(pools))}"]
 
 
 def _check_defaults(name: str, pool: Pool, pools_file: Path) -> None:

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from common.errors import Fatal
+from common.formats.wrong_values import reason_of
 from common.resilience import crashpoints
 
 SERVICES = ("SCHEDULER", "ENV", "ROLLOUT", "TRAINER", "GATEWAY")
@@ -81,9 +82,7 @@ class Settings(BaseSettings):
         except ValidationError as error:
             first = error.errors()[0]
             field = str(first["loc"][0]) if first["loc"] else "?"
-            given = "" if field in cls.secrets else f" (given: {first['input']!r})"
-            problem = "is required" if first["type"] == "missing" else first["msg"] + given
-            raise Fatal(f"{cls.variable(field)}: {problem}") from None
+            raise Fatal(f"{cls.variable(field)}: {reason_of(first, quoting=field not in cls.secrets)}") from None
 
     @classmethod
     def variable(cls, field: str) -> str:

@@ -3,9 +3,10 @@
 # pyright: reportUnusedImport=false
 from common.spec.defaults import OWN, Layer, Profile, complete, profile_values, sources
 from common.spec.evaluation import MAIN_PROTOCOL, Evaluation, Protocol
-from common.spec.parsing import MAX_GROUPS, check_fields, parse_spec
+from common.spec.parsing import MAX_GROUPS, check_fields, check_storable, parse_spec
 from common.spec.sections import (
     DEFAULTS_BY_LOSS,
+    LETTERS,
     LORA_TARGETS,
     NAME_PATTERN,
     OWN_PATTERN,

@@ -61,9 +61,13 @@ def complete(raw: Values, layers: Sequence[Layer]) -> TaskSpec:
         return parse_spec(_merged(raw, layers))
     except Reject as error:
         given = {path: layer.name for layer in reversed(layers) for path in layer.paths() if not _gives(raw, path)}
-        named = [path for path in given if re.search(rf"\b{path.rpartition('.')[2]}\b", str(error))]
-        origins = "; ".join(f"{path} is the default of {given[path]}" for path in named)
-        raise Reject(f"{error}; {origins}" if origins else str(error)) from None
+        raise Reject(*(_with_origins(reason, given) for reason in error.reasons)) from None
+
+
+def _with_origins(reason: str, given: Mapping[str, str]) -> str:
+    """`given`: paths of values that the task has from elsewhere → from where."""
+    named = [path for path in given if re.search(rf"\b{path.rpartition('.')[2]}\b", reason)]
+    return "; ".join([reason, *(f"{path} is the default of {given[path]}" for path in named)])
 
 
 def sources(raw: Values, layers: Sequence[Layer], spec: TaskSpec) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Validation of a submitted task, with complaints for its user."""
 
 import json
-import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import get_args, get_origin
@@ -10,6 +9,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
 from common.errors import Reject
+from common.formats.wrong_values import field_of, reason_of
 from common.spec.task import TaskSpec
 
 MAX_BYTES = 1024 * 1024
@@ -34,16 +34,16 @@ def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
 
     Raises: Reject, naming every wrong field with what was expected.
     """
-    _check_size(raw)
+    check_storable(raw)
     try:
         spec = TaskSpec.model_validate(raw)
     except ValidationError as error:
-        raise Reject(_complaints(error.errors())) from None
+        raise Reject(*_complaints(error.errors())) from None
     if spec.evaluation.protocol and (size := len(spec.model_dump_json())) > MAX_BYTES:
         said = "evaluation.options: every protocol without options of its own has a copy, and then the task"
         raise Reject(f"{said} has {size} bytes as JSON, the maximum is {MAX_BYTES}; move data into files of the environment")
     if complaints := [*_too_much(spec)]:
-        raise Reject("; ".join(complaints))
+        raise Reject(*complaints)
     return spec
 
 
@@ -52,17 +52,18 @@ def check_fields(raw: dict[str, JsonValue]) -> None:
 
     Raises: Reject, as `parse_spec`.
     """
-    _check_size(raw)
+    check_storable(raw)
     try:
         TaskSpec.model_validate(raw)
     except ValidationError as error:
         if found := [detail for detail in error.errors() if not _is_disagreement(detail)]:
-            raise Reject(_complaints(found)) from None
+            raise Reject(*_complaints(found)) from None
 
 
-def _check_size(raw: dict[str, JsonValue]) -> None:
+def check_storable(raw: dict[str, JsonValue]) -> None:
+    """Raises: Reject for what no message can carry, or PostgreSQL hold."""
     if complaints := [*_not_storable(raw)]:
-        raise Reject("; ".join(complaints))
+        raise Reject(*complaints)
     if (size := len(json.dumps(raw))) > MAX_BYTES:
         raise Reject(f"task: it has {size} bytes as JSON, the maximum is {MAX_BYTES}; move data into files of the environment")
 
@@ -73,9 +74,10 @@ def _is_disagreement(detail: ErrorDetails) -> bool:
     return detail["type"] == "value_error" and (not place or (len(place) == 1 and _model_of(TaskSpec, place[0]) is not None))
 
 
-def _complaints(found: list[ErrorDetails]) -> str:
-    more = [f"and {len(found) - MAX_ERRORS} more"] if len(found) > MAX_ERRORS else []
-    return "; ".join([*(_complaint(detail) for detail in found[:MAX_ERRORS]), *more])
+def _complaints(found: list[ErrorDetails]) -> list[str]:
+    all_of_them = [complaint for detail in found for complaint in _complaints_of(detail)]
+    more = [f"and {len(all_of_them) - MAX_ERRORS} more"] if len(all_of_them) > MAX_ERRORS else []
+    return [*all_of_them[:MAX_ERRORS], *more]
 
 
 def _too_much(spec: TaskSpec) -> Iterator[str]:
@@ -117,14 +119,14 @@ def _undecidable(spec: TaskSpec) -> Iterator[str]:
 def _not_storable(value: JsonValue, place: str = "") -> Iterator[str]:
     """Values that neither messages nor PostgreSQL can hold, anywhere in the task, an environment's options included."""
     match value:
-        case str() if "\0" in value:
-            yield f"{place or 'task'}: a text with a null character"
+        case str() if "\0" in value or not _is_unicode(value):
+            yield f"{place or 'task'}: a text with a null character, or with half of a surrogate pair"
         case int() | float() if not abs(value) <= MAX_INTEGER:
             yield f"{place}: {str(value)[:40]} is no number that can be stored; use a finite one below 2^63"
         case dict():
             for name, part in value.items():
-                if "\0" in name:
-                    yield f"{place or 'task'}: a name with a null character"
+                if "\0" in name or not _is_unicode(name):
+                    yield f"{place or 'task'}: a name with a null character, or with half of a surrogate pair"
                 yield from _not_storable(part, f"{place}.{name}" if place else name)
         case list():
             for position, part in enumerate(value):
@@ -133,15 +135,18 @@ def _not_storable(value: JsonValue, place: str = "") -> Iterator[str]:
             pass
 
 
-def _complaint(detail: ErrorDetails) -> str:
-    place = ".".join(str(part) for part in detail["loc"]) or "task"
-    if detail["type"] == "extra_forbidden":
-        return f"{place}: no such field{_nearest(detail['loc'])}"
-    if detail["type"] == "missing":
-        return f"{place}: required, but not given"
-    text = re.sub(r"^Value error, ", "", str(detail["msg"]))
-    given = detail.get("input")
-    return f"{place}: {text}" + (f" (given: {given!r})" if isinstance(given, str | int | float) else "")
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _complaints_of(detail: ErrorDetails) -> Iterator[str]:
+    """One, but for a section that is missing: each field of it that is required."""
+    field, reason = field_of(detail["loc"]) or "task", reason_of(detail)
+    section = _model_of(TaskSpec, detail["loc"][0]) if detail["type"] == "missing" and len(detail["loc"]) == 1 else None
+    if section is not None:
+        yield from (f"{field}.{name}: {reason}" for name, info in section.model_fields.items() if info.is_required())
+    else:
+        yield f"{field}: {reason}{_nearest(detail['loc']) if detail['type'] == 'extra_forbidden' else ''}"
 
 
 def _nearest(loc: tuple[str | int, ...]) -> str:

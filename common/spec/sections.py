@@ -4,16 +4,21 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
+from common.formats.wrong_values import described
 from common.spec.template import TemplateArguments
 
-NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
-TASK_ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-TOOL_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.-]*(:[A-Za-z_][A-Za-z0-9_.-]*)?$"
+LETTERS = "small letters, digits and hyphens, {} at most, a letter or digit first and last"
+NAME_PATTERN = described(r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$", LETTERS.format(40))
+TASK_ID_PATTERN = described(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", LETTERS.format(63))
+TOOL_PATTERN = described(r"^[A-Za-z_][A-Za-z0-9_.-]*(:[A-Za-z_][A-Za-z0-9_.-]*)?$", "the name of a tool, or module:attribute")
 OWN_PATTERN = r"own:(?P<environment>[A-Za-z0-9_][A-Za-z0-9._-]{0,99})(?:@(?P<digest>[0-9a-f]{12,64}))?"
 """An environment of a package that the task's tenant has uploaded, of the latest one or of the one whose SHA-256 begins so."""
 FILE_PATTERN = r"file:file-[0-9a-f]{64}"
 """Rows of a file that the task's tenant has uploaded."""
-ENVIRONMENT_PATTERN = rf"^({OWN_PATTERN}|{FILE_PATTERN}|[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_.]*)?)$"
+ENVIRONMENT_PATTERN = described(
+    rf"^({OWN_PATTERN}|{FILE_PATTERN}|[A-Za-z_][A-Za-z0-9_.]*(:[A-Za-z_][A-Za-z0-9_.]*)?)$",
+    "the name of an environment, as `marlaas envs` lists them, file:ID, or module:attribute",
+)
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
 StopString = Annotated[str, Field(min_length=1, max_length=64)]

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, JsonValue
 
+from common.formats.wrong_values import VARIABLE
+
 MAX_ARGUMENTS = 16
 MAX_ARGUMENT_BYTES = 4096
 """Maximum size of all arguments as JSON: they are part of every request of a turn."""
@@ -21,7 +23,7 @@ def _bounded(arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return arguments
 
 
-Argument = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+Argument = Annotated[str, Field(pattern=VARIABLE)]
 TemplateArguments = Annotated[dict[Argument, JsonValue], Field(max_length=MAX_ARGUMENTS), AfterValidator(_bounded)]
 
 

@@ -28,6 +28,7 @@ from pydantic import JsonValue, ValidationError
 from verifiers.v1.session import hook_boundary  # pyright: ignore[reportMissingImports]
 from verifiers.v1.utils.decorators import discover_decorated  # pyright: ignore[reportMissingImports]
 
+from common.formats.wrong_values import field_of, reason_of
 from env_svc.adapters.verifiers_episode import HeldEpisode, PolicyAgent, PromptStyle
 from env_svc.adapters.verifiers_tools import ServedToolset, check_toolset
 from env_svc.contract import (
@@ -215,8 +216,8 @@ def _loaded(name: str, config: dict[str, JsonValue], environment: dict[str, Json
         toolsets = [*loaded.taskset.toolsets(loaded.taskset.config), *kind.toolsets(loaded.taskset.config.task)]
     except ValidationError as error:
         first = error.errors()[0]
-        place = [str(part) for part in first["loc"] if part != "taskset"]
-        raise WrongOptions(f"taskset '{name}': {'.'.join(place)}: {first['msg']}") from None
+        place = field_of([part for part in first["loc"] if part != "taskset"])
+        raise WrongOptions(f"taskset '{name}': {place}: {reason_of(first)}") from None
     except (ImportError, AttributeError, TypeError) as error:
         raise WrongOptions(f"taskset '{name}' cannot be loaded: {error}") from error
     stages = [getattr(kind, stage) for stage in ("setup", "finalize") if getattr(kind, stage) is not getattr(vf.Task, stage)]

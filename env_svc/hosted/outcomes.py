@@ -6,6 +6,7 @@ from typing import Annotated
 import msgpack
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from common.formats.wrong_values import first_complaint
 from env_svc.calls import Call, Continued, Failed, OpenCall, Opened, Outcome, Scored, failed, is_bounded
 from env_svc.contract import MAX_NUMBER, MAX_STATE_BYTES
 
@@ -61,8 +62,7 @@ def checked_hello(reported: Mapping[str, object]) -> Hello:
     try:
         return Hello.model_validate(reported)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))[:100]}: {first['msg']}") from None
+        raise ValueError(first_complaint(error)[:200]) from None
 
 
 def checked_outcome(reported: object, call: Call) -> Outcome:

@@ -36,7 +36,10 @@ from gateway_svc.problems import Problem
 
 VERSION = "1"
 """Version of the interface."""
-DESCRIPTION = "Tasks that fine-tune language models by reinforcement learning: docs/http.md."
+DESCRIPTION = (
+    "Tasks that fine-tune language models by reinforcement learning: docs/http.md. "
+    "A path that has not the method of a request is answered with 405 and `Allow`, one that there is not with 404."
+)
 CORS_METHODS = ("GET", "POST", "PUT", "DELETE")
 RATE_HEADERS = tuple(f"x-ratelimit-{what}-{rate}" for what in ("limit", "remaining", "reset") for rate in ("requests", "tokens"))
 EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-range", *RATE_HEADERS)
@@ -97,7 +100,8 @@ def application(gateway: Gateway, families: Sequence[Family]) -> ASGIApp:
         if problem is None:
             raise error
         if problem.status == 405:
-            problem = replace(problem, headers={"Allow": ", ".join(_methods(app, request))})
+            methods = ", ".join(_methods(app, request))
+            problem = replace(problem, detail=f"{request.method} is none of this path's methods: {methods}", headers={"Allow": methods})
         return guard.render(request.url.path, problem)
 
     for kind in (Problem, MarlaasError, RequestValidationError, HTTPException):

@@ -1,16 +1,17 @@
 """Problems as answers: `application/problem+json`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from gateway_svc.problems import FieldError, Problem, invalid, not_found, problem_of
+from gateway_svc.problems import Problem, not_found, problem_of, wrong_fields_of
 
 
 class WrongField(BaseModel):
@@ -47,7 +48,7 @@ def problem_json(problem: Problem) -> Response:
 def as_problem(error: Exception) -> Problem | None:
     """The problem that an error is, of the framework's too; None for a bug."""
     if isinstance(error, RequestValidationError):
-        return invalid(*map(_field_error, error.errors()))
+        return wrong_fields_of(without_part(error))
     if isinstance(error, HTTPException):
         if isinstance(error.__cause__, Problem):  # FastAPI's own error for whatever a body's reader raises
             return error.__cause__
@@ -55,16 +56,16 @@ def as_problem(error: Exception) -> Problem | None:
     return problem_of(error)
 
 
+def without_part(error: RequestValidationError) -> list[ErrorDetails]:
+    """Its errors; their places begin with the part of the request there: `body`, `query`, …"""
+    details: Sequence[ErrorDetails] = error.errors()
+    return [{**detail, "loc": detail["loc"][1:]} for detail in details]
+
+
 def _framework_problem(error: HTTPException) -> Problem:
     if error.status_code == 404:
         return not_found()
     return Problem(error.status_code, HTTPStatus(error.status_code).phrase, error.detail, headers=error.headers or {})
-
-
-def _field_error(error: Mapping[str, Any]) -> FieldError:
-    """One of pydantic's errors, whose path begins with the part of the request: `body`, `query`, …"""
-    where: Sequence[object] = error["loc"]
-    return FieldError(".".join(str(part) for part in where[1:]), str(error["msg"]))
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -16,6 +16,7 @@ from common.messages.served import ServingEnded
 from common.messages.serving import ServedDelta
 from gateway_svc.access import Caller
 from gateway_svc.http.connected import GONE, while_connected
+from gateway_svc.http.errors import without_part
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
 from gateway_svc.http.gateway import check_job, gateway_of, note_standings
 from gateway_svc.http.strict import StrictRoute
@@ -45,10 +46,9 @@ class OpenAIRoute(StrictRoute):
             try:
                 return await handle(request)
             except RequestValidationError as error:
-                first = error.errors()[0]
-                if first["loc"][:1] != ("body",):
+                if error.errors()[0]["loc"][:1] != ("body",):
                     raise
-                raise problem_of(first["type"], first["msg"], first["loc"][1:], first.get("ctx", {}), error.body) from None
+                raise problem_of(without_part(error), error.body) from None
 
         return handle_and_name
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
+from common.formats.wrong_values import reason_of
 from gateway_svc.openai.errors import missing, unsupported, wrong_value
 from gateway_svc.openai.fields import Harmless
 from gateway_svc.problems import Problem
@@ -60,8 +61,7 @@ def parse_request(model: type[R], body: JsonValue) -> R:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise problem_of(first["type"], first["msg"], first["loc"], first.get("ctx", {}), body) from None
+        raise problem_of(error.errors(), body) from None
 
 
 def _is_honoured(model: type[WholeRequest], name: str, value: JsonValue) -> bool:
@@ -78,9 +78,12 @@ def _is_honoured(model: type[WholeRequest], name: str, value: JsonValue) -> bool
     raise not_honoured(refused or "there is no such field here", name)
 
 
-def problem_of(kind: str, message: str, location: Sequence[int | str], context: Mapping[str, Any], body: JsonValue) -> Problem:
-    """What is wrong with a body, by one error of the validator. `Any`: its context may be anything."""
-    param, reason = _path(location, body) or str(context.get("param", "")), message.removeprefix("Value error, ")
+def problem_of(details: Sequence[ErrorDetails], body: JsonValue) -> Problem:
+    """What is wrong with a body: the first field that the validator names."""
+    first, *others = details
+    kind, place = first["type"], _path(first["loc"], body)
+    param = place or str(first.get("ctx", {}).get("param", ""))
+    reason = reason_of(first, *(other for other in others if place and _path(other["loc"], body) == place))
     if kind == "extra_forbidden":
         return unsupported(param, "there is no such field here")
     if kind in (UNSUPPORTED, "union_tag_invalid", "union_tag_not_found"):

@@ -9,7 +9,7 @@ from common.door.asking import UnknownHere
 from common.door.errors import ClientError, NoAnswer, TaskRejected, Unanswered, WrongState, check_id, rejection_reasons
 from common.door.protocol import Verb
 from common.door.training.control import check_live
-from common.door.training.submission import given_values, new_task_id
+from common.door.training.submission import REASONS_S, given_values, is_readable, new_task_id
 from common.messages import AdapterRef, AskTask, Event, StatusAnswer, TaskStatus
 from common.spec import TaskSpec
 from marlaas.over_http.connection import Params
@@ -22,6 +22,7 @@ LOOK_S = 0.5
 """Interval of looks at a submission that is not answered yet."""
 DELETION_S = 90.0
 """Maximum time for one answer about a deletion: more than a gateway waits for it."""
+DRY_RUN: Params = [("dry_run", "true")]
 AIMS: dict[Verb, str] = {"cancel": "cancelled", "pause": "paused", "resume": "running"}
 
 
@@ -36,7 +37,7 @@ class HttpJobs:
         """See `Jobs.submit`. The id is the client's, so that a submission whose answer was lost is repeated as the same task."""
         if task is not None:
             check_id(task)
-        given, tenant, name = given_values(spec)
+        given, tenant, name = await self._checked(spec)
         task = task or new_task_id(name)
         is_stored = False
         try:
@@ -51,6 +52,20 @@ class HttpJobs:
             raise TaskRejected(task, error.reasons) from None
         except Conflict as error:
             raise TaskRejected(task, [str(error)]) from None
+
+    async def _checked(self, spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonValue], str, str]:
+        """As `given_values`. Raises: TaskRejected; its reasons are also those that only the scheduler knows, where one answers."""
+        try:
+            return given_values(spec)
+        except TaskRejected as error:
+            if isinstance(spec, dict) and is_readable(spec):
+                try:
+                    await self._connection.request("POST", "/v1/tasks", DRY_RUN, body=spec, answer_s=REASONS_S, patience_s=0)
+                except Invalid as refused:
+                    raise TaskRejected(error.task, refused.reasons) from None
+                except ClientError:
+                    pass
+            raise
 
     def _not_taken(self, task: str, timeout_s: float) -> NoAnswer:
         said = f"the scheduler does not answer, or the gateway at {self._connection.shown}"
@@ -77,9 +92,9 @@ class HttpJobs:
 
     async def preview(self, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float) -> Event:
         """See `Jobs.preview`."""
-        given, tenant, name = given_values(spec)
+        given, tenant, name = await self._checked(spec)
         try:
-            answer = await self._connection.request("POST", "/v1/tasks", [("dry_run", "true")], body=given, answer_s=timeout_s)
+            answer = await self._connection.request("POST", "/v1/tasks", DRY_RUN, body=given, answer_s=timeout_s)
         except Invalid as error:
             raise TaskRejected(name, error.reasons) from None
         return Event(tenant=tenant, task="none", event="previewed", at_s=time.time(), data=answer.json())

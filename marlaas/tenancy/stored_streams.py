@@ -19,6 +19,7 @@ from common.access.keys import Kind, Seed
 from common.access.rows import Permissions
 from common.bus import NO_FILES, Bus, Snapshot, TlsFiles
 from common.door.errors import ClientError
+from common.formats.wrong_values import first_complaint
 
 NAME = "stored-streams"
 INBOX = f"_INBOX.{NAME}"
@@ -91,4 +92,4 @@ def _read(file: Path) -> Snapshot:
     try:
         return Snapshot.model_validate_json(file.read_text())
     except ValidationError as error:
-        raise ClientError(f"{file} is damaged: {error.errors()[0]['msg']}") from None
+        raise ClientError(f"{file} is damaged: {first_complaint(error, quoting=False)}") from None

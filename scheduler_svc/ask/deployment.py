@@ -35,7 +35,8 @@ async def answer_pools(question: Question, _: AskDeployment) -> PoolsAnswer:
     offers = [
         PoolOffer(
             name=name,
-            model=pool.model,
+            model=pool.model_name,
+            revision=pool.revision,
             context_tokens=pool.context_tokens,
             max_rank=pool.max_rank,
             adapters=pool.adapters,

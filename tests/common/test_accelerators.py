@@ -47,13 +47,13 @@ def test_samplers_and_trainers_have_accelerators_of_their_own(tmp_path: Path) ->
         (CPU + '[p]\nMODEL\non = "a"\n[p.serving]\n', "say serve_parked = true, or remove [p.serving]"),
         (CPU + "[p]\nMODEL\nserve_parked = true\n", "p: serve_parked is for a pool with [p.serving]"),
         (CPU + '[p]\nMODEL\nparked = "host"\n', "p: parked is for a pool on a shared accelerator"),
-        (CPU + '[p]\nMODEL\non = "a"\nparked = "off"\n', "p.parked: Input should be"),
+        (CPU + '[p]\nMODEL\non = "a"\nparked = "off"\n', "p.parked: must be"),
         ('[accelerator.a]\ndevice = "cpu"\nmemory_gib = 2\n', "accelerator.a: on a CPU the cores are the accelerator"),
         ('[accelerator.a]\ndevice = "cpu"\ncores = "0"\n', "accelerator.a: on a CPU give memory_gib"),
-        ('[accelerator.a]\ndevice = "tpu"\n', "accelerator.a.device: String should match pattern"),
+        ('[accelerator.a]\ndevice = "tpu"\n', "accelerator.a.device: must be cpu, cuda:N, or the UUID of a GPU, not 'tpu'"),
         (CPU + CPU.replace(".a]", ".b]"), "accelerator.b: core 1 belongs to accelerator.a already"),
-        (CPU + 'policy = "best"\n', "accelerator.a.policy: Input should be"),
-        ('[accelerator]\nmodel = "m"\n', "accelerator.model: Input should be"),
+        (CPU + 'policy = "best"\n', "accelerator.a.policy: must be"),
+        ('[accelerator]\nmodel = "m"\n', "accelerator.model: must be"),
     ],
 )
 def test_wrong_combinations_stop_the_process_with_one_line(tmp_path: Path, text: str, complaint: str) -> None:

@@ -114,6 +114,7 @@ async def test_method_that_a_path_has_not_is_answered_with_all_that_it_has(wrong
     for path, methods in (("/v1/tasks", "GET, POST"), ("/v1/tasks/a-1", "DELETE, GET, PUT"), ("/v1/fine_tuning/jobs", "GET, POST")):
         answer = await wrong.request("OPTIONS", path)
         assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+        assert methods in answer.text
 
 
 async def test_open_gateway_takes_names_of_this_machine_only(wrong: httpx.AsyncClient) -> None:

@@ -54,10 +54,45 @@ async def test_task_file_may_be_toml(door: httpx.AsyncClient) -> None:
 
 
 async def test_rejection_names_every_field(door: httpx.AsyncClient) -> None:
-    answer = await door.post("/v1/tasks", json=spec(steps=0, algorithm={"group_size": "many", "grop": 1}))
+    answer = await door.post("/v1/tasks", json=spec(steps=0, algorithm={"group_size": "many", "group_sise": 1}, pool="none"))
 
     assert answer.status_code == 400
-    assert {error["field"] for error in answer.json()["errors"]} == {"steps", "algorithm.group_size", "algorithm.grop"}
+    assert {error["field"]: error["reason"] for error in answer.json()["errors"]} == {
+        "steps": "must be 1 or more, not 0",
+        "algorithm.group_size": "must be a whole number, not 'many'",
+        "algorithm.group_sise": "no such field; did you mean 'group_size'?",
+        "pool": "no pool 'none' here; offered: tiny",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "reason"),
+    [
+        ("/v1/tasks?limit=0", "limit", "must be 1 or more, not '0'"),
+        ("/v1/tasks?limit=x", "limit", "must be a whole number, not 'x'"),
+        ("/v1/tasks?sort=cost", "sort", "must be "),
+        ("/v1/tasks?cursor=%25", "cursor", "must be the cursor that the page before gave, not '%'"),
+        ("/v1/tasks?pool=A%20B", "pool", "must be small letters, digits and hyphens, 40 at most"),
+    ],
+)
+async def test_wrong_parameter_is_named_with_what_is_accepted(door: httpx.AsyncClient, path: str, field: str, reason: str) -> None:
+    answer = await door.get(path)
+
+    [error] = answer.json()["errors"]
+    assert (answer.status_code, error["field"]) == (400, field)
+    assert error["reason"].startswith(reason)
+
+
+async def test_wrong_body_is_named_with_what_is_accepted(door: httpx.AsyncClient) -> None:
+    alias = await door.put("/v1/aliases/prod", json={"task": "A b", "version": "last", "more": 1})
+    chat = await door.post("/v1/chat/completions", json={"model": "tiny", "messages": [{"role": "user", "content": 7}]})
+
+    assert {error["field"]: error["reason"] for error in alias.json()["errors"]} == {
+        "task": "must be small letters, digits and hyphens, 63 at most, a letter or digit first and last, not 'A b'",
+        "version": "must be a whole number or 'latest' or 'best', not 'last'",
+        "more": "no such field",
+    }
+    assert chat.json()["error"]["message"] == "messages[0].content: must be a text or a list, not 7"
 
 
 async def test_rejection_by_the_scheduler_names_its_reasons(door: httpx.AsyncClient) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from common.bus import Bus
+from common.messages import StoredFile
+from marlaas.cli.user.files import safe_name
 from marlaas.client import Client, ClientError
 from tests.common.graders.test_graders import CHECK
 from tests.gateway.openai.test_files import TRAIN, rows, serving_files
@@ -17,7 +19,7 @@ from tests.marlaas.test_cli import complaint
 from tests.marlaas.test_verbs import TASK, Run, out
 from tests.scheduler.finished import settled, stages
 from tests.scheduler.packages.uploads import digest_of
-from tests.scheduler.stages import World, running_world
+from tests.scheduler.stages import World, running_world, spec
 from tests.scheduler.webhooks.test_webhooks import RULES
 
 FILE = f"file-{digest_of(TRAIN)}"
@@ -61,10 +63,58 @@ async def test_file_is_put_listed_trained_on_and_deleted(world: World, run: Run,
         assert "not ended use" in complaint(await run("files", "delete", FILE)).replace("has", "have")
         await out(run("cancel", "held"))
         await world.event("held", "cancelled")
+    assert complaint(await run("files", "get", FILE)) == "marlaas: rows.jsonl exists already; name another file\n"
+    assert await out(run("files", "get", FILE[:20], "--to", "fetched.jsonl")) == f"{FILE} is in fetched.jsonl\n"
+    assert (tmp_path / "fetched.jsonl").read_bytes() == TRAIN
+    assert complaint(await run("files", "get", FILE, "--to", "no/where.jsonl")).startswith("marlaas: cannot write no/where.jsonl: ")
+    assert not [*tmp_path.glob("*.part"), *tmp_path.glob(".*.part")]
     assert "give 12 digits" in complaint(await run("files", "delete", FILE[:10]))
     assert "no files are named" in complaint(await run("files", "delete", FILE, "--tenant", "globex"))
     assert await out(run("files", "delete", FILE[:20], "--tenant", "acme")) == f"{FILE} is deleted; {len(TRAIN)} bytes\n"
     assert "no files are named" in complaint(await run("files", "delete", FILE))
+
+
+@pytest.mark.parametrize("name", ["../up.jsonl", ".hidden", "-rf", "a\nb", ""])
+def test_name_that_its_uploader_gave_is_no_path(name: str) -> None:
+    file = StoredFile(
+        number=1,
+        tenant="acme",
+        file=FILE,
+        name=name,
+        size_bytes=1,
+        kept_bytes=1,
+        state="usable",
+        reason="",
+        rows=1,
+        uploaded_s=0,
+        live_tasks=0,
+    )
+    assert safe_name(file) == f"{FILE}.jsonl"
+    assert safe_name(file.model_copy(update={"name": "some rows.jsonl"})) == "some rows.jsonl"
+
+
+@pytest.mark.parametrize("list_of", ["webhooks", "alias", "files"])
+async def test_lists_are_of_a_named_tenant_or_of_all(
+    world: World, address: str, run: Run, list_of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MARLAAS_TENANT")
+    await world.run("theirs", spec(tenant="globex"))
+    made = {
+        "webhooks": ["webhooks", "set", "pager", "http://127.0.0.1:9/hook"],
+        "alias": ["alias", "set", "prod", "{task}@latest"],
+        "files": ["files", "put", "rows.jsonl"],
+    }[list_of]
+    assert "--tenant NAME" in complaint(await run(*(part.format(task="a") for part in made)))
+    for tenant, task in ("acme", "a"), ("globex", "theirs"):
+        await out(run(*(part.format(task=task) for part in made), "--tenant", tenant))
+    both = (await out(run(list_of, "list", "--wide"))).splitlines()
+    assert both[0].split()[0] == "tenant" and [row.split()[0] for row in both[1:]] == ["acme", "globex"]
+    [row] = (await out(run(list_of, "list", "--tenant", "globex", "--wide"))).splitlines()[1:]
+    assert row.split() == both[2].split()[1:]
+    if list_of == "webhooks":
+        await world.run("later", spec(tenant="globex"))
+        shown = await out(run("webhooks", "list", "pager", "--wide"))
+        assert "messages of tenant globex:" in shown and "finished" in shown.splitlines()[-1]
 
 
 def toml(value: object) -> str:

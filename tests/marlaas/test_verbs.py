@@ -94,11 +94,14 @@ async def test_submit_watch_ps_status_envs_and_pull(world: World, run: Run, tmp_
     assert "task mine has no version 7" in complaint(await run("pull", "mine", "--version", "7"))
 
 
-async def test_submit_is_rejected_with_every_reason(world: World, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "task.toml").write_text(TASK.replace('"tiny"', '"huge"').replace('"toy"', '"absent"'))
-    reasons = complaint(await run("submit", "task.toml")).splitlines()
-    assert reasons[0].endswith(":")
-    assert any("huge" in reason for reason in reasons[1:])
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["submitted", "dry run"])
+async def test_rejection_has_every_reason_at_once(world: World, run: Run, tmp_path: Path, options: tuple[str, ...]) -> None:
+    wrong = TASK.replace('"tiny"', '"huge"').replace("steps = 3", "steps = 0").replace('"toy"', '"absent"')
+    (tmp_path / "task.toml").write_text(f"{wrong}lora.rnk = 4\n")
+    await eventually(lambda: world.scheduler._replicas.families == {"toy"})
+    _, *reasons = complaint(await run("submit", "task.toml", *options)).splitlines()
+    assert sorted(reason.split()[0] for reason in reasons) == ["environment.name:", "lora.rnk:", "pool:", "steps:"]
+    assert "  steps: must be 1 or more, not 0" in reasons and "  pool: no pool 'huge' here; offered: tiny" in reasons
 
 
 async def test_dry_run_prints_every_value_with_its_origin_and_submits_nothing(world: World, run: Run, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from common.door.answers import answer_to_request
 from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
 from common.door.names import check_name
+from common.door.pages import at_cursor, pages
 from common.door.protocol import AnyDoor
 from common.door.tenancy.packages import owner_of
 from common.messages import AliasesAnswer, AliasOf, AskAliases, DeleteAlias, SetAlias
@@ -27,15 +28,10 @@ class RefusedAlias(ClientError):
     """The change is refused; the text begins with the field that is wrong."""
 
 
-async def read_aliases(door: AnyDoor, name: str | None = None) -> list[AliasOf]:
-    """All aliases, by tenant and name; of one name where it is given. Raises: as `Door.ask`."""
-    found, after = list[AliasOf](), ""
-    while True:
-        page = await door.ask("aliases", AskAliases(name=name, after=after), AliasesAnswer)
-        found += page.aliases
-        if page.cursor is None:
-            return found
-        after = page.cursor
+async def read_aliases(door: AnyDoor, name: str | None = None, *, tenant: str | None = None) -> list[AliasOf]:
+    """All aliases, by tenant and name; of one name where it is given. `tenant`: in place of the door's own. Raises: as `Door.ask`."""
+    found = pages(door, "aliases", AskAliases(name=name), AliasesAnswer, lambda page: at_cursor(page, "after"), tenant=tenant)
+    return [one async for page in found for one in page.aliases]
 
 
 async def set_alias(
@@ -87,9 +83,9 @@ class Aliases:
     def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
-    async def all(self) -> list[AliasOf]:
-        """Every alias of the tenant, or of all."""
-        return await read_aliases(self._door)
+    async def all(self, *, tenant: str | None = None) -> list[AliasOf]:
+        """Every alias of the tenant, or of all. `tenant`: in place of the client's own."""
+        return await read_aliases(self._door, tenant=tenant)
 
     async def set(
         self, name: str, task: str, version: Version = "latest", *, tenant: str | None = None, expected: str | None = None

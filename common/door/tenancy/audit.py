@@ -2,16 +2,12 @@
 
 from datetime import datetime
 
+from common.door.pages import at_cursor, pages
 from common.door.protocol import AnyDoor
 from common.messages import AskAudit, AuditAnswer, AuditLine
 
 
 async def read_audit(door: AnyDoor, tenant: str | None, since: datetime | None) -> list[AuditLine]:
     """Every line of the tenant, or of the door's own, oldest first. Raises: ClientError; NoAnswer."""
-    lines, cursor = list[AuditLine](), 0
-    while True:
-        page = await door.ask("audit", AskAudit(since=since, cursor=cursor), AuditAnswer, tenant=tenant)
-        lines += page.lines
-        if page.cursor is None:
-            return lines
-        cursor = page.cursor
+    found = pages(door, "audit", AskAudit(since=since), AuditAnswer, at_cursor, tenant=tenant)
+    return [line async for page in found for line in page.lines]

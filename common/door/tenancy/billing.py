@@ -7,6 +7,7 @@ from decimal import Decimal
 from common import streams
 from common.bus import Outgoing
 from common.door.answers import result_of
+from common.door.pages import at_cursor, pages
 from common.door.protocol import AnyDoor
 from common.messages import (
     AskBudgets,
@@ -37,13 +38,8 @@ class Billing:
 
     async def invoice(self, first: date | None = None, last: date | None = None) -> list[InvoiceLine]:
         """Quantities and money by day (UTC), tenant, pool and kind, deleted tasks included."""
-        lines, cursor = list[InvoiceLine](), 0
-        while True:
-            page = await self._door.ask("invoice", AskInvoice(first=first, last=last, cursor=cursor), InvoiceAnswer)
-            lines += page.lines
-            if page.cursor is None:
-                return lines
-            cursor = page.cursor
+        found = pages(self._door, "invoice", AskInvoice(first=first, last=last), InvoiceAnswer, at_cursor)
+        return [line async for page in found for line in page.lines]
 
     async def prices(self) -> list[PriceOf]:
         """Every price that there is or was."""

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 from typing import IO
 
 from common import streams
@@ -13,6 +14,7 @@ from common.bus import Outgoing
 from common.door.answers import answer_to
 from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
+from common.door.pages import pages
 from common.door.protocol import AnyDoor
 from common.door.tenancy.packages import UPLOAD_TIMEOUT_S, delete_upload, owner_of
 from common.formats.jsonl import RowChecker, WrongRow
@@ -80,15 +82,10 @@ class Files:
         if "reasons" in answer.data:
             raise ClientError("; ".join(rejection_reasons(answer)))
 
-    async def all(self) -> list[StoredFile]:
-        """Every file of the tenant, or of all, oldest first."""
-        found, after = list[StoredFile](), 0
-        while True:
-            page = await self._door.ask("files", AskFiles(after=after), FilesAnswer)
-            found += page.files
-            if not page.has_more or not page.files:
-                return found
-            after = page.files[-1].number
+    async def all(self, *, tenant: str | None = None) -> list[StoredFile]:
+        """Every file of the tenant, or of all, oldest first. `tenant`: in place of the client's own."""
+        found = pages(self._door, "files", AskFiles(), FilesAnswer, _behind_last, tenant=tenant)
+        return [file async for page in found for file in page.files]
 
     async def find(self, file: str, tenant: str | None = None) -> StoredFile:
         """Raises: UnknownHere where the tenant has no such file."""
@@ -106,7 +103,7 @@ class Files:
         digits = named.removeprefix("file-")
         if len(digits) < DIGEST_CHARS:
             raise ClientError(f"give {DIGEST_CHARS} digits of the file's id at least, not '{named[:100]}'")
-        found = [one for one in await self.all() if one.digest.startswith(digits) and tenant in (None, one.tenant)]
+        found = [one for one in await self.all(tenant=tenant) if one.digest.startswith(digits)]
         if len(found) > 1:
             owners = ", ".join(sorted({one.tenant for one in found}))
             raise ClientError(f"{len(found)} files are named '{named[:100]}', of {owners}: give more of the id, or the tenant")
@@ -130,6 +127,24 @@ class Files:
     async def _parts(self, file: StoredFile) -> AsyncGenerator[bytes]:
         for offset in range(0, file.size_bytes, CHUNK_BYTES):
             yield await fetch_file_part(self._door, file, offset)
+
+    async def fetch(self, file: StoredFile, to: Path) -> None:
+        """Write the file to `to`, where nothing is yet. It is there only once its digest is that of the file.
+
+        Raises: ClientError also where it cannot be written.
+        """
+        _check_is_new(to)
+        part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
+        try:
+            with part.open("xb") as written:
+                async with aclosing(self.content(file)) as content:
+                    async for data in content:
+                        await asyncio.to_thread(written.write, data)
+            part.rename(to)
+        except OSError as error:
+            raise ClientError(f"cannot write {to}: {error.strerror}; name another file") from None
+        finally:
+            part.unlink(missing_ok=True)
 
     async def delete(self, file: StoredFile) -> int:
         """Delete a file that no live task names; bytes that it had."""
@@ -157,6 +172,16 @@ class Files:
     async def _present(self, tenant: str | None, file: str) -> StoredFile | None:
         found = await self.copies(file, tenant)
         return found[0] if found else None
+
+
+def _check_is_new(path: Path) -> None:
+    """Raises: ClientError."""
+    if path.exists():
+        raise ClientError(f"{path} exists already; name another file")
+
+
+def _behind_last(page: FilesAnswer) -> dict[str, object] | None:
+    return {"after": page.files[-1].number} if page.has_more and page.files else None
 
 
 async def fetch_file_part(door: AnyDoor, file: StoredFile, offset: int) -> bytes:

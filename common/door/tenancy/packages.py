@@ -10,6 +10,7 @@ from common import streams
 from common.bus import Outgoing
 from common.door.answers import answer_to, result_of
 from common.door.errors import ClientError, rejection_reasons
+from common.door.pages import pages
 from common.door.protocol import AnyDoor
 from common.messages import (
     DIGEST_CHARS,
@@ -56,13 +57,8 @@ class Packages:
 
     async def all(self) -> list[OwnPackage]:
         """Every package of the tenant, or of all, oldest first."""
-        found, after = list[OwnPackage](), 0
-        while True:
-            page = await self._door.ask("envs", AskDeployment(after=after), EnvironmentsAnswer)
-            found += page.packages
-            if not page.has_more or not page.packages:
-                return found
-            after = page.packages[-1].number
+        found = pages(self._door, "envs", AskDeployment(), EnvironmentsAnswer, _behind_last)
+        return [package async for page in found for package in page.packages]
 
     async def find(self, named: str) -> OwnPackage:
         """The one package of that name, or whose digest begins so."""
@@ -78,6 +74,10 @@ class Packages:
     async def delete(self, package: OwnPackage) -> int:
         """Delete a package that no live task uses; bytes that it had."""
         return await delete_upload(self._door, package.tenant, package.digest)
+
+
+def _behind_last(page: EnvironmentsAnswer) -> dict[str, object] | None:
+    return {"after": page.packages[-1].number} if page.has_more and page.packages else None
 
 
 def owner_of(door: AnyDoor, tenant: str | None, what: str) -> str:

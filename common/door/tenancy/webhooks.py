@@ -12,6 +12,7 @@ from common.door.answers import answer_to_request
 from common.door.asking import UnknownHere
 from common.door.errors import ClientError, TooManyJobs, rejection_reasons
 from common.door.names import check_name
+from common.door.pages import at_cursor, pages
 from common.door.protocol import AnyDoor
 from common.door.tenancy.packages import owner_of
 from common.messages import (
@@ -64,15 +65,11 @@ class Webhooks:
     def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
-    async def all(self, name: str | None = None) -> list[WebhookOf]:
-        """Every webhook of the tenant, or of all; of one name where it is given."""
-        found, after = list[WebhookOf](), ""
-        while True:
-            page = await self._door.ask("webhooks", AskWebhooks(name=name, after=after), WebhooksAnswer)
-            found += page.webhooks
-            if page.cursor is None:
-                return found
-            after = page.cursor
+    async def all(self, name: str | None = None, *, tenant: str | None = None) -> list[WebhookOf]:
+        """Every webhook of the tenant, or of all; of one name where it is given. `tenant`: in place of the client's own."""
+        wanted = AskWebhooks(name=name)
+        found = pages(self._door, "webhooks", wanted, WebhooksAnswer, lambda page: at_cursor(page, "after"), tenant=tenant)
+        return [one async for page in found for one in page.webhooks]
 
     async def set(
         self,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from common.blobs import unpack_blob
 from common.door.errors import ClientError
+from common.door.pages import at_cursor, pages
 from common.door.protocol import AnyDoor, Jobs
 from common.errors import Reject
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskChunk, AskUsage, ChunkAnswer, Event, UsageAnswer
@@ -60,12 +61,8 @@ def whole_number(event: Event, name: str) -> int:
 
 async def read_usage(door: AnyDoor) -> UsageAnswer:
     """Usage of the tenant, and of all its tasks. Raises: ClientError; NoAnswer."""
-    whole = await door.ask("usage", AskUsage(), UsageAnswer)
-    tasks, cursor = [*whole.tasks], whole.cursor
-    while cursor is not None:
-        page = await door.ask("usage", AskUsage(cursor=cursor), UsageAnswer)
-        tasks, cursor = [*tasks, *page.tasks], page.cursor
-    return whole.model_copy(update={"tasks": tasks, "cursor": None})
+    found = [page async for page in pages(door, "usage", AskUsage(), UsageAnswer, at_cursor)]
+    return found[0].model_copy(update={"tasks": [one for page in found for one in page.tasks], "cursor": None})
 
 
 def stored_by_task(usage: UsageAnswer) -> dict[str, Stored]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from common.door.errors import ClientError
+from common.door.pages import pages
 from common.door.protocol import AnyDoor
 from common.messages import AskFailures, FailedMessage, FailuresAnswer
 
@@ -32,13 +33,8 @@ class Failure:
 
 async def read_failures(door: AnyDoor, task: str | None) -> list[Failure]:
     """Dead letters of one task, or of all, oldest first. Raises: ClientError; NoAnswer."""
-    found, after = list[Failure](), 0
-    while True:
-        page = await door.ask("failures", AskFailures(task=task, after=after), FailuresAnswer)
-        found += [_failure(one) for one in page.failures]
-        if not page.has_more:
-            return found
-        after = found[-1].letter
+    found = pages(door, "failures", AskFailures(task=task), FailuresAnswer, _behind_last)
+    return [_failure(one) async for page in found for one in page.failures]
 
 
 async def read_failure(door: AnyDoor, letter: int) -> Failure:
@@ -47,6 +43,10 @@ async def read_failure(door: AnyDoor, letter: int) -> Failure:
     if page is None or not page.failures or page.failures[0].letter != letter:
         raise ClientError(f"there is no dead letter {letter}; `marlaas failures` lists those there are")
     return _failure(page.failures[0])
+
+
+def _behind_last(page: FailuresAnswer) -> dict[str, object] | None:
+    return {"after": page.failures[-1].letter} if page.has_more and page.failures else None
 
 
 def _failure(one: FailedMessage) -> Failure:

@@ -1,31 +1,61 @@
-"""Reads what one task has come to, page by page."""
+"""Reads what one task has come to."""
 
 from collections.abc import AsyncGenerator
 
+from pydantic import JsonValue
+
+from common.door.pages import pages
 from common.door.protocol import AnyDoor
 from common.messages import (
     AskEvaluations,
+    AskSamples,
     AskSteps,
+    AskTask,
     AskTimeline,
     AskVersions,
     EvaluationOf,
     EvaluationsAnswer,
+    SamplesAnswer,
+    SpecAnswer,
+    StatusAnswer,
     StepOf,
     StepsAnswer,
+    TaskStatus,
     TaskTimes,
     TimelineAnswer,
     VersionsAnswer,
+    WhyAnswer,
 )
+
+
+async def read_status(door: AnyDoor, task: str) -> TaskStatus:
+    """Raises: as `Door.ask`, as everything here."""
+    return (await door.ask("status", AskTask(task=task), StatusAnswer)).status
+
+
+async def read_why(door: AnyDoor, task: str) -> WhyAnswer:
+    """What the task waits for."""
+    return await door.ask("why", AskTask(task=task), WhyAnswer)
+
+
+async def read_spec(door: AnyDoor, task: str) -> dict[str, JsonValue]:
+    """The task as it was accepted, completed by defaults."""
+    return (await door.ask("spec", AskTask(task=task), SpecAnswer)).spec
+
+
+async def read_samples(door: AnyDoor, task: str, step: int | None) -> SamplesAnswer:
+    """Attempts that one step keeps. `step`: None for the latest with samples."""
+    return await door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
 
 
 async def step_pages(door: AnyDoor, task: str, after: int = 0) -> AsyncGenerator[list[StepOf]]:
     """Steps that made versions above `after`, a page at a time. Raises: as `Door.ask`."""
-    while True:
-        answer = await door.ask("steps", AskSteps(task=task, after=after), StepsAnswer)
-        yield answer.steps
-        if not answer.has_more or not answer.steps:
-            return
-        after = answer.steps[-1].version
+
+    def behind(page: StepsAnswer) -> dict[str, object] | None:
+        return {"after": page.steps[-1].version} if page.has_more and page.steps else None
+
+    async for page in pages(door, "steps", AskSteps(task=task, after=after), StepsAnswer, behind):
+        yield page.steps
 
 
 async def read_steps(door: AnyDoor, task: str, after: int = 0) -> list[StepOf]:
@@ -35,23 +65,23 @@ async def read_steps(door: AnyDoor, task: str, after: int = 0) -> list[StepOf]:
 
 async def read_versions(door: AnyDoor, task: str) -> VersionsAnswer:
     """Every stored version. Raises: as `Door.ask`."""
-    answer = await door.ask("versions", AskVersions(task=task), VersionsAnswer)
-    found = answer.versions
-    while answer.has_more:
-        answer = await door.ask("versions", AskVersions(task=task, after=found[-1].version), VersionsAnswer)
-        found = [*found, *answer.versions]
-    return answer.model_copy(update={"versions": found})
+
+    def behind(page: VersionsAnswer) -> dict[str, object] | None:
+        return {"after": page.versions[-1].version} if page.has_more and page.versions else None
+
+    found = [page async for page in pages(door, "versions", AskVersions(task=task), VersionsAnswer, behind)]
+    return found[-1].model_copy(update={"versions": [version for page in found for version in page.versions]})
 
 
 async def read_evaluations(door: AnyDoor, task: str) -> list[EvaluationOf]:
     """Every finished evaluation. Raises: as `Door.ask`."""
-    found: list[EvaluationOf] = []
-    while True:
-        last = (found[-1].version, found[-1].protocol) if found else (0, None)
-        answer = await door.ask("evaluations", AskEvaluations(task=task, version=last[0], protocol=last[1]), EvaluationsAnswer)
-        found += answer.evaluations
-        if not answer.has_more:
-            return found
+
+    def behind(page: EvaluationsAnswer) -> dict[str, object] | None:
+        last = page.evaluations[-1] if page.has_more and page.evaluations else None
+        return None if last is None else {"version": last.version, "protocol": last.protocol}
+
+    found = pages(door, "evaluations", AskEvaluations(task=task), EvaluationsAnswer, behind)
+    return [evaluation async for page in found for evaluation in page.evaluations]
 
 
 async def read_timeline(door: AnyDoor, cursor: str | None, *, tasks: int, steps: int) -> tuple[list[TaskTimes], str | None]:

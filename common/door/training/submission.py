@@ -3,7 +3,9 @@
 import asyncio
 import hashlib
 import json
+import re
 import secrets
+from contextlib import suppress
 
 from pydantic import JsonValue
 
@@ -11,10 +13,13 @@ from common import streams
 from common.bus import Outgoing
 from common.door.answers import answer_to_request, answer_to_submission
 from common.door.asking import Door
-from common.door.errors import NoAnswer, TaskRejected, Unanswered, check_id, check_spec, rejection_reasons
-from common.errors import Retry
+from common.door.errors import ClientError, NoAnswer, TaskRejected, Unanswered, check_id, check_spec, rejection_reasons
+from common.errors import Reject, Retry
 from common.messages import Event, PreviewTask, SubmitTask
-from common.spec import TaskSpec
+from common.spec import NAME_PATTERN, TaskSpec, check_storable
+
+REASONS_S = 5.0
+"""Maximum time to wait for what the scheduler says of a task whose fields are wrong."""
 
 
 def given_values(spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonValue], str, str]:
@@ -23,6 +28,28 @@ def given_values(spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonV
         return spec.model_dump(mode="json", exclude_unset=True), spec.tenant, spec.name
     check_spec(spec)
     return spec, str(spec["tenant"]), str(spec["name"])
+
+
+def is_readable(spec: dict[str, JsonValue]) -> bool:
+    """Whether a scheduler can be asked about a task, though fields of it are wrong."""
+    try:
+        check_storable(spec)
+    except Reject:
+        return False
+    tenant = spec.get("tenant")
+    return isinstance(tenant, str) and re.fullmatch(NAME_PATTERN, tenant) is not None
+
+
+async def _checked(door: Door, spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonValue], str, str]:
+    """As `given_values`. Raises: TaskRejected; its reasons are also those that only the scheduler knows, where one answers."""
+    try:
+        return given_values(spec)
+    except TaskRejected as error:
+        reasons = error.reasons
+        if isinstance(spec, dict) and is_readable(spec):
+            with suppress(ClientError, Retry):
+                reasons = rejection_reasons(await _asked(door, spec, str(spec["tenant"]), timeout_s=REASONS_S))
+        raise TaskRejected(error.task, reasons or error.reasons) from None
 
 
 def new_task_id(name: str) -> str:
@@ -37,7 +64,7 @@ async def submit(door: Door, spec: TaskSpec | dict[str, JsonValue], task: str | 
     """
     if task is not None:
         check_id(task)
-    given, tenant, name = given_values(spec)
+    given, tenant, name = await _checked(door, spec)
     is_repeated = task is not None
     task = task or new_task_id(name)
     digest = hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]
@@ -59,7 +86,11 @@ async def submit(door: Door, spec: TaskSpec | dict[str, JsonValue], task: str | 
 
 async def preview(door: Door, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float) -> Event:
     """The event `previewed`: what would be accepted, and the reasons against it. Raises: TaskRejected when a field is wrong; NoAnswer."""
-    given, tenant, _ = given_values(spec)
+    given, tenant, _ = await _checked(door, spec)
+    return await _asked(door, given, tenant, timeout_s=timeout_s)
+
+
+async def _asked(door: Door, given: dict[str, JsonValue], tenant: str, *, timeout_s: float) -> Event:
     request = secrets.token_hex(6)
     out = Outgoing(streams.preview(tenant), PreviewTask(tenant=tenant, request=request, spec=given), f"preview:{request}")
     return await answer_to_request(door, out, tenant, request, timeout_s)

@@ -8,16 +8,18 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, PlainSerializer
 
+from common.formats.wrong_values import described
 from common.limits import LIMITS
+from common.messages.artifacts import SHA256_PATTERN
 from common.messages.base import Message, Value
 from common.spec import TASK_ID_PATTERN, Name
 
 Role = Literal["owner", "member", "reader", "admin"]
-Account = Annotated[str, Field(pattern=r"^A[A-Z2-7]{55}$")]
-Key = Annotated[str, Field(pattern=r"^U[A-Z2-7]{55}$")]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Account = Annotated[str, Field(pattern=described(r"^A[A-Z2-7]{55}$", "the public key of an account, A…"))]
+Key = Annotated[str, Field(pattern=described(r"^U[A-Z2-7]{55}$", "the public key of a user, U…"))]
+Digest = Annotated[str, Field(pattern=SHA256_PATTERN)]
 """SHA-256 of an HTTP key's text."""
-Token = Annotated[str, Field(pattern=r"^[\w-]+\.[\w-]+\.[\w-]+$", max_length=12_000)]
+Token = Annotated[str, Field(pattern=described(r"^[\w-]+\.[\w-]+\.[\w-]+$", "a signed token of NATS"), max_length=12_000)]
 """A user's token of NATS, of use only to the holder of its seed."""
 Moment = Annotated[AwareDatetime, PlainSerializer(datetime.isoformat, return_type=str)]
 MAX_KEYS = 1_000

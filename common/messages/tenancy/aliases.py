@@ -7,18 +7,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from common.formats.wrong_values import described
 from common.messages.artifacts import AdapterRef
 from common.messages.asks import MAX_VERSION
 from common.messages.base import Message, Value
 from common.spec import TASK_ID_PATTERN, Name
 
-ALIAS_PATTERN = r"^[A-Za-z0-9]([._-]?[A-Za-z0-9])*$"
-"""Letters, digits, and single dots, underscores and hyphens between them: no `@`, which every name of a version has."""
+ALIAS_PATTERN = described(r"^[A-Za-z0-9]([._-]?[A-Za-z0-9])*$", "letters, digits, and single '.', '_' and '-' between them")
+"""No `@`, which every name of a version has."""
 MAX_ALIAS_CHARS = 63
 MAX_ALIASES = 100
 """Maximum aliases of a tenant."""
 AliasName = Annotated[str, Field(min_length=1, max_length=MAX_ALIAS_CHARS, pattern=ALIAS_PATTERN)]
-Expected = Annotated[str | None, Field(max_length=80, pattern=r"^[a-z0-9@-]*$")]
+Expected = Annotated[str | None, Field(max_length=80, pattern=described(r"^[a-z0-9@-]*$", "TASK@VERSION"))]
 """What the alias must name for the job to have an effect, as `TASK@7`; empty: there must be no such alias; None: anything."""
 
 

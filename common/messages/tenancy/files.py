@@ -4,6 +4,7 @@ import re
 
 from pydantic import Field
 
+from common.formats.wrong_values import described
 from common.messages.asks import MAX_NUMBER
 from common.messages.base import Message, Sentence, Value
 from common.messages.tenancy.packages import UploadedPart
@@ -11,6 +12,7 @@ from common.messages.tenancy.packages import UploadedPart
 MAX_FILE_BYTES = 512 * 1024 * 1024
 FILE_ID_PATTERN = r"file-[0-9a-f]{64}"
 """A file is its digest: the same bytes are the same file."""
+FILE_ID = described(rf"^{FILE_ID_PATTERN}$", "the id of a file, file-… with 64 hexadecimal digits")
 FILE_FAMILY = "file"
 """Family of the environment whose rows are a file's: tasks name it `file:<id>`."""
 
@@ -26,12 +28,12 @@ class UploadFile(UploadedPart, Message, kind="upload-file.1"):
 class AskFiles(Message, kind="ask-files.1"):
     after: int = Field(default=0, ge=0, le=MAX_NUMBER)
     """Number of the last file that the client has."""
-    file: str | None = Field(default=None, pattern=rf"^{FILE_ID_PATTERN}$")
+    file: str | None = Field(default=None, pattern=FILE_ID)
     """Of this one alone."""
 
 
 class AskFileChunk(Message, kind="ask-file-chunk.1"):
-    file: str = Field(pattern=rf"^{FILE_ID_PATTERN}$")
+    file: str = Field(pattern=FILE_ID)
     offset: int = Field(ge=0, le=MAX_NUMBER)
     """Bytes of the file before this part."""
 

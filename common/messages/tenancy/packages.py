@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from common.fairness.fair_queue import Claimant
+from common.formats.wrong_values import described
 from common.messages.artifacts import SHA256_PATTERN, BlobRef
 from common.messages.base import Message, Sentence, Value
 from common.spec import TASK_ID_PATTERN, Name
@@ -17,6 +18,7 @@ PACKAGE_BLOB = re.compile(r"(package|file)-(?P<tenant>[a-z0-9-]+)-(?P<digest>[0-
 """Name of the blob with a tenant's wheel, or with a file of its, which are stored as they are."""
 DIGEST_CHARS = 12
 """Digits of a digest that name a package to people, and the fewest that a request may give."""
+DIGEST_PATTERN = described(rf"^[0-9a-f]{{{DIGEST_CHARS},64}}$", f"a digest, {DIGEST_CHARS} to 64 hexadecimal digits")
 OWN_FAMILY = "own"
 """Family of the environments that tenants upload: tasks name them `own:<environment>[@<digest>]`, the latest without a digest."""
 
@@ -52,7 +54,7 @@ class DeletePackage(Message, kind="delete-package.1"):
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
     """As in UploadPackage."""
-    digest: str = Field(pattern=rf"^[0-9a-f]{{{DIGEST_CHARS},64}}$")
+    digest: str = Field(pattern=DIGEST_PATTERN)
     """The first 12 digits or more of its SHA-256."""
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from common.formats.wrong_values import described
 from common.messages.base import Message, Sentence, Value
 from common.messages.tenancy.aliases import AliasName
 from common.spec import TASK_ID_PATTERN, Name
@@ -18,9 +19,9 @@ MAX_WEBHOOKS = 10
 SECRET_PREFIX = "whsec_"
 SECRET_BYTES = 32
 MAX_URL_CHARS = 1000
-URL_PATTERN = r"^https?://[!-~]+$"
+URL_PATTERN = described(r"^https?://[!-~]+$", "an address, https://…, without spaces")
 WebhookUrl = Annotated[str, Field(max_length=MAX_URL_CHARS, pattern=URL_PATTERN)]
-Secret = Annotated[str, Field(pattern=rf"^{SECRET_PREFIX}[A-Za-z0-9+/]{{43}}=$")]
+Secret = Annotated[str, Field(pattern=described(rf"^{SECRET_PREFIX}[A-Za-z0-9+/]{{43}}=$", "a secret, whsec_…"))]
 
 
 class SetWebhook(Message, kind="set-webhook.1"):

@@ -13,8 +13,9 @@ from common.door.asking import UnknownHere
 from common.door.errors import NoAnswer, TaskRejected, Unanswered, rejection_reasons
 from common.door.protocol import Verb
 from common.door.training.control import control_job, delete_task
+from common.door.training.progress import read_spec, read_status, read_why
 from common.door.training.submission import preview, submit
-from common.messages import AskTask, AskTasks, Event, SpecAnswer, StatusAnswer, SubmitTask, TasksAnswer, TaskStatus, WhyAnswer
+from common.messages import AskTask, AskTasks, Event, SpecAnswer, StatusAnswer, SubmitTask, TasksAnswer, TaskStatus
 from common.spec import TASK_ID_PATTERN
 from common.task_states import ENDED
 from gateway_svc.access import Caller
@@ -22,7 +23,7 @@ from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, gateway_of
 from gateway_svc.http.strict import Flag, StrictRoute, check_content_type
-from gateway_svc.problems import FieldError, Problem, invalid, not_found, rejected
+from gateway_svc.problems import FieldError, Problem, invalid, not_found, rejected, wrong_fields_of
 from gateway_svc.shapes import Freed, Preview, State, Submitted, Task, TaskDetail, TaskPage, Why
 from gateway_svc.task_bodies import IDEMPOTENCY_KEY, JSON, TOML, for_tenant, id_of, read_task
 
@@ -162,7 +163,7 @@ async def list_tasks(
     try:
         asked = AskTasks.model_validate({"states": state, "pool": pool, "name": name, "text": text, **order})
     except ValidationError as error:
-        raise invalid(*(FieldError(str(wrong["loc"][0]), wrong["msg"]) for wrong in error.errors())) from None
+        raise wrong_fields_of(error.errors()) from None
     page = await caller.door.ask("tasks", asked, TasksAnswer)
     return TaskPage(data=[Task.of(one) for one in page.tasks], next_cursor=page.cursor)
 
@@ -171,9 +172,8 @@ async def list_tasks(
 async def read_task_detail(caller: Acting, task: TaskId) -> TaskDetail:
     """A task's state, its task file completed by defaults, and what it waits for."""
     status = await status_of(caller, task)
-    asked = AskTask(task=task)
-    spec, why = await asyncio.gather(caller.door.ask("spec", asked, SpecAnswer), caller.door.ask("why", asked, WhyAnswer))
-    return TaskDetail(**Task.of(status).model_dump(), spec=spec.spec, why=Why.of(why))
+    spec, why = await asyncio.gather(read_spec(caller.door, task), read_why(caller.door, task))
+    return TaskDetail(**Task.of(status).model_dump(), spec=spec, why=Why.of(why))
 
 
 @router.post("/{task}/cancel", responses=COMMON | responses(404, 409))
@@ -204,7 +204,7 @@ async def remove_task(caller: Acting, task: TaskId) -> Freed:
 async def status_of(caller: Caller, task: str) -> TaskStatus:
     """Raises: Problem where the caller has no such task, also where no task can have such an id."""
     check_task_id(task)
-    return (await caller.door.ask("status", AskTask(task=task), StatusAnswer)).status
+    return await read_status(caller.door, task)
 
 
 def check_task_id(task: str) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 
 from common.door.asking import UnknownHere
+from common.formats.wrong_values import described
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskVersions, VersionsAnswer
 from common.messages.asks import MAX_VERSION
 from gateway_svc.access import Caller
@@ -38,7 +39,8 @@ def _download(*media_types: str) -> dict[int | str, dict[str, Any]]:
     }
 
 
-Version = Annotated[str, Path(pattern=r"^(0|[1-9][0-9]{0,9}|latest|best)$", description="A number, `latest` or `best`.")]
+VERSION = described(r"^(0|[1-9][0-9]{0,9}|latest|best)$", "a number, latest or best")
+Version = Annotated[str, Path(pattern=VERSION, description="A number, `latest` or `best`.")]
 
 
 @router.get("", responses=COMMON)

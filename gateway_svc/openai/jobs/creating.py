@@ -9,8 +9,9 @@ from pydantic import JsonValue
 from common.door.asking import Door, UnknownHere
 from common.door.errors import TaskRejected, Unanswered, rejection_reasons
 from common.door.tenancy.files import Files
+from common.door.training.progress import read_spec, read_status
 from common.door.training.submission import new_task_id, preview, submit
-from common.messages import AskTask, SpecAnswer, StatusAnswer, SubmitTask, TaskStatus
+from common.messages import SubmitTask, TaskStatus
 from gateway_svc.access import Caller
 from gateway_svc.openai.errors import wrong_value
 from gateway_svc.openai.jobs.job import Job, job_of
@@ -112,8 +113,7 @@ class Creation:
 
 
 async def _job(door: Door, task: str) -> Job:
-    status = (await door.ask("status", AskTask(task=task), StatusAnswer)).status
-    return job_of(status, (await door.ask("spec", AskTask(task=task), SpecAnswer)).spec)
+    return job_of(await read_status(door, task), await read_spec(door, task))
 
 
 def _unanswered(task: str, spec: Values) -> TaskStatus:

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from pydantic import JsonValue
 
 from common.door.asking import Door, UnknownHere
-from common.door.training.progress import read_steps, read_versions, step_pages
-from common.messages import AskEvents, AskTask, AskTasks, EventsAnswer, SpecAnswer, StatusAnswer, StepOf, TasksAnswer, TaskStatus
+from common.door.training.progress import read_spec, read_status, read_steps, read_versions, step_pages
+from common.messages import AskEvents, AskTasks, EventsAnswer, StepOf, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER, cursor_after
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.openai.errors import wrong_value
@@ -94,7 +94,7 @@ async def _cursor(door: Door, after: str | None) -> str | None:
     if re.fullmatch(TASK_ID_PATTERN, after) is None:
         raise wrong_value("after", "there is no such job")
     try:
-        return cursor_after((await door.ask("status", AskTask(task=after), StatusAnswer)).status)
+        return cursor_after(await read_status(door, after))
     except UnknownHere:
         raise wrong_value("after", "there is no such job") from None
 
@@ -102,7 +102,7 @@ async def _cursor(door: Door, after: str | None) -> str | None:
 async def _spec(door: Door, task: str) -> Mapping[str, JsonValue]:
     """Empty for a task that was deleted meanwhile."""
     try:
-        return (await door.ask("spec", AskTask(task=task), SpecAnswer)).spec
+        return await read_spec(door, task)
     except UnknownHere:
         return {}
 

@@ -50,6 +50,7 @@ def set_price(
     """Add a price. Those that there are stay: invoices of the past do not change."""
     from pydantic import ValidationError
 
+    from common.formats.wrong_values import complaints
     from common.messages import SetPrice
 
     begins = valid_from.replace(tzinfo=UTC) if valid_from else None
@@ -57,8 +58,7 @@ def set_price(
     try:
         request = SetPrice.model_validate({"request": secrets.token_hex(6)} | given)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise typer.BadParameter(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise typer.BadParameter("; ".join(complaints(error))) from None
     with_client(data, url, lambda client: client.billing.set_price(request))
     where = f"in pool {pool}" if pool else "in all pools without a price of their own"
     echo(f"{of}: {price} per {per} {where}, from {begins.isoformat() if begins else 'now'} on")

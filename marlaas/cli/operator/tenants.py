@@ -180,6 +180,7 @@ def _revoke_role(data: Path, tenant: str) -> str:
 def _print(tenant: str, data: Any, url: str, **changes: Any) -> None:
     from pydantic import ValidationError
 
+    from common.formats.wrong_values import complaints
     from common.messages import SetTenant
     from common.streams import EVERY_TENANT
     from marlaas.reporting.tenancy.access import limit_table
@@ -187,8 +188,7 @@ def _print(tenant: str, data: Any, url: str, **changes: Any) -> None:
     try:
         request = SetTenant(tenant=None if tenant == EVERY_TENANT else tenant, request=secrets.token_hex(6), **changes)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise typer.BadParameter(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise typer.BadParameter("; ".join(complaints(error))) from None
     found: dict[str, Any] = with_client(data, url, lambda client: client.set_tenant(request))
     limits, width = found.pop("limits"), max(map(len, found))
     echo("\n".join(f"{name:{width}}  {value}" for name, value in found.items()))

@@ -38,11 +38,11 @@ def _version(text: str) -> "int | Literal['latest', 'best']":
 
 
 @app.command("list")
-def list_aliases(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
+def list_aliases(tenant: Whose = "", data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List aliases, and what they name."""
     from marlaas.reporting.tenancy.aliases import alias_table
 
-    found = with_client(data, url, lambda client: client.aliases.all())
+    found = with_client(data, url, lambda client: client.aliases.all(tenant=tenant or None))
     if found:
         print_table(lambda width: alias_table(found, width), wide)
     else:

@@ -1,4 +1,4 @@
-"""Files of rows to train on: put, list, delete."""
+"""Files of rows to train on: put, list, get, delete."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,16 +8,20 @@ import typer
 from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, with_client
 
 if TYPE_CHECKING:
+    from common.messages import StoredFile
     from marlaas.client import Client
 
 app = typer.Typer(help="Files of a tenant: rows with messages, which tasks name as file:ID.", no_args_is_help=True)
+
+FileOf = Annotated[str, typer.Argument(help="Its id, or its beginning with 12 digits or more.")]
+Whose = Annotated[str, typer.Option("--tenant", help="Whose it is; default: the key's tenant.")]
 
 
 @app.command("put")
 def put_file(
     file: Annotated[Path, typer.Argument(help="JSONL: one object with messages a line.")],
     name: Annotated[str, typer.Option(help="Its name for people; default: the file's.")] = "",
-    tenant: Annotated[str, typer.Option(help="Whose it is; default: the key's tenant.")] = "",
+    tenant: Whose = "",
     data: Data = DEFAULT_DATA,
     url: Url = "",
 ) -> None:
@@ -34,21 +38,47 @@ def put_file(
 
 
 @app.command("list")
-def list_files(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
+def list_files(tenant: Whose = "", data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List the files that a tenant has uploaded."""
     from marlaas.reporting.tenancy.files import file_table
 
-    found = with_client(data, url, lambda client: client.files.all())
+    found = with_client(data, url, lambda client: client.files.all(tenant=tenant or None))
     if not found:
         echo("no files; upload one with `marlaas files put FILE`")
         return
     print_table(lambda width: file_table(found, width), wide)
 
 
+@app.command("get")
+def get_file(
+    file: FileOf,
+    to: Annotated[Path | None, typer.Option(help="Where it is written; default: its name, here.")] = None,
+    tenant: Whose = "",
+    data: Data = DEFAULT_DATA,
+    url: Url = "",
+) -> None:
+    """Download a file, as it was uploaded."""
+
+    async def fetched(client: "Client") -> tuple[str, Path]:
+        found = await client.files.named(file, tenant or None)
+        path = to or Path(safe_name(found))
+        await client.files.fetch(found, path)
+        return found.file, path
+
+    name, path = with_client(data, url, fetched)
+    echo(f"{name} is in {path}")
+
+
+def safe_name(file: "StoredFile") -> str:
+    """The name that its uploader gave it, where that is one of a file in this folder; else its id."""
+    usable = file.name.isprintable() and not set(file.name) & set("/\\:") and not file.name.startswith((".", "-"))
+    return file.name if usable and file.name else f"{file.file}.jsonl"
+
+
 @app.command("delete")
 def delete_file(
-    file: Annotated[str, typer.Argument(help="Its id, or its beginning with 12 digits or more.")],
-    tenant: Annotated[str, typer.Option(help="Whose it is, where several tenants have the same.")] = "",
+    file: FileOf,
+    tenant: Whose = "",
     data: Data = DEFAULT_DATA,
     url: Url = "",
 ) -> None:

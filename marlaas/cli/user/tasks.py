@@ -122,16 +122,18 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every value with its origin, and submit nothing.")] = False,
 ) -> None:
     """Submit a task, and report whether it is accepted."""
-    from marlaas.task_file import read_given
+    from marlaas.task_file import own_errors_first, read_given
 
     spec = read_given(file)
     if dry_run:
-        preview = with_client(data, url, lambda client: client.preview(spec))
+        with own_errors_first(file, spec):
+            preview = with_client(data, url, lambda client: client.preview(spec))
         echo("\n".join(preview.lines()))
         for reason in preview.reasons:
             echo(f"would be rejected: {reason}", to=sys.stderr)
         raise typer.Exit(int(bool(preview.reasons)))
-    accepted = with_client(data, url, lambda client: client.accepted(spec, task))
+    with own_errors_first(file, spec):
+        accepted = with_client(data, url, lambda client: client.accepted(spec, task))
     task = accepted.task
     if accepted.data.get("new_tenant"):
         echo(f"tenant '{accepted.tenant}' is new: this task has made it")

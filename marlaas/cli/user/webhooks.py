@@ -36,6 +36,7 @@ def set_webhook(
 @app.command("list")
 def list_webhooks(
     name: Annotated[str, typer.Argument(help="Only this one, with its latest messages.")] = "",
+    tenant: Whose = "",
     data: Data = DEFAULT_DATA,
     url: Url = "",
     wide: Wide = False,
@@ -43,13 +44,16 @@ def list_webhooks(
     """List webhooks; of one, the outcomes of its latest messages."""
     from marlaas.reporting.tenancy.webhooks import delivery_table, webhook_table
 
-    found = with_client(data, url, lambda client: client.webhooks.all(name or None))
+    found = with_client(data, url, lambda client: client.webhooks.all(name or None, tenant=tenant or None))
     if not found:
         echo("no such webhook" if name else "no webhooks; `marlaas webhooks set NAME https://…` makes one")
         return
     print_table(lambda width: webhook_table(found, width), wide)
-    if name and found[0].deliveries:
-        print_table(lambda width: delivery_table(found[0].deliveries, width), wide)
+    for one in found if name else []:
+        if one.deliveries:
+            if len(found) > 1:
+                echo(f"\nmessages of tenant {one.tenant}:")
+            print_table(lambda width, one=one: delivery_table(one.deliveries, width), wide)
 
 
 @app.command("delete")

@@ -31,11 +31,11 @@ class HttpFiles(Files):
         self._http = door
         self._connection = door.connection
 
-    async def all(self) -> list[StoredFile]:
+    async def all(self, *, tenant: str | None = None) -> list[StoredFile]:
         """See `Files.all`."""
         found, after = dict[int, StoredFile](), list[tuple[str, str]]()
         while True:
-            params: Params = [("order", "asc"), ("limit", str(PAGE)), *after, *self._http.params()]
+            params: Params = [("order", "asc"), ("limit", str(PAGE)), *after, *self._http.params(tenant)]
             body = await self._connection.get("/v1/files", params)
             try:
                 page = json.loads(body)

@@ -15,6 +15,7 @@ from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.context import HandlerContext, sender_of, verb_of
 from scheduler_svc.handlers.intake.deletion import delete_task, delete_tenant, prune_tasks
+from scheduler_svc.handlers.intake.examination import examine
 from scheduler_svc.handlers.intake.job_rates import within_rate
 from scheduler_svc.handlers.intake.offer import Offer
 from scheduler_svc.handlers.intake.preview import preview_task
@@ -30,11 +31,7 @@ from scheduler_svc.handlers.tenancy.webhooks import delete_webhook, set_webhook
 from scheduler_svc.lifecycle.environment_resolution import check_environment, family_of
 from scheduler_svc.lifecycle.fair_queue import join_fair_queue
 from scheduler_svc.lifecycle.task_events import publish_status
-from scheduler_svc.lifecycle.tenancy.files import check_files
-from scheduler_svc.lifecycle.tenancy.limits import objections_to
-from scheduler_svc.lifecycle.tenancy.own_environments import package_of
 from scheduler_svc.lifecycle.termination import end_task
-from scheduler_svc.lifecycle.warm_start import starting_adapter
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.queries.retention import deleted
 from scheduler_svc.store.queries.training import tasks
@@ -105,30 +102,20 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> 
         return await _repeat(tx, by, job, present, offer)
     if await tasks.is_others(tx.connection, job.tenant, job.task):
         return _refuse_id(tx, by, job)
-    try:
-        spec = complete(job.spec, layers_of(job.spec, offer.pools))
-    except Reject as error:
-        return await _reject(tx, by, job, [str(error)])
-    reasons = offer.objections(spec)
-    if spec.tenant != job.tenant:
-        reasons.append(f"tenant: the task says '{spec.tenant}', its subject '{job.tenant}'")
+    found = await examine(tx, job.tenant, job.task, job.spec, offer)
+    reasons = [*found.reasons]
     if await deleted.find(tx.connection, job.task) is not None:
         reasons.append(f"task: the id '{job.task}' was that of a task that is deleted; make a new one")
     if await deleted.find_tenant(tx.connection, job.tenant) is not None:
         reasons.append(f"tenant: '{job.tenant}' is deleted")
-    reasons += await objections_to(tx.connection, job.tenant, spec)
-    if reasons:
+    if found.spec is None or reasons:
         return await _reject(tx, by, job, reasons)
-    family = family_of(spec.environment.name, offer.families)
-    try:
-        package = await package_of(tx.connection, job.tenant, spec)
-        await check_files(tx, job.tenant, spec)
-        start = await starting_adapter(tx.connection, job.task, spec)
-    except Reject as error:
-        return await _reject(tx, by, job, [str(error)])
+    spec, family = found.spec, family_of(found.spec.environment.name, offer.families)
     ceiling = (await limits.limits_of(tx.connection, job.tenant))["priority_ceiling"]
     by_operator = await keys.is_operators(tx.connection, job.tenant, by.key)
-    adding = tasks.add_task(tx.connection, job.task, spec, start, job.digest, package=package, ceiling=ceiling, by_operator=by_operator)
+    adding = tasks.add_task(
+        tx.connection, job.task, spec, found.start, job.digest, package=found.package, ceiling=ceiling, by_operator=by_operator
+    )
     if not await adding:  # another replica was faster
         present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
         return _refuse_id(tx, by, job) if present is None else await _repeat(tx, by, job, present, offer)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.messages import ReplicaReport, is_file, is_own
-from common.pools import Pools, objections
+from common.pools import Pools, objections, objections_to_name
 from common.spec import TaskSpec
 from scheduler_svc.decisions.replica_support import sampler_objections
 from scheduler_svc.handlers.context import HandlerContext
@@ -26,7 +26,13 @@ class Offer:
     def objections(self, spec: TaskSpec) -> list[str]:
         """Reasons to reject the task; empty when none is known."""
         found = [*objections(spec, self.pools), *sampler_objections(spec, self.replicas)]
-        name = spec.environment.name
-        if self.families and not is_own(name) and not is_file(name) and family_of(name, self.families) is None:
-            found.append(f"environment.name: no environment '{name}' here; `marlaas envs` lists those installed")
-        return found
+        return [*found, *self.objections_to_environment(spec.environment.name)]
+
+    def objections_to_pool(self, name: str) -> list[str]:
+        """Of those, what the name alone shows."""
+        return objections_to_name(name, self.pools)
+
+    def objections_to_environment(self, name: str) -> list[str]:
+        if not self.families or is_own(name) or is_file(name) or family_of(name, self.families) is not None:
+            return []
+        return [f"environment.name: no environment '{name}' here; `marlaas envs` lists those installed"]

@@ -32,7 +32,7 @@ def test_one_grader_alone_has_its_own_name_in_a_formula() -> None:
         ({"type": "label_model", "name": "s"}, "type", "'label_model' is not supported"),
         (MULTI | {"graders": {"a": {"type": "score_model"}}}, "graders.a.type", "not supported"),
         (CHECK | {"operation": "re"}, "operation", "'eq', 'ne', 'like' or 'ilike'"),
-        (CHECK | {"more": 1}, "more", "Extra inputs"),
+        (CHECK | {"more": 1}, "more", "no such field"),
         (CHECK | {"input": "{{item}}"}, "input", "is no place"),
         (CHECK | {"input": "{{sample.output_tools}}"}, "input", "output_text and output_json"),
         (CHECK | {"input": "{{item.__class__.x()}}"}, "input", "is no place"),
@@ -41,9 +41,9 @@ def test_one_grader_alone_has_its_own_name_in_a_formula() -> None:
         ({"type": "python", "name": "p", "source": "def f(: pass"}, "source", "it is no Python"),
         ({"type": "python", "name": "p", "source": "x = 1"}, "source", "defines no function grade"),
         (MULTI | {"calculate_output": "exact + other"}, "calculate_output", "names 'other'"),
-        (MULTI | {"graders": {"a b": CHECK}}, "graders.a b", "match pattern"),
-        ({"type": "none"}, "", "does not match any of the expected tags"),
-        ([], "", "valid dict"),
+        (MULTI | {"graders": {"a b": CHECK}}, "graders", "its key 'a b' must be a name"),
+        ({"type": "none"}, "", "type must be one of 'string_check', 'text_similarity', 'python', 'multi', not 'none'"),
+        ([], "", "must be an object of fields, not a list"),
     ],
 )
 def test_what_is_wrong_is_named(grader: Any, field: str, reason: str) -> None:

@@ -160,7 +160,7 @@ async def test_tasks_set_what_the_operator_lets_them(replicas: Replicas) -> None
     (refused,) = await play(replicas.here, [OpenCall(0, 0)], name=operated, settings={"first": 1})
     assert "taskset 'sums' lets tasks set no 'first'; known: count" in failed(refused).reason
     (wrong,) = await play(replicas.here, [OpenCall(0, 0)], name=operated, settings={"count": "many"})
-    assert "taskset 'sums': count: Input should be a valid integer" in failed(wrong).reason
+    assert "taskset 'sums': count: must be a whole number" in failed(wrong).reason
     for option in ("taskset", "config", "environment", "adjustable"):
         (forbidden,) = await play(replicas.here, [OpenCall(0, 0)], name=operated, **{option: "json"})
         assert f"option '{option}' is given by the operator, not by a task" in failed(forbidden).reason

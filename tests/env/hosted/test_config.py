@@ -17,9 +17,9 @@ from env_svc.settings import EnvSettings
     [
         ("[math]\npython = 'p'\nenvironment = 'a:B'", "'math' cannot be the name"),
         ("[own]\npython = 'p'\nenvironment = 'a:B'", "'own' cannot be the name"),
-        ("[a]\npython = 'p'", "a.environment: Field required"),
-        ("[a]\npython = 'p'\nenvironment = 'a:B'\npackage = '/srv/a'", "a.package: Extra inputs are not permitted"),
-        ("[a]\npython = 'p'\nenvironment = 'a:B'\nproceses = 2", "a.proceses: Extra inputs are not permitted"),
+        ("[a]\npython = 'p'", "a.environment: required, but not given"),
+        ("[a]\npython = 'p'\nenvironment = 'a:B'\npackage = '/srv/a'", "a.package: no such field"),
+        ("[a]\npython = 'p'\nenvironment = 'a:B'\nproceses = 2", "a.proceses: no such field"),
         ("[a", "hosts.toml"),
         ("[a]\npython = 'p'\nenvironment = 'a:B'\nread = ['data']", "'data' is no absolute path"),
         ("[a]\npython = 'p'\nenvironment = 'a:B'\nwrite = ['/srv/../etc']", "'/srv/../etc' is no absolute path"),

@@ -218,7 +218,7 @@ async def test_tool_that_fails_voids_the_attempt(table: Table, reply: str, reaso
         ("tests.env.tools.toy_tools:Talk", "'tests.env.tools.toy_tools:Talk' is not a tool: expected a subclass"),
         ("subprocess:Popen", "'subprocess:Popen' is not a tool"),
         ({"name": PARROT, "options": {"time": 2}}, f"tool '{PARROT}' has no option 'time'; did you mean 'times'?"),
-        ({"name": PARROT, "options": {"times": "two"}}, "option 'times': Input should be a valid integer"),
+        ({"name": PARROT, "options": {"times": "two"}}, "option 'times': must be a whole number, not 'two'"),
         ({"name": PARROT, "options": {"times": 0}}, "times is 0, expected 1 or more"),
         ({"name": "calculator", "options": {"digits": 3}}, "tool 'calculator' has no option 'digits'"),
         ("tests.env.tools.toy_tools:Nameless", "a tool cannot be called 'has spaces'"),

@@ -28,6 +28,7 @@ from common.messages import (
     UsageAnswer,
 )
 from common.messages.asks import CHUNK_BYTES, MAX_ANSWER_BYTES
+from common.pools import read_pools
 from scheduler_svc.store.database import Database
 from tests.conftest import eventually, eventually_equals
 from tests.scheduler.ask.asking import answering, asker, world_with_blobs
@@ -134,6 +135,17 @@ async def test_environments_and_pools_of_the_deployment(bus: Bus, nats_url: str,
         await eventually_equals(lambda: asks.ask(EnvironmentsAnswer, "acme", "envs"), expected)
         [pool] = (await asks.ask(PoolsAnswer, "acme", "pools")).pools
         assert (pool.name, pool.model, pool.context_tokens, pool.max_rank) == ("tiny", "models/tiny", 512, 16)
+
+
+async def test_place_of_a_model_on_the_server_is_not_told(bus: Bus, nats_url: str, database: Database, tmp_path: Path) -> None:
+    (tmp_path / "secret" / "letters").mkdir(parents=True)
+    (tmp_path / "pools.toml").write_text('[own]\nmodel = "secret/letters"\n[hub]\nmodel = "Qwen/Qwen3-0.6B"\nrevision = "c1899de"\n')
+    async with answering(bus, database, pools=read_pools(tmp_path / "pools.toml")), asker(nats_url) as asks:
+        for tenant in ("acme", None):
+            kind, answer = await asks.raw(tenant, "pools", b"{}")
+            assert kind == PoolsAnswer.kind and b"secret" not in answer and str(tmp_path).encode() not in answer
+        shown = [(pool.model, pool.revision) for pool in PoolsAnswer.decode(answer).pools]
+        assert shown == [("Qwen/Qwen3-0.6B", "c1899de"), ("letters", None)]
 
 
 async def test_adapter_and_its_chunks_make_the_blob(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:

@@ -43,6 +43,16 @@ async def test_wrong_specs_are_rejected_with_every_reason(bus: Bus, database_url
         }
         for task, (raw, reason) in cases.items():
             assert reason in str((await world.run(task, raw, until="rejected"))["reasons"]), task
+        nowhere = {"environment": {"name": "nowhere"}, "pool": "huge"}
+        without = {name: value for name, value in spec(pool="huge").items() if name != "environment"}
+        several = {
+            "fields": (spec(steps=0, stepz=3, **nowhere), ["steps", "stepz", "pool", "environment.name"]),
+            "values": (spec(start={"task": "none"}, **nowhere), ["pool", "environment.name", "start.task"]),
+            "no-environment": (without, ["environment.name", "pool"]),
+        }
+        for task, (raw, fields) in several.items():
+            reasons = (await world.run(task, raw, until="rejected"))["reasons"]
+            assert [reason.partition(":")[0] for reason in reasons] == fields, reasons
         assert await world.rows("SELECT count(*) FROM tasks") == [(0,)]
 
 

@@ -1,0 +1,19 @@
+"""Reads what the deployment offers."""
+
+from common.door.protocol import AnyDoor
+from common.messages import AskDeployment, EnvironmentsAnswer, PoolOffer, PoolsAnswer, ReplicasAnswer, ReplicasOf
+
+
+async def read_pools(door: AnyDoor) -> list[PoolOffer]:
+    """Base models. Raises: as `Door.ask`, as everything here."""
+    return (await door.ask("pools", AskDeployment(), PoolsAnswer)).pools
+
+
+async def read_replicas(door: AnyDoor) -> list[ReplicasOf]:
+    """Live replicas by service and pool, and their load; with their names for the operator."""
+    return (await door.ask("replicas", AskDeployment(), ReplicasAnswer)).replicas
+
+
+async def read_environments(door: AnyDoor) -> EnvironmentsAnswer:
+    """Environments that a task may name, the first page of the tenant's own packages, and sandboxes of code that policies write."""
+    return await door.ask("envs", AskDeployment(), EnvironmentsAnswer)

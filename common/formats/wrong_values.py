@@ -1,0 +1,193 @@
+"""What is wrong with a value, in plain words: the one place that turns errors of pydantic into sentences for people.
+
+A sentence names the field, what is accepted, and what was given: `lora.rank: must be 1 or more, not 0`. HTTP, the command line, settings
+and the scheduler's refusals all say it so.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+MAX_QUOTED_CHARS = 60
+"""Maximum length of a given text that a sentence quotes."""
+KEY = "[key]"
+"""Last part of a place that is a key of an object, and not its value."""
+_BRANCH = re.compile(r"^(str|int|float|bool|none|constrained-[a-z]+|[a-z-]+\[.*\])$", re.DOTALL)
+"""Parts of a place that name a branch of a union, such as `list[str]` or `function-after[…]`: no field has such a name."""
+OWN = ("value_error", "assertion_error")
+"""Types whose text is a validator's of this project."""
+OR_EMPTY = "^$|"
+"""Beginning of a pattern that accepts an empty text, too."""
+Context = Mapping[str, Any]
+"""Numbers and names that belong to an error. `Any`: each kind has its own."""
+
+_ACCEPTED_BY: dict[str, str] = {}
+"""Pattern → what it accepts, as `described` was told."""
+
+
+def described(pattern: str, accepts: str) -> str:
+    """A pattern, whose sentence says what it accepts: "must be " and these words."""
+    _ACCEPTED_BY[pattern] = accepts
+    return pattern
+
+
+VARIABLE = described(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", "a name of letters, digits and '_', 64 characters at most, no digit first")
+
+
+def complaints(error: ValidationError, *, quoting: bool = True) -> list[str]:
+    """One sentence for each wrong field. `quoting`: whether it may show what was given, which may be a secret or somebody's prompt."""
+    return [f"{field}: {reason}" if field else reason for field, reason in wrong_fields(error.errors(), quoting=quoting)]
+
+
+def first_complaint(error: ValidationError, *, quoting: bool = True) -> str:
+    return complaints(error, quoting=quoting)[0]
+
+
+def wrong_fields(details: Sequence[ErrorDetails], *, quoting: bool = True) -> list[tuple[str, str]]:
+    """Path of each wrong field, empty for the whole value, and what is wrong with it, each field once."""
+    fields: dict[str, list[ErrorDetails]] = {}
+    for detail in details:
+        fields.setdefault(field_of(detail["loc"]), []).append(detail)
+    return [(field, reason_of(*branches, quoting=quoting)) for field, branches in fields.items()]
+
+
+def reason_of(*branches: ErrorDetails, quoting: bool = True) -> str:
+    """What is wrong with one value. `branches`: one error of each type that it may have."""
+    found: dict[str, ErrorDetails] = {}
+    for detail in branches:
+        found.setdefault(_accepted(detail), detail)
+    return _reason(found, quoting=quoting)
+
+
+def field_of(place: Sequence[int | str]) -> str:
+    """`evaluation.protocol.0.seed`; a key of an object is named in the reason."""
+    kept = place[:-2] if place[-1:] == (KEY,) else place
+    return ".".join(str(part) for part in kept if isinstance(part, int) or not _BRANCH.match(part))
+
+
+def _reason(branches: Mapping[str, ErrorDetails], *, quoting: bool) -> str:
+    """`branches`: what each type that the field may have accepts → its error."""
+    detail = next(iter(branches.values()))
+    accepted = " or ".join([next(iter(branches)), *(one.removeprefix("must be ") for one in [*branches][1:])])
+    said = f"its key '{detail['loc'][-2]}' {accepted}" if detail["loc"][-1:] == (KEY,) else accepted
+    return f"{said}{_given(detail, said)}" if quoting else said
+
+
+def _accepted(detail: ErrorDetails) -> str:
+    """What would be right, as the predicate of a sentence about the field."""
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind in PLAIN:
+        return PLAIN[kind]
+    if kind in WITH_CONTEXT:
+        return WITH_CONTEXT[kind](context)
+    if kind in OWN:
+        return str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return re.sub(r"^(\w+ ){1,2}should ", "must ", str(detail["msg"]))
+
+
+def _given(detail: ErrorDetails, said: str) -> str:
+    """The end of a sentence: what was there instead, where the sentence does not say it yet."""
+    kind, value = detail["type"], detail.get("input")
+    shown = str(len(str(value))) if kind in ("string_too_long", "string_too_short") and value else _shown(value)
+    if detail["loc"][-1:] == (KEY,) or not shown:
+        return ""
+    if kind in OWN:
+        return f" (given: {shown})" if shown not in said and not isinstance(value, dict | list | tuple) else ""
+    return f", not {shown}" if said.startswith("must ") and kind not in ("too_short", "too_long") else ""
+
+
+def _shown(value: object) -> str:
+    """A value as its sender wrote it; empty for what is not shown."""
+    match value:
+        case None | bool():
+            return json.dumps(value)
+        case int() | float():
+            return f"{value}"[:MAX_QUOTED_CHARS]
+        case str():
+            return repr(value if len(value) <= MAX_QUOTED_CHARS else f"{value[: MAX_QUOTED_CHARS - 1]}…")
+        case dict():
+            return "an object"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return ""
+
+
+def _words_of(pattern: str) -> str:
+    without = pattern.removeprefix(OR_EMPTY)
+    words = _ACCEPTED_BY.get(without, f"like {without}")
+    return words if without == pattern else f"empty, or {words}"
+
+
+def _unquoted(context: Context) -> str:
+    """Name of the field that decides which type is meant."""
+    return str(context["discriminator"]).strip("'")
+
+
+def _bound(more: str) -> Callable[[Context], str]:
+    def accepted(context: Context) -> str:
+        (value,) = (context[name] for name in ("gt", "ge", "lt", "le") if name in context)
+        return more.format(f"{value:g}" if isinstance(value, float) else value)
+
+    return accepted
+
+
+def _counted(name: str, one: str, many: str, end: str) -> Callable[[Context], str]:
+    def accepted(context: Context) -> str:
+        number, actual = context[name], context.get("actual_length")
+        if number == 1 and end == "more":
+            return "must not be empty"
+        return f"must have {number} {one if number == 1 else many} or {end}{f', not {actual}' if actual is not None else ''}"
+
+    return accepted
+
+
+WHOLE, NUMBER, TRUTH, TEXT, LIST, OBJECT = (
+    "must be a whole number",
+    "must be a number",
+    "must be true or false",
+    "must be a text",
+    "must be a list",
+    "must be an object of fields",
+)
+DATE, MOMENT = "must be a date, such as 2026-01-31", "must be a date and time, such as 2026-01-31T12:00:00Z"
+PLAIN = {
+    "missing": "required, but not given",
+    "extra_forbidden": "no such field",
+    "none_required": "must be null",
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), WHOLE),
+    **dict.fromkeys(("float_type", "float_parsing", "decimal_type", "decimal_parsing"), NUMBER),
+    "finite_number": "must be a finite number",
+    **dict.fromkeys(("bool_type", "bool_parsing"), TRUTH),
+    **dict.fromkeys(("string_type", "string_unicode"), TEXT),
+    **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type"), LIST),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type", "named_tuple_type"), OBJECT),
+    **dict.fromkeys(("date_type", "date_parsing", "date_from_datetime_parsing", "date_from_datetime_inexact"), DATE),
+    **dict.fromkeys(("datetime_type", "datetime_parsing", "datetime_from_date_parsing", "datetime_object_invalid"), MOMENT),
+    "timezone_aware": "must name its time zone, as Z or +01:00",
+    "recursion_loop": "must not contain itself",
+}
+"""Type of an error → what is accepted."""
+WITH_CONTEXT: dict[str, Callable[[Context], str]] = {
+    "greater_than": _bound("must be more than {}"),
+    "greater_than_equal": _bound("must be {} or more"),
+    "less_than": _bound("must be less than {}"),
+    "less_than_equal": _bound("must be {} or less"),
+    "literal_error": lambda context: f"must be {context['expected']}",
+    "enum": lambda context: f"must be {context['expected']}",
+    "string_pattern_mismatch": lambda context: f"must be {_words_of(context['pattern'])}",
+    "string_too_short": _counted("min_length", "character", "characters", "more"),
+    "string_too_long": _counted("max_length", "character", "characters", "fewer"),
+    "bytes_too_short": _counted("min_length", "byte", "bytes", "more"),
+    "bytes_too_long": _counted("max_length", "byte", "bytes", "fewer"),
+    "too_short": _counted("min_length", "entry", "entries", "more"),
+    "too_long": _counted("max_length", "entry", "entries", "fewer"),
+    "union_tag_invalid": lambda context: f"{_unquoted(context)} must be one of {context['expected_tags']}, not '{context['tag']}'",
+    "union_tag_not_found": lambda context: f"needs the field {_unquoted(context)}",
+    "json_invalid": lambda context: f"is not JSON: {context['error']}",
+}
+"""Types whose sentence has a bound, a pattern or names in it."""
