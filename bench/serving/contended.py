@@ -13,6 +13,7 @@ import itertools
 import json
 import multiprocessing
 import socket
+import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 
 NONE = "–"
+MAX_SHORT = 22
+"""Maximum characters of an id that is shown shortened; names of tasks with their 12 random digits are mostly shorter."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -43,6 +45,12 @@ def duration(seconds: float | None) -> str:
 def moment(unix_s: float | None) -> str:
     """Time in UTC."""
     return NONE if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def short(text: str) -> str:
+    """An id for a place where many stand: the middle of a long one is left out, as ids of one maker begin alike."""
+    kept = MAX_SHORT - 1
+    return text if len(text) <= MAX_SHORT else f"{text[: kept - kept // 2]}…{text[-(kept // 2) :]}"
 
 
 def iso(unix_s: float) -> str:

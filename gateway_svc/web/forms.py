@@ -55,6 +55,13 @@ class TaskForm:
     """What is wrong with the whole task."""
     tenant_error: str = ""
 
+    @property
+    def first_wrong(self) -> str:
+        """Path of the first input that is wrong, which a browser then goes to; empty where none is."""
+        if self.tenant_error:
+            return "tenant"
+        return next((one.path for part in self.fieldsets for one in part.inputs if one.error), "")
+
 
 @dataclass(frozen=True)
 class Filled:

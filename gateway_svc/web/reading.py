@@ -6,34 +6,22 @@ from contextlib import suppress
 from typing import TypeVar
 
 from common.door.asking import Door, UnknownHere
+from common.door.deployment import read_pools
 from common.door.errors import NotPermitted, WrongQuestion
 from common.door.tenancy import aliases
 from common.door.tenancy.accelerators import Accelerators
 from common.door.tenancy.billing import Billing
-from common.door.training import progress
+from common.door.training import download, progress
 from common.door.training.failures import read_failures
-from common.door.training.progress import read_evaluations, read_steps, read_versions
+from common.door.training.progress import read_evaluations, read_spec, read_status, read_steps, read_versions, read_why
 from common.messages import (
     AliasOf,
-    AskDeployment,
-    AskSamples,
     AskSteps,
-    AskTask,
     AskTasks,
-    AskUsage,
-    PoolOffer,
-    PoolsAnswer,
-    ReplicasAnswer,
-    ReplicasOf,
-    SamplesAnswer,
-    SpecAnswer,
-    StatusAnswer,
     StepOf,
     StepsAnswer,
     TasksAnswer,
     TaskStatus,
-    TaskUsage,
-    UsageAnswer,
     WhyAnswer,
 )
 from common.task_states import ENDED
@@ -65,25 +53,17 @@ async def read_listing(door: Door, wanted: AskTasks) -> Listing:
     page = await door.ask("tasks", wanted, TasksAnswer)
     steps = await _each(page.tasks, lambda status: latest_steps(door, status, SPARK_STEPS))
     waiting = [status for status in page.tasks if status.state not in ENDED]
-    why = await _each(waiting, lambda status: read_why(door, status))
+    why = await _each(waiting, lambda status: _why(door, status))
     by_task = {status.task: answer for status, answer in zip(waiting, why, strict=True) if answer is not None}
     found = {status.task: of_task for status, of_task in zip(page.tasks, steps, strict=True)}
     return listing(wanted, page.tasks, page.cursor, found, by_task)
 
 
-async def read_status(door: Door, task: str) -> TaskStatus:
-    return (await door.ask("status", AskTask(task=task), StatusAnswer)).status
-
-
-async def read_why(door: Door, status: TaskStatus) -> WhyAnswer | None:
+async def _why(door: Door, status: TaskStatus) -> WhyAnswer | None:
     """None for a task that was deleted meanwhile."""
     with suppress(UnknownHere):
-        return await door.ask("why", AskTask(task=status.task), WhyAnswer)
+        return await read_why(door, status.task)
     return None
-
-
-async def read_spec(door: Door, task: str) -> SpecAnswer:
-    return await door.ask("spec", AskTask(task=task), SpecAnswer)
 
 
 async def latest_steps(door: Door, status: TaskStatus, most: int) -> list[StepOf]:
@@ -97,7 +77,7 @@ async def latest_steps(door: Door, status: TaskStatus, most: int) -> list[StepOf
 
 async def read_task_page(door: Door, task: str, over: Over) -> TaskPage:
     status = await read_status(door, task)
-    why = await read_why(door, status) if status.state not in ENDED else None
+    why = await _why(door, status) if status.state not in ENDED else None
     steps, evaluations = await read_steps(door, task), await read_evaluations(door, task)
     return TaskPage(
         status=status,
@@ -106,7 +86,7 @@ async def read_task_page(door: Door, task: str, over: Over) -> TaskPage:
         over=over,
         evaluations=evaluations,
         versions=await read_versions(door, task),
-        spec=flat((await read_spec(door, task)).spec),
+        spec=flat(await read_spec(door, task)),
         failures=await read_failures(door, task) if status.dead_letters else [],
         aliases=[one for one in await read_aliases(door) if one.task == task],
     )
@@ -119,11 +99,6 @@ async def read_aliases(door: Door) -> list[AliasOf]:
     return []
 
 
-async def read_samples(door: Door, task: str, step: int | None) -> SamplesAnswer:
-    """`step`: None for the latest with samples."""
-    return await door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
-
-
 async def read_timeline(door: Door, cursor: str | None) -> tuple[list[TaskLine], str | None]:
     """The newest tasks after `cursor` with their latest steps, and the next cursor; a task without a step has no line."""
     found, cursor = await progress.read_timeline(door, cursor, tasks=TIMELINE_TASKS, steps=TIMELINE_STEPS)
@@ -132,7 +107,7 @@ async def read_timeline(door: Door, cursor: str | None) -> tuple[list[TaskLine],
 
 async def read_runs(door: Door, tasks: Sequence[str]) -> list[Run]:
     async def read(task: str) -> Run:
-        return Run(task, (await read_spec(door, task)).spec, await read_steps(door, task), await read_evaluations(door, task))
+        return Run(task, await read_spec(door, task), await read_steps(door, task), await read_evaluations(door, task))
 
     return await _each(tasks, read)
 
@@ -140,20 +115,8 @@ async def read_runs(door: Door, tasks: Sequence[str]) -> list[Run]:
 async def read_usage(door: Door) -> UsagePage:
     billing = Billing(door)
     lines, budgets, prices = await billing.invoice(), await billing.budgets(), await billing.prices()
-    first = await door.ask("usage", AskUsage(), UsageAnswer)
-    tasks, cursor = list[TaskUsage](first.tasks), first.cursor
-    while cursor is not None:
-        page = await door.ask("usage", AskUsage(cursor=cursor), UsageAnswer)
-        tasks, cursor = [*tasks, *page.tasks], page.cursor
-    return usage_page(lines, budgets, prices, first.tenants, tasks)
-
-
-async def read_pools(door: Door) -> list[PoolOffer]:
-    return (await door.ask("pools", AskDeployment(), PoolsAnswer)).pools
-
-
-async def read_replicas(door: Door) -> list[ReplicasOf]:
-    return (await door.ask("replicas", AskDeployment(), ReplicasAnswer)).replicas
+    used = await download.read_usage(door)
+    return usage_page(lines, budgets, prices, used.tenants, used.tasks)
 
 
 async def read_shared(door: Door) -> Shared | None:

@@ -39,6 +39,7 @@ def _environment() -> Environment:
         "size": figures.size,
         "duration": figures.duration,
         "moment": figures.moment,
+        "short": figures.short,
         "iso": figures.iso,
         "one_line": one_line,
         "with_code": _with_code,

@@ -92,7 +92,7 @@ async def test_wrong_body_is_named_with_what_is_accepted(door: httpx.AsyncClient
         "version": "must be a whole number or 'latest' or 'best', not 'last'",
         "more": "no such field",
     }
-    assert chat.json()["error"]["message"] == "messages[0].content: must be a text or a list, not 7"
+    assert chat.json()["error"]["message"] == "messages[0].content: must be a text, not 7"
 
 
 async def test_rejection_by_the_scheduler_names_its_reasons(door: httpx.AsyncClient) -> None:

@@ -40,7 +40,7 @@ async def ended(nats_url: str, tmp_path: Path, **settings: str) -> tuple[int, st
 
 
 async def test_pool_is_required(nats_url: str, tmp_path: Path) -> None:
-    assert await ended(nats_url, tmp_path) == (2, "rollout: MARLAAS_ROLLOUT_POOL: is required\n")
+    assert await ended(nats_url, tmp_path) == (2, "rollout: MARLAAS_ROLLOUT_POOL: required, but not given\n")
 
 
 async def test_unknown_pool_names_those_that_there_are(bus: Bus, nats_url: str, tmp_path: Path) -> None:

@@ -5,9 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import JsonValue
 
+from common.door.deployment import read_pools
 from common.door.errors import TaskRejected, Unanswered
+from common.door.protocol import Verb
 from common.door.training.control import control, resend
 from common.door.training.failures import read_failure
+from common.door.training.progress import read_status
 from common.door.training.submission import preview, submit
 from common.messages import Event
 from common.messages.asks import MAX_NUMBER
@@ -18,8 +21,8 @@ from gateway_svc.http.gateway import gateway_of
 from gateway_svc.problems import FieldError, Problem, not_found, rejected
 from gateway_svc.shapes import Preview
 from gateway_svc.task_bodies import TOML, for_tenant, read_task
-from gateway_svc.web import reading
 from gateway_svc.web.forms import Filled, read_form, task_form
+from gateway_svc.web.views.task import CONTROLS
 
 TaskId = Annotated[str, Path(pattern=TASK_ID_PATTERN)]
 Letter = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
@@ -30,11 +33,12 @@ router = APIRouter(route_class=PageRoute)
 
 @router.post("/tasks/{task}/{verb}")
 async def control_task(visitor: Looking, form: Form, task: TaskId, verb: str) -> Response:  # noqa: ARG001  checked
-    if verb not in ("pause", "resume", "cancel"):
+    known: dict[str, Verb] = {one: one for one in CONTROLS}
+    if verb not in known:
         raise not_found()
     visitor.check_job(verb)
     door = visitor.caller.door
-    await control(door, verb, await reading.read_status(door, task), REASON)
+    await control(door, known[verb], await read_status(door, task), REASON)
     return visitor.to(f"/tasks/{task}?done={verb}")
 
 
@@ -60,7 +64,7 @@ async def submit_form(visitor: Looking, form: Form) -> Response:
         errors, status = _errors_of(problem), problem.status
     if isinstance(found, Response):
         return found
-    pools = [one.name for one in await reading.read_pools(visitor.caller.door)]
+    pools = [one.name for one in await read_pools(visitor.caller.door)]
     shown = task_form(Filled(form, errors or _previewed_errors(found)), pools)
     return visitor.page("new", form=shown, tenant=form.get("tenant", ""), source="", preview=found, status=status)
 

@@ -10,18 +10,21 @@ from fastapi import APIRouter, Path, Query, Response
 from markupsafe import escape
 from pydantic import ValidationError
 
+from common.door.deployment import read_pools, read_replicas
+from common.door.training.progress import read_samples, read_spec
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.http.dashboard.route import PageRoute
 from gateway_svc.http.dashboard.visitor import Filtered, Looking
 from gateway_svc.http.gateway import gateway_of, token_texts
-from gateway_svc.problems import FieldError, invalid
+from gateway_svc.problems import FieldError, invalid, wrong_fields_of
 from gateway_svc.web import reading
 from gateway_svc.web.forms import Filled, filled_from, task_form
 from gateway_svc.web.views.charts import OVERS, Over
 from gateway_svc.web.views.compare import MAX_RUNS, compared, differences
 from gateway_svc.web.views.listing import COLUMNS, STATES, wanted_tasks
 from gateway_svc.web.views.samples import BYS, LEGENDS, By, samples_page
+from gateway_svc.web.views.task import CONTROLS
 from gateway_svc.web.views.timeline import STAGES, as_data, load_of
 
 TaskId = Annotated[str, Path(pattern=TASK_ID_PATTERN)]
@@ -48,15 +51,15 @@ async def tasks(
     try:
         wanted = wanted_tasks(state, pool, text, sort, cursor)
     except ValidationError as error:
-        raise invalid(*(FieldError(str(one["loc"][0]), one["msg"]) for one in error.errors())) from None
+        raise wrong_fields_of(error.errors()) from None
     found = await reading.read_listing(visitor.caller.door, wanted)
-    pools = [one.name for one in await reading.read_pools(visitor.caller.door)]
+    pools = [one.name for one in await read_pools(visitor.caller.door)]
     return visitor.page("tasks", listing=found, states=STATES, columns=COLUMNS, pools=pools)
 
 
 @router.get("/tasks/{task}")
 async def task(visitor: Looking, task: TaskId, over: Over = "step") -> Response:
-    return visitor.page("task", shown=await reading.read_task_page(visitor.caller.door, task, over), overs=OVERS)
+    return visitor.page("task", shown=await reading.read_task_page(visitor.caller.door, task, over), overs=OVERS, every_control=CONTROLS)
 
 
 @router.get("/tasks/{task}/samples")
@@ -69,7 +72,7 @@ async def samples(
     by: By = "logprob",
 ) -> Response:
     """`with`: another attempt of the same group, to compare."""
-    answer = await reading.read_samples(visitor.caller.door, task, step)
+    answer = await read_samples(visitor.caller.door, task, step)
     texts = await token_texts(gateway_of(visitor.request), answer)
     shown = await asyncio.to_thread(samples_page, answer, texts, attempt, other, by)
     return visitor.page("samples", shown=shown, bys=BYS, legends=LEGENDS)
@@ -82,8 +85,8 @@ async def new_task(
     """`from`: a task whose values fill the form."""
     visitor.check_job("submit")
     door = visitor.caller.door
-    spec = (await reading.read_spec(door, source)).spec if source else {}
-    pools = [one.name for one in await reading.read_pools(door)]
+    spec = await read_spec(door, source) if source else {}
+    pools = [one.name for one in await read_pools(door)]
     if form == "toml":
         return visitor.page("new_toml", text="", errors=(), preview=None)
     tenant = str(spec.get("tenant", ""))
@@ -140,5 +143,5 @@ async def usage(visitor: Filtered) -> Response:
 @router.get("/stages")
 async def stages(visitor: Filtered) -> Response:
     door = visitor.caller.door
-    replicas, pools, shared = await reading.read_replicas(door), await reading.read_pools(door), await reading.read_shared(door)
+    replicas, pools, shared = await read_replicas(door), await read_pools(door), await reading.read_shared(door)
     return visitor.page("stages", replicas=replicas, pools=pools, shared=shared)

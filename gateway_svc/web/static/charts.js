@@ -29,6 +29,21 @@ function styles(names) {
   });
 }
 
+// Ticks with as many digits as tell them apart, small ones as 2e-4: uPlot's own end after three.
+function ticks(plot, splits) {
+  const gap = splits.length > 1 ? Math.abs(splits[1] - splits[0]) : Math.abs(splits[0]) || 1;
+  let digits = 0;
+  while (digits < 20 && Math.abs(Number(gap.toFixed(digits)) - gap) > 1e-6 * gap) digits++;
+  return splits.map((value) => (digits > 3 ? short(Number(value.toFixed(digits))) : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })));
+}
+
+// A number with four significant digits.
+function short(value) {
+  if (value === null || value === undefined) return "–";
+  const rounded = Number(value.toPrecision(4)), size = Math.abs(rounded);
+  return size > 0 && size < 0.001 ? rounded.toExponential() : rounded.toLocaleString("en", { maximumSignificantDigits: Math.max(4, Math.ceil(Math.log10(size || 1))) });
+}
+
 // Room for the longest label.
 function axisSize(plot, values) {
   return 24 + 7 * Math.max(3, ...(values ?? []).map((value) => String(value).length));
@@ -43,8 +58,8 @@ function draw(plot) {
     width: Math.max(plot.clientWidth, 200),
     height: HEIGHT,
     scales: { x: { time: false } },
-    axes: [axis, { ...axis, size: axisSize }],
-    series: [{ label: names[0] }, ...styles(names).map((style) => ({ ...style, spanGaps: true, points: { show: few, size: 5 } }))],
+    axes: [axis, { ...axis, size: axisSize, values: ticks }],
+    series: [{ label: names[0], value: (_, value) => short(value) }, ...styles(names).map((style) => ({ ...style, value: (_, value) => short(value), spanGaps: true, points: { show: few, size: 5 } }))],
   };
   drawn.get(plot)?.destroy();
   plot.replaceChildren();

@@ -148,8 +148,18 @@ function name(on, look, text, left, y) {
   on.rect(0, y, left - 6, ROW);
   on.clip();
   on.fillStyle = look.text;
-  on.fillText(text, 4, y + 16);
+  on.fillText(fitted(on, text, left - 12), 4, y + 16);
   on.restore();
+}
+
+// What has no room loses its middle: ids of one maker begin alike.
+function fitted(on, text, width) {
+  let kept = text.length, shown = text;
+  while (kept > 2 && on.measureText(shown).width > width) {
+    kept--;
+    shown = `${text.slice(0, kept - (kept >> 1))}…${text.slice(text.length - (kept >> 1))}`;
+  }
+  return shown;
 }
 
 function drawLoad(look) {

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from common.door.protocol import Verb
 from common.door.training.failures import Failure
 from common.messages import AliasOf, EvaluationOf, StepOf, TaskStatus, VersionsAnswer, WhyAnswer
 from common.task_states import ENDED
@@ -13,6 +14,14 @@ from gateway_svc.web.views.charts import Chart, Over, chart, series
 
 MAX_VERSIONS = 200
 """Latest versions that a page lists, beside the best."""
+
+
+CONTROLS: Mapping[Verb, str] = {
+    "pause": "Groups in flight end; no new ones begin.",
+    "resume": "New groups begin.",
+    "cancel": "Work in flight is void, and the task cannot be resumed.",
+}
+"""What may be done with a task that has not ended → what then happens. The page and its forms know no others."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +43,10 @@ class TaskPage:
         return self.status.state in ENDED
 
     @property
-    def controls(self) -> Sequence[str]:
+    def controls(self) -> Sequence[Verb]:
         """What may be done with it now."""
-        if self.has_ended:
-            return ()
-        return ("resume", "cancel") if self.status.state == "paused" else ("pause", "cancel")
+        without = "pause" if self.status.state == "paused" else "resume"
+        return () if self.has_ended else [verb for verb in CONTROLS if verb != without]
 
 
 def flat(spec: Mapping[str, JsonValue], prefix: str = "") -> list[tuple[str, str]]:

@@ -114,6 +114,42 @@ async def test_charts_and_timeline_are_drawn_and_moved_by_keyboard(played: Site)
     assert seen.console == []
 
 
+RECORDER = """
+window.said = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+  window.said.push([this.canvas.closest(".plot")?.dataset.chart, this.textAlign, text]);
+  return fill.call(this, text, ...at);
+};
+"""
+SMALLER = """
+window.said = [];
+document.querySelectorAll("#table-kl td[data-v]").forEach((cell) => { cell.dataset.v = String(Number(cell.dataset.v) / 100); });
+"""
+
+
+async def test_ticks_of_small_values_differ(played: Site) -> None:
+    """KL of the played tasks is 0.001 to 0.006; then a hundredth of it."""
+    async with chromium() as browser, looking(browser, played, "mk-reader", color_scheme="light") as (page, _):
+        await page.context.add_init_script(RECORDER)
+        await page.goto(f"{played.root}/tasks/letters-1")
+        await settle(page)
+        found = await ticks(page, "kl")
+        await page.evaluate(SMALLER)
+        await page.emulate_media(color_scheme="dark")  # draws the charts again
+        smaller = await ticks(page, "kl")
+
+    assert len(found) == len(set(found)) > 2 and all(re.fullmatch(r"0\.00\d+", one) for one in found), found
+    assert len(smaller) == len(set(smaller)) > 2 and all(re.fullmatch(r"0|\d(\.\d+)?e-5", one) for one in smaller), smaller
+
+
+async def ticks(page: Page, chart: str) -> list[str]:
+    """Labels of the vertical axis, once they are drawn."""
+    found = f"window.said.filter((one) => one[0] === '{chart}' && one[1] === 'right').map((one) => one[2])"
+    await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return await page.evaluate(found)
+
+
 async def picture(page: Page) -> str:
     """Of the timeline, once it is drawn as it is now."""
     await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -243,6 +279,41 @@ async def test_hostile_texts_are_shown_as_text(site: Site) -> None:
 
     assert set(shown[: len(TEXTS)]) == {visible(text) for text in TEXTS}
     assert len(shown) == len(TEXTS) + 1
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
+async def test_missing_field_is_marked_and_reached(site: Site, scripts: bool) -> None:
+    async with chromium() as browser, looking(browser, site, "mk-member", java_script_enabled=scripts) as (page, _):
+        await page.goto(f"{site.root}/new")
+        await page.fill("#f-name", "sums")
+        await page.get_by_role("button", name="Submit").click()
+        await page.locator("#f-pool:focus").wait_for()
+        wrong = [await one.get_attribute("id") for one in await page.locator("[aria-invalid=true]").all()]
+        said = [await page.locator(f"#{name}".replace("f-", "e-").replace(".", r"\.")).text_content() for name in wrong if name]
+
+    assert wrong == ["f-pool", "f-steps", "f-environment.name"]
+    assert said == ["required, but not given"] * 3
+
+
+async def test_long_ids_need_no_more_room_than_there_is(site: Site) -> None:
+    task = "once-3fc9b689459d738f8c88a3a48aa9e335"
+    await site.world.run(task, spec(name="letters", steps=1))
+    found: dict[str, tuple[int, int]] = {}
+    async with chromium() as browser, looking(browser, site, "mk-owner", viewport={"width": 1280, "height": 800}) as (page, _):
+        for path in ("/tasks", "/timeline", "/usage"):
+            await page.goto(site.root + path)
+            await settle(page)
+            widths = "[...document.querySelectorAll('.scroll')].map((one) => [one.scrollWidth, one.clientWidth])"
+            found |= {f"{path} {number}": (inner, outer) for number, (inner, outer) in enumerate(await page.evaluate(widths))}
+        await page.set_viewport_size({"width": 360, "height": 800})
+        await page.context.add_init_script(RECORDER)
+        await page.goto(f"{site.root}/timeline")
+        await settle(page)
+        labels = await page.evaluate("window.said.map((one) => one[2])")
+
+    assert found and {place: one for place, one in found.items() if one[0] > one[1]} == {}
+    [label] = {one for one in labels if one.startswith("once")}
+    assert label.endswith("335") and "…" in label
 
 
 async def test_pages_work_without_scripts(played: Site) -> None:

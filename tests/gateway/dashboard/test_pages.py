@@ -182,6 +182,33 @@ async def test_new_task_is_checked_corrected_and_submitted(site: Site) -> None:
     await site.world.event(task, "finished")
 
 
+async def test_missing_field_is_marked_where_it_is(site: Site) -> None:
+    async with session(site, "mk-member") as browser:
+        token = {"csrf": csrf_of((await browser.get("/new")).text)}
+        page = (await browser.post("/new", data=token | {"seed": "x", "action": "check"})).text
+
+    for field in ("name", "steps", "environment.name"):
+        assert f'<p class="error" id="e-{field}">required, but not given</p>' in page
+        [given] = re.findall(rf'<input id="f-{field}"[^>]*>', page)
+        assert 'aria-invalid="true"' in given and f'aria-describedby="e-{field}' in given
+        assert ("autofocus" in given) == (field == "name")
+    assert re.search(r'<select id="f-pool"[^>]* aria-invalid="true"', page)
+    assert '<p class="error" id="e-seed">must be a whole number, not' in page
+    assert 'role="alert"' not in page, "everything is said at its field"
+
+
+async def test_long_ids_are_shortened_where_many_stand(site: Site) -> None:
+    task = "once-3fc9b689459d738f8c88a3a48aa9e335"
+    await site.world.run(task, spec(name="letters", steps=1))
+    async with session(site, "mk-owner") as browser:
+        pages = {path: (await browser.get(path)).text for path in ("/tasks", "/timeline", "/usage")}
+        whole = (await browser.get(f"/tasks/{task}")).text
+
+    for path, page in pages.items():
+        assert f'title="{task}"><span aria-hidden="true">once-3fc9b6…a48aa9e335</span><span class="hidden">{task}</span></a>' in page, path
+    assert f"<h1>{task}</h1>" in whole
+
+
 async def test_task_file_as_text(site: Site) -> None:
     toml = 'name = "sums"\npool = "tiny"\nsteps = 1\n[environment]\nname = "toy"\n[algorithm]\ngroup_size = 2\ngroups_per_step = 2\n'
     async with session(site, "mk-owner") as browser:
