@@ -70,8 +70,10 @@ function place(seconds, width) {
   return left + ((seconds - view.from) / (view.to - view.from)) * (width - left);
 }
 
-function step(span) {
-  const rough = span / 8, power = 10 ** Math.floor(Math.log10(rough));
+// Seconds between two labels of the axis, which need so many pixels each.
+const LABEL_PX = 80;
+function step(span, width) {
+  const rough = span / Math.max(Math.floor(width / LABEL_PX), 1), power = 10 ** Math.floor(Math.log10(rough));
   return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
 }
 
@@ -104,7 +106,7 @@ function draw() {
 }
 
 function axis(on, look, width, height) {
-  const every = step(view.to - view.from), left = label(width);
+  const left = label(width), every = step(view.to - view.from, width - left);
   on.fillStyle = look.soft;
   on.strokeStyle = look.line;
   for (let at = Math.ceil(view.from / every) * every; at <= view.to; at += every) {
