@@ -114,7 +114,7 @@ async def test_engine_that_is_closed_and_opened_leaves_no_process_and_no_thread(
         for _ in range(3):
             await parking.park(Tier.NONE)
             assert parking.tier is Tier.NONE
-            assert children() == before
+            assert children() <= before  # one of them may be an engine of another test that ends
             await parking.wake(no_adapters)
             threads.append(threading.active_count())
             assert await engine.sample(request) == first
