@@ -202,6 +202,8 @@ PERMITTED = {
     ("GET", "/v1/pools"): ALL,
     ("GET", "/v1/environments"): ALL,
     ("GET", "/v1/replicas"): ALL,
+    ("GET", "/v1/executors"): ALL,
+    ("GET", "/v1/slices"): ALL,
     ("GET", "/v1/usage"): {"owner", "admin"},
     ("GET", "/v1/tasks/slow-1"): ALL,
     ("GET", "/v1/tasks/slow-1/events"): ALL,
