@@ -166,7 +166,10 @@ async def test_repeated_and_late_answers_change_nothing(bus: Bus, database_url: 
         last = await bus.streams.last(streams.LEASES, streams.lease_done("a", "rollout-one"))
         assert last is not None
         parked = last.read(LeaseDone)
-        rows = "SELECT epoch, task, ms FROM slice_shares"
+        rows = (
+            "SELECT h.epoch, task, ms, a.epoch, e.state, e.epoch, e.replica FROM slice_shares h "
+            "JOIN accelerators a ON a.id = h.accelerator JOIN executors e ON e.id = 'rollout-one'"
+        )
         before = await world.rows(rows)
         for number, late in enumerate((parked, parked.model_copy(update={"epoch": parked.epoch - 1, "state": ExecutorState.AWAKE}))):
             await bus.publish(Outgoing(streams.lease_done("a", "rollout-one"), late, f"again-{number}"))

@@ -119,6 +119,7 @@ async def test_epochs_grow_beyond_those_that_nats_knows(bus: Bus, database_url: 
     order = LeaseOrder(accelerator="a", executor="rollout-two", epoch=70, wake=False)
     await bus.publish(Outgoing(streams.lease_order("a", "rollout-two"), order, "old"))
     async with running_world(bus, database_url) as world:
+        await world.kill("rollout-two")  # it has not begun, and tells of no order
         one = world.executors["rollout-one"]
         await one.has_work(1)
         await one.wakes()
