@@ -27,7 +27,8 @@ def processes(data: Path, pools: Pools, accelerators: Accelerators, machine: Mac
     alone = [name for name, pool in pools.items() if not (pool.samplers_on and pool.trainers_on)]
     of_pool = dict(zip(alone, shares(own, len(alone)), strict=True))
     for name, pool in pools.items():
-        for service, on in (("rollout", pool.samplers_on), ("trainer", pool.trainers_on)):
+        executors: tuple[tuple[Service, tuple[str, ...]], ...] = (("rollout", pool.samplers_on), ("trainer", pool.trainers_on))
+        for service, on in executors:
             if not on:
                 yield Process(f"{service}-{name}", service, _pool_env(service, name) | _own_env(service, of_pool[name]))
             for each in on:
