@@ -20,6 +20,9 @@ async def main(running: Running[RolloutSettings]) -> None:
     from rollout_svc.chat import Chat
     from rollout_svc.engine import Engine
     from rollout_svc.engine_config import EngineSettings, Tolerance
+    from rollout_svc.engine_process import import_vllm
+    from rollout_svc.parking.capacity import Capacity
+    from rollout_svc.parking.wiring import executor_of
     from rollout_svc.service import Rollout
     from rollout_svc.serving.aliases import KeptAliases
     from rollout_svc.serving.wiring import serving_of
@@ -28,10 +31,15 @@ async def main(running: Running[RolloutSettings]) -> None:
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_ROLLOUT_POOL")
     running.health.detail = f"starting the engine for {pool.model}"
     pool = await asyncio.to_thread(with_model_files, settings.pool, pool)
-    engine = await Engine.start(EngineSettings.of(pool, device=settings.device, cores=settings.cores))
+    takes_turns = bool(settings.accelerator)
+    engine_settings = EngineSettings.of(pool, device=settings.device, cores=settings.cores, sleeps=takes_turns)
+    if takes_turns:  # its engine is started by its first wake, which should not wait for imports
+        await asyncio.to_thread(import_vllm, engine_settings)
+    engine = Engine.closed(engine_settings) if takes_turns else await Engine.start(engine_settings)
     try:
         chat = await asyncio.to_thread(Chat.load, pool.model)
-        await engine.warm_up()
+        if not takes_turns:
+            await engine.warm_up()
         said = settings.canary_tolerance
         adapters = Adapters(
             engine,
@@ -47,6 +55,13 @@ async def main(running: Running[RolloutSettings]) -> None:
             await clocks.read()
         rollout = Rollout(engine, chat, adapters, tasks, slots, clocks.now_s)
         serving = serving_of(pool, engine, chat, adapters, bus, settings.replica)
+        capacity = Capacity(engine)
+
+        def show(is_awake: bool) -> None:
+            sampling = f"sampling for pool '{settings.pool}', {capacity.kv_tokens} tokens of KV cache"
+            running.health.detail = sampling if is_awake else f"waits for its accelerator '{settings.accelerator}'"
+
+        executor = await executor_of(bus, settings, engine, adapters, rollout, slots, serving, show)
 
         def report() -> ReplicaReport:
             return ReplicaReport(
@@ -54,10 +69,11 @@ async def main(running: Running[RolloutSettings]) -> None:
                 service="rollout",
                 pool=settings.pool,
                 sequences=pool.sequences,
-                kv_tokens=engine.kv_tokens,
+                kv_tokens=capacity.kv_tokens,
                 invariant=engine.is_invariant,
                 template_variables=sorted(chat.template_variables),
-                busy={"sequences": rollout.sequences, "adapters": adapters.held, "serving": serving.requests if serving else 0},
+                busy={"sequences": rollout.sequences, "adapters": adapters.held, "serving": serving.requests if serving else 0}
+                | (executor.busy if executor else {}),
                 serves=serving is not None,
             )
 
@@ -72,7 +88,10 @@ async def main(running: Running[RolloutSettings]) -> None:
             if serving is not None:
                 runners.create_task(serving.run(bus, settings.pool, settings.replica))
                 runners.create_task(KeptAliases(adapters, settings.pool).run(bus))
-            running.health.set_ready(f"sampling for pool '{settings.pool}', {engine.kv_tokens} tokens of KV cache")
+            if executor is not None:
+                runners.create_task(executor.run())
+            show(not takes_turns)
+            running.health.set_ready(running.health.detail)
             await bus.consume(rollout_samples(settings.pool), rollout.handle, slots, max_pull=settings.pull)
     finally:
         engine.close()

@@ -42,8 +42,23 @@ def runs_on_cpu(settings: EngineSettings) -> bool:
 
 def start_llm(settings: EngineSettings) -> list[Any]:
     """One AsyncLLM. Blocks for seconds to minutes."""
+    cpu = import_vllm(settings)
     import torch
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.executor.abstract import Executor
 
+    config = engine_arguments(settings, cpu=cpu).create_engine_config()
+    require_head(settings, str(config.model_config.head_dtype).removeprefix("torch."))
+    executor = Executor.get_class(config)
+    if not cpu:
+        return [AsyncLLM(config, executor, log_stats=False, log_requests=False)]
+    torch.set_num_threads(len(settings.cores) or 1)  # of this thread, and so of the process that is forked from it
+    with forking(settings.cores):
+        return [AsyncLLM(config, executor, log_stats=False, log_requests=False)]
+
+
+def import_vllm(settings: EngineSettings) -> bool:
+    """Import vLLM, which takes seconds, and check that it is one for these settings. Whether it computes on a CPU. Raises: Fatal."""
     cpu = runs_on_cpu(settings)
     if settings.device == "cuda" and not has_cuda():
         raise Fatal("MARLAAS_ROLLOUT_DEVICE is 'cuda', but torch finds no GPU here")
@@ -51,9 +66,8 @@ def start_llm(settings: EngineSettings) -> list[Any]:
     prepare_environment(cpu=cpu, offline=Path(settings.model).is_dir(), threads=threads, invariant=settings.wants_invariance(cpu=cpu))
 
     import vllm
+    import vllm.v1.engine.async_llm  # pyright: ignore[reportUnusedImport]  # the largest part
     from vllm.platforms import current_platform
-    from vllm.v1.engine.async_llm import AsyncLLM
-    from vllm.v1.executor.abstract import Executor
 
     check_version(vllm.__version__, tuple(vllm.__version_tuple__[:2]), sleeps=settings.sleeps)
     if current_platform.is_cpu() != cpu:
@@ -63,14 +77,7 @@ def start_llm(settings: EngineSettings) -> list[Any]:
         )
     if cpu and not current_platform.get_punica_wrapper().startswith(__package__ or ""):
         raise Fatal("vLLM does not find the plugin of this package, and would mix adapters up on a CPU: reinstall it (make install)")
-    config = engine_arguments(settings, cpu=cpu).create_engine_config()
-    require_head(settings, str(config.model_config.head_dtype).removeprefix("torch."))
-    executor = Executor.get_class(config)
-    if not cpu:
-        return [AsyncLLM(config, executor, log_stats=False, log_requests=False)]
-    torch.set_num_threads(threads)  # of this thread, and so of the process that is forked from it
-    with forking(settings.cores):
-        return [AsyncLLM(config, executor, log_stats=False, log_requests=False)]
+    return cpu
 
 
 def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bool) -> None:

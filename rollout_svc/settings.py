@@ -13,6 +13,8 @@ class RolloutSettings(Settings):
 
     pool: str
     """Pool of the pools file that this replica samples for."""
+    accelerator: str = ""
+    """Shared accelerator of the pools file that the engine takes turns on; empty: it has one of its own."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     cores: Cores = ()
     """Processor cores for the engine, as `0,2-3`, with a thread for each; empty: one thread, wherever it fits."""

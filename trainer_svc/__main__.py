@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -9,6 +10,7 @@ import structlog
 from common import streams
 from common.bus import Bus, Slots
 from common.errors import Fatal
+from common.leases import Identity, LeasedExecutor, leased_executor
 from common.messages import ReplicaReport
 from common.pools import Pool, chosen_pool
 from common.pools.model_files import with_model_files
@@ -18,7 +20,9 @@ from trainer_svc.settings import TrainerSettings
 
 if TYPE_CHECKING:
     from trainer_svc.gate import Gate
+    from trainer_svc.learner import Learner
     from trainer_svc.service import Trainer
+    from trainer_svc.state.resident import Residents
 
 PREFETCHED_BATCHES = 2
 """Batches in progress beyond those that compute: one is read, one is published."""
@@ -28,22 +32,60 @@ MAX_WAITING_BATCHES = 64
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True)
+class _Made:
+    trainer: "Trainer"
+    learner: "Learner"
+    residents: "Residents"
+
+
 async def main(running: Running[TrainerSettings]) -> None:
     settings = running.settings
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_TRAINER_POOL")
+    if settings.accelerator:  # before it is pinned: the accelerator's cores are another's now
+        await asyncio.to_thread(_import_heavy)
     _pin(settings.cores)
     running.health.detail = f"loading base model {pool.model}"
-    trainer = await _trainer(running, await asyncio.to_thread(with_model_files, settings.pool, pool))
+    made = await _trainer(running, await asyncio.to_thread(with_model_files, settings.pool, pool))
+    trainer, slots = made.trainer, Slots(settings.shared_steps + PREFETCHED_BATCHES + MAX_WAITING_BATCHES)
+    executor = _executor(running, made, slots) if settings.accelerator else None
 
     def report() -> ReplicaReport:
-        return ReplicaReport(replica=settings.replica, service="trainer", pool=settings.pool, busy=trainer.busy())
+        busy = trainer.busy() | (executor.busy if executor else {})
+        return ReplicaReport(replica=settings.replica, service="trainer", pool=settings.pool, busy=busy)
 
     async with asyncio.TaskGroup() as runners:
         runners.create_task(report_replica(running.bus, report))
-        slots = Slots(settings.shared_steps + PREFETCHED_BATCHES + MAX_WAITING_BATCHES)
         runners.create_task(_share_batches(running.bus, settings.pool, settings.replica, slots, trainer.gate))
         runners.create_task(running.bus.consume(streams.trainer_batches(settings.pool), trainer.handle, slots))
-        running.health.set_ready(f"training for pool '{settings.pool}'")
+        if executor is not None:
+            runners.create_task(executor.run())
+        running.health.set_ready(_detail(settings, is_awake=executor is None))
+
+
+def _detail(settings: TrainerSettings, *, is_awake: bool) -> str:
+    return f"training for pool '{settings.pool}'" if is_awake else f"waits for its accelerator '{settings.accelerator}'"
+
+
+def _executor(running: Running[TrainerSettings], made: _Made, slots: Slots) -> LeasedExecutor:
+    """Takes turns on a shared accelerator. Raises: Fatal."""
+    from trainer_svc.parking import TrainerExecutor
+
+    settings = running.settings
+
+    def show(is_awake: bool) -> None:
+        running.health.detail = _detail(settings, is_awake=is_awake)
+
+    return leased_executor(
+        running.bus,
+        Identity(settings.accelerator, "trainer", settings.pool, settings.replica),
+        TrainerExecutor(made.trainer, made.learner, made.residents, slots),
+        [streams.trainer_batches(settings.pool)],
+        pools_file=settings.pools_file,
+        accelerators_dir=settings.accelerators_dir,
+        data_dir=settings.data_dir,
+        show=show,
+    )
 
 
 async def _share_batches(bus: Bus, pool: str, replica: str, slots: Slots, gate: "Gate") -> None:
@@ -75,7 +117,7 @@ def _pin(cores: tuple[int, ...]) -> None:
         raise Fatal(f"cannot pin to cores {list(cores)}: {error.strerror}; correct MARLAAS_TRAINER_CORES") from None
 
 
-async def _trainer(running: Running[TrainerSettings], pool: Pool) -> "Trainer":
+async def _trainer(running: Running[TrainerSettings], pool: Pool) -> _Made:
     """Import torch, which takes seconds, outside the event loop, so that health probes and NATS are answered; then load the model."""
     settings = running.settings
     await asyncio.to_thread(_import_heavy)
@@ -83,10 +125,12 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool) -> "Trainer":
     from trainer_svc.service import Trainer
     from trainer_svc.state.resident import Residents
 
-    learner = await Learner.start(pool, device=settings.device, threads=settings.threads, shared_steps=settings.shared_steps)
+    cold = bool(settings.accelerator)
+    learner = await Learner.start(pool, device=settings.device, threads=settings.threads, shared_steps=settings.shared_steps, cold=cold)
     residents = Residents(settings.resident_tasks, int(settings.resident_gib * 2**30), int(settings.host_gib * 2**30))
     slots = settings.shared_steps + PREFETCHED_BATCHES
-    return Trainer(running.bus, learner, residents, settings.pool, checkpoint_every=pool.checkpoint_every, slots=slots)
+    trainer = Trainer(running.bus, learner, residents, settings.pool, checkpoint_every=pool.checkpoint_every, slots=slots)
+    return _Made(trainer, learner, residents)
 
 
 def _import_heavy() -> None:

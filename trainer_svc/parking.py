@@ -45,7 +45,8 @@ class TrainerExecutor:
     @property
     def load(self) -> Load:
         meter = self._learner.meter
-        return Load(Function.TRAIN if meter.is_computing else None, meter.operations + self._trainer.gate.publishing, meter.left_s)
+        begun = meter.operations + self._trainer.gate.publishing
+        return Load(Function.TRAIN if meter.is_computing else None, begun, meter.left_s, messages=begun)
 
     def taken(self) -> Served:
         return self._learner.meter.taken()

@@ -13,6 +13,8 @@ class TrainerSettings(Settings):
 
     pool: str
     """Pool of the pools file that this replica trains for."""
+    accelerator: str = ""
+    """Shared accelerator of the pools file that it takes turns on; empty: it has one of its own."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(default=1, ge=1)
     """CPU threads of one step. More than there are free cores make steps slower."""

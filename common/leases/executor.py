@@ -1,7 +1,7 @@
 """Puts an executor's parts together for one process."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,15 +28,18 @@ DEVICE_SHARE = 0.95
 class LeasedExecutor:
     """A sampler or trainer that computes only while it may. Without work to do it costs a parked process next to nothing."""
 
-    def __init__(self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool) -> None:
-        """`consumers`: its queues. `has_siblings`: whether other replicas share them."""
+    def __init__(
+        self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool, show: Callable[[bool], None] = lambda _: None
+    ) -> None:
+        """`consumers`: its queues. `has_siblings`: whether others share them. `show` is told whether it is awake, at each change."""
         self._watchdog = means.watchdog
+        self._show = show
         self._reporter = Reporter(means, consumers, has_siblings=has_siblings)
-        self._follower = Follower(means, self._reporter.changed)
+        self._follower = Follower(means, self._changed)
 
-    @property
-    def is_awake(self) -> bool:
-        return self._follower.state is ExecutorState.AWAKE
+    def _changed(self) -> None:
+        self._reporter.changed()
+        self._show(self._follower.state is ExecutorState.AWAKE)
 
     @property
     def busy(self) -> dict[str, float]:
@@ -63,6 +66,7 @@ def leased_executor(
     pools_file: Path,
     accelerators_dir: Path,
     data_dir: Path,
+    show: Callable[[bool], None],
 ) -> LeasedExecutor:
     """The executor `me`, as the pools file describes its accelerator. Call before `executable` uses the device.
 
@@ -82,7 +86,7 @@ def leased_executor(
         free_bytes=no_driver if accelerator.on_cpu else partial(_free_bytes, accelerator.device),
     )
     places = pool.samplers_on if me.service == "rollout" else pool.trainers_on
-    return LeasedExecutor(means, consumers, has_siblings=len(places) > 1)
+    return LeasedExecutor(means, consumers, has_siblings=len(places) > 1, show=show)
 
 
 def placed(me: Identity, pools_file: Path) -> tuple[Pool, Accelerator]:

@@ -16,7 +16,7 @@ import structlog
 from common.heartbeats import STALLED_S
 
 CHECK_S = 0.25
-BACKSTOP_S = 5.0
+BACKSTOP_S = 2.0
 """Seconds by which faulthandler's thread ends the process later."""
 STDERR = 2
 

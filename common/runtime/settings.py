@@ -56,6 +56,8 @@ class Settings(BaseSettings):
     pools_file: Path = Path("pools.toml")
     data_dir: Path = Path(".marlaas")
     """Folder of caches that may be lost: fetched adapters."""
+    accelerators_dir: Path = Path(".marlaas/accelerators")
+    """Folder of the locks of shared accelerators: one for all samplers and trainers of this machine, that they can write."""
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     http_host: str = "127.0.0.1"
     """Address of /metrics, /healthz and /readyz."""

@@ -1,5 +1,7 @@
 """Samplers of a shared accelerator: their engine's state moves between the device, host memory and disk (docs/pools.md).
 
-tiers.py    an engine parked and woken, and checked after each wake
-sampler.py  the executor: tiers, the intake of messages, and what was done for whom
+tiers.py     an engine parked and woken, and checked after each wake
+sampler.py   the executor: tiers, the intake of messages, and what was done for whom
+capacity.py  what it reports as its capacity, parked or not
+wiring.py    all of it for one replica
 """

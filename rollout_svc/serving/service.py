@@ -39,7 +39,7 @@ class Serving:
         """`slots`: as many as requests may be taken. `now_s`: the clock of deadlines, `Clock.now_s`."""
         self._means = means
         self._replies = replies
-        self._slots = slots
+        self.slots = slots
         self._now_s = now_s
         self._running: dict[Address, asyncio.Task[None]] = {}
 
@@ -54,7 +54,7 @@ class Serving:
                 self._runners.create_task(self._replies.run())
                 self._runners.create_task(self._follow_cancellations(bus, replica))
                 self._runners.create_task(self._end_with_gateways(bus))
-                await bus.consume(streams.rollout_serves(pool), self.handle, self._slots)
+                await bus.consume(streams.rollout_serves(pool), self.handle, self.slots)
         finally:
             await asyncio.shield(self._replies.flush())
 
@@ -72,7 +72,7 @@ class Serving:
         if any(other.attempt >= address.attempt for other in self._of(request.gateway, request.request)):
             return
         self._end(list(self._of(request.gateway, request.request)))
-        self._slots.take()
+        self.slots.take()
         SERVING.inc()
         self._replies.open(address)
         self._running[address] = self._runners.create_task(self._answer(request, address))
@@ -133,7 +133,7 @@ class Serving:
     def _close(self, address: Address) -> None:
         if self._running.pop(address, None) is not None:
             self._replies.close(address)
-            self._slots.release()
+            self.slots.release()
             SERVING.dec()
 
     def _of(self, gateway: str, request: str) -> Iterator[Address]:

@@ -10,6 +10,7 @@ import pytest
 from common.errors import Fatal, Reject
 from rollout_svc.engine import Engine
 from rollout_svc.engine_config import EngineSettings
+from rollout_svc.parking.capacity import Capacity
 from tests.conftest import eventually
 from tests.rollout.conftest import END, POOL, PROMPT, Oracle, expected, sample_request
 
@@ -170,3 +171,10 @@ async def test_engine_that_cannot_start_says_why_in_one_line(engine: Engine, cha
     with pytest.raises(Fatal, match=complaint) as caught:
         await Engine.start(replace(EngineSettings.of(POOL, device="cpu"), **change))  # pyright: ignore[reportArgumentType]
     assert "\n" not in str(caught.value)
+
+
+async def test_capacity_of_a_closed_engine_is_nearly_what_it_has_once_it_is_open(engine: Engine) -> None:
+    closed = Engine.closed(engine.settings)
+    assert closed.kv_tokens == 0
+    assert 0.99 < Capacity(closed).kv_tokens / engine.kv_tokens < 1.01
+    assert Capacity(engine).kv_tokens == engine.kv_tokens

@@ -5,6 +5,7 @@ the time, as fast as it can. What it holds is what the locks say; whether it com
 """
 
 import asyncio
+import ctypes
 import multiprocessing
 import os
 import random
@@ -39,7 +40,7 @@ class Start:
     pool: str
     max_move_s: float = 0.0
     hangs: str = ""
-    """`loop`: a wake blocks the event loop; `wake`: it never returns."""
+    """`loop`: a wake blocks the event loop; `wake`: it never returns; `interpreter`: it blocks all Python code."""
     crash_point: str = ""
 
 
@@ -81,6 +82,8 @@ class Computing:
         blocking: Callable[[float], None] = time.sleep
         if self._start.hangs == "loop":
             blocking(1000.0)
+        if self._start.hangs == "interpreter":
+            ctypes.PyDLL(None).sleep(1000)  # a call that keeps the interpreter's lock
         if self._start.hangs == "wake":
             await asyncio.Event().wait()
         await asyncio.sleep(random.uniform(0, self._start.max_move_s))

@@ -1,7 +1,7 @@
 """Orders to executors: who holds lease, compute.lock and memory when; what overtakes what."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ AWAKE, PARKED, COLD, FAULTY = ExecutorState.AWAKE, ExecutorState.PARKED, Executo
 
 
 @asynccontextmanager
-async def following(bus: Bus, *those: Follower) -> AsyncIterator[None]:
+async def following(bus: Bus, *those: Follower) -> AsyncGenerator[None]:
     async with AsyncExitStack() as stack:
         for number, one in enumerate(those, 1):
             await stack.enter_async_context(at_work(one.run()))

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import signal
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -117,7 +117,7 @@ async def test_killed_executors_never_leave_two_that_compute(
 
 
 @asynccontextmanager
-async def held_by(bus: Bus, start: Start, processes: dict[str, BaseProcess]) -> AsyncIterator[BaseProcess]:
+async def held_by(bus: Bus, start: Start, processes: dict[str, BaseProcess]) -> AsyncGenerator[BaseProcess]:
     process = processes[start.pool] = started(start)
     await cold(bus, start.pool, process)
     yield process
@@ -142,7 +142,7 @@ async def test_accelerator_of_an_executor_that_dies_at_any_point_is_in_use_again
             assert (await answer(bus, "two", 3)).at_s < began_s + TTL_S + 10.0
 
 
-@pytest.mark.parametrize("fault", ["loop", "wake", "lease_before_renew", "lease_after_park", "lease_in_park"])
+@pytest.mark.parametrize("fault", ["loop", "wake", "interpreter", "lease_before_renew", "lease_after_park", "lease_in_park"])
 async def test_executor_that_hangs_ends_and_frees_the_accelerator(
     nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess], fault: str
 ) -> None:

@@ -5,7 +5,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,7 +33,7 @@ signal.pause()
 
 
 @contextmanager
-def holder(folder: Path, kind: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def holder(folder: Path, kind: str) -> Generator[tuple[subprocess.Popen[str], int]]:
     """A process that holds everything, and the child that it has made; 0 without one."""
     command = [sys.executable, "-c", HOLDER, str(folder), kind]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -1,7 +1,7 @@
 """Reports of executors: at each change, with what really waits."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class Reports:
 
 
 @asynccontextmanager
-async def reporting(bus: Bus, folder: Path, paper: Paper, **other: object) -> AsyncIterator[Reports]:
+async def reporting(bus: Bus, folder: Path, paper: Paper, **other: object) -> AsyncGenerator[Reports]:
     async with AsyncExitStack() as stack:
         reports = Reports(bus, identity("one").executor)
         await stack.enter_async_context(at_work(reports.run()))

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ def nats(tmp_path: Path) -> Iterator[tuple[str, Popen[bytes]]]:
 
 
 @contextmanager
-def silent(server: Popen[bytes]) -> Iterator[None]:
+def silent(server: Popen[bytes]) -> Generator[None]:
     """The server answers nothing inside, and its connections stay."""
     server.send_signal(signal.SIGSTOP)
     try:
@@ -53,7 +53,7 @@ def silent(server: Popen[bytes]) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def awake(nats_url: str, folder: Path, clock: Clock) -> AsyncIterator[tuple[Bus, Follower, Paper]]:
+async def awake(nats_url: str, folder: Path, clock: Clock) -> AsyncGenerator[tuple[Bus, Follower, Paper]]:
     async with await Bus.connect(nats_url, "test", timings=IMPATIENT) as bus:
         await bus.declare()
         paper = Paper()
