@@ -157,7 +157,7 @@ def test_role_permits_nothing_that_its_account_does_not_import(role: str) -> Non
 
 def test_roles_differ_by_what_they_may_change() -> None:
     assert (
-        {*JOBS_OF_ROLE["owner"], "set-tenant", "set-price", "set-budget", "set-access"}
+        {*JOBS_OF_ROLE["owner"], "set-tenant", "set-price", "set-budget", "set-access", "move-pool"}
         == set(JOBS_OF_ROLE["admin"])
         == set(streams.JOB_VERBS)
     )
