@@ -20,7 +20,7 @@ from bench.plex.real.workloads import PoolLoad, Workload, task_specs
 from common.spec import TaskSpec
 from common.task_states import ENDED
 from marlaas.client import Client, ClientError
-from marlaas.stack.state_files import Stack
+from marlaas.stack.state_files import Stack, StackPlan
 
 RUN_S = 400.0
 """Maximum seconds of the tasks of one run."""
@@ -68,8 +68,14 @@ def run(arm: Arm, workload: Workload, bases: Mapping[str, Path]) -> dict[str, An
 def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: Mapping[str, Path]) -> Ran:
     with tempfile.TemporaryDirectory(prefix="marlaas-plex-") as name:
         file = arms.pools_file(Path(name), bases, pools, arm, workload)
-        with local_stack(file, arms.settings(arm)) as stack:
-            folder = stack_folder(stack) if arm.options is not None else None
+        data: list[Path] = []
+
+        def noted(plan: StackPlan) -> StackPlan:
+            data.append(plan.data)
+            return plan
+
+        with local_stack(file, arms.settings(arm), changed=noted) as stack:
+            folder = data[0] / "accelerators" / "core" if arm.options is not None else None
             warm_up = [spec for one in pools for spec in task_specs(one, 1)[:1]]
             with Recorder(executors(stack), folder) as recording:
                 asyncio.run(_trained(stack, warm_up))
@@ -93,11 +99,6 @@ def executors(stack: Stack) -> dict[str, psutil.Process]:
         for one in stack.components
         if one.process is not None and one.name.partition("-")[0] in ("rollout", "trainer")
     }
-
-
-def stack_folder(stack: Stack) -> Path:
-    """Folder of the accelerator's locks."""
-    return stack.data / "accelerators" / "core"
 
 
 async def _trained(stack: Stack, specs: Sequence[TaskSpec]) -> tuple[float, dict[str, float], dict[str, list[str]]]:

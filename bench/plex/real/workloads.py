@@ -33,9 +33,9 @@ class Workload:
     """Budget of the accelerator: one pool fits, two do not."""
 
 
-TWO = Workload("two", (PoolLoad("middle", 1, 4.0), PoolLoad("large", 1, 6.0)), steps=8, memory_gib=1.2)
-THREE = Workload("three", (PoolLoad("small", 4, 3.0), PoolLoad("middle", 4, 6.0), PoolLoad("large", 4, 10.0)), steps=4, memory_gib=1.2)
-CUT = Workload("tiny-cut", (PoolLoad("small", 1, 1.0, kv_cache_gib=0.1), PoolLoad("middle", 1, 1.0)), steps=2, memory_gib=1.2)
+TWO = Workload("two", (PoolLoad("middle", 1, 4.0), PoolLoad("large", 1, 6.0)), steps=8, memory_gib=2.5)
+THREE = Workload("three", (PoolLoad("small", 4, 3.0), PoolLoad("middle", 4, 6.0), PoolLoad("large", 4, 10.0)), steps=4, memory_gib=2.5)
+CUT = Workload("tiny-cut", (PoolLoad("small", 1, 1.0, kv_cache_gib=0.1), PoolLoad("middle", 1, 1.0)), steps=2, memory_gib=2.5)
 WORKLOADS = {one.name: one for one in (TWO, THREE, CUT)}
 
 
