@@ -189,7 +189,7 @@ RULES: dict[str, str] = {
     "slices of an accelerator follow each other: each has a higher epoch than those that began before, and begins when they are over": """
         SELECT s.accelerator, s.epoch, s.executor, n.epoch AS next, s.ended, s.ended_at, n.ordered_at FROM slices s
         JOIN LATERAL (SELECT * FROM slices m WHERE m.accelerator = s.accelerator AND m.epoch > s.epoch ORDER BY m.epoch LIMIT 1) n ON true
-        WHERE s.ended_at IS NULL OR n.ordered_at < s.ended_at OR (s.ended = 'switched' AND n.ordered_at <> s.ended_at)
+        WHERE s.ended_at IS NULL OR n.ordered_at < s.ended_at OR (s.ended = 'switched' AND n.ordered_at > s.ended_at)
         UNION ALL
         SELECT s.accelerator, s.epoch, s.executor, a.epoch, s.ended, s.ended_at, NULL FROM slices s
         JOIN accelerators a ON a.id = s.accelerator
@@ -197,7 +197,7 @@ RULES: dict[str, str] = {
             SELECT FROM slices m WHERE m.accelerator = s.accelerator AND m.epoch > s.epoch))""",
     "each slice is booked whole, once it is": """
         SELECT s.accelerator, s.epoch, s.executor, s.booked_at, extract(epoch FROM s.ended_at - s.ordered_at) * 1000 AS held_ms, h.ms
-        FROM slices s LEFT JOIN LATERAL (
+        FROM slices s JOIN LATERAL (
             SELECT sum(ms) AS ms FROM slice_shares h WHERE h.accelerator = s.accelerator AND h.epoch = s.epoch) h ON true
         WHERE coalesce(h.ms, 0) <> CASE WHEN s.booked_at IS NULL THEN 0 ELSE extract(epoch FROM s.ended_at - s.ordered_at) * 1000 END""",
     "the ledger has each task's share of each slice, and nothing else": """
@@ -205,7 +205,7 @@ RULES: dict[str, str] = {
         FROM (SELECT h.task, s.number, h.tenant, h.ms FROM slice_shares h
               JOIN slices s ON s.accelerator = h.accelerator AND s.epoch = h.epoch JOIN tasks t ON t.id = h.task) h
         FULL JOIN (SELECT * FROM ledger WHERE kind = 'accelerator') l ON l.task = h.task AND l.number = h.number
-        WHERE h.ms IS DISTINCT FROM l.tokens OR h.tenant IS DISTINCT FROM l.tenant""",
+        WHERE h.ms IS DISTINCT FROM l.tokens OR h.tenant <> l.tenant""",
     "the clock of a pool goes while one of its samplers is awake": """
         SELECT c.pool, c.parked_since, s.accelerator, s.epoch FROM pool_clocks c
         JOIN slices s ON s.pool = c.pool AND s.executor = 'rollout-' || c.pool

@@ -34,6 +34,9 @@ FIRST_EVALUATED = "(SELECT min(number) FROM evaluation_groups WHERE task = 'a')"
 RUNNING_EVALUATION = """WITH running AS (UPDATE evaluations SET state = 'running' WHERE task = 'a' AND version = 3),
     unreported AS (DELETE FROM events WHERE task = 'a' AND event = 'evaluation' AND (data ->> 'version')::int = 3)"""
 
+OVERDUE = """WITH parked AS (INSERT INTO pool_clocks (pool, parked_ms) VALUES ('{pool}', 10000000000))
+    UPDATE groups SET deadline_at = now() - interval '1 hour', admitted_at = now() - interval '2 days' WHERE state = 'open'"""
+
 VIOLATIONS: dict[str, list[str]] = {
     "served tokens are on the bill as they were reported, at the prices of their time": [
         f"{REQUEST} {ONE}",
@@ -99,6 +102,7 @@ VIOLATIONS: dict[str, list[str]] = {
                 UPDATE tasks SET spec = jsonb_set(spec, '{limits,episode_timeout_s}', '86400000') WHERE id <> 'live')
             UPDATE groups SET deadline_at = now() - interval '1 hour', admitted_at = now() - interval '2 days'
             WHERE task = 'live' AND state = 'open'""",
+        OVERDUE.format(pool="another"),
     ],
     "a task's version is the number of its trained steps": [
         "DELETE FROM steps WHERE task = 'a' AND version = 1",
@@ -274,6 +278,7 @@ COMPLIANT: dict[str, list[str]] = {
     "an overdue group is void within a minute": [
         "UPDATE groups SET deadline_at = now() - interval '1 hour' WHERE state = 'open'",
         "UPDATE groups SET admitted_at = now() - interval '2 days' WHERE state = 'open'",
+        OVERDUE.format(pool="tiny"),
     ],
     "an ended task has no running evaluation, and each finished evaluation has one event": [
         f"{RUNNING_EVALUATION} UPDATE tasks SET state = 'running' WHERE id = 'a'",

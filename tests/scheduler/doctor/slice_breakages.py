@@ -45,6 +45,7 @@ def beside(statement: str, sliced: str) -> str:
 
 OF_A, OF_NOBODY = "('a', 1, 'a', 'acme', {})", "('a', 1, '', NULL, {})"
 BOOKED = "INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES ('acme', 'a', 'accelerator', 999991, 2000)"
+TWO = slices(a_slice(1, booked=True), a_slice(2, 2, 5, booked=True), shares=f"{OF_A.format(2000)}, ('a', 2, 'a', 'acme', 3000)")
 STANDS = "INSERT INTO pool_clocks (pool, parked_since) VALUES ('tiny', now())"
 
 VIOLATIONS: dict[str, list[str]] = {
@@ -67,6 +68,7 @@ VIOLATIONS: dict[str, list[str]] = {
         slices(a_slice(1, booked=True), shares=OF_A.format(2000)),
         beside(BOOKED.replace("2000", "1999"), slices(a_slice(1, booked=True), shares=OF_A.format(2000))),
         beside(BOOKED.replace("acme", "other"), slices(a_slice(1, booked=True), shares=OF_A.format(2000))),
+        beside(BOOKED, slices(a_slice(1, booked=True), shares=OF_A.format(2000).replace("acme", "other"))),
         beside(BOOKED, slices(a_slice(1, booked=True), shares=OF_NOBODY.format(2000))),
     ],
     CLOCK: [
@@ -83,10 +85,12 @@ COMPLIANT: dict[str, list[str]] = {
         slices(a_slice(1)),
         slices(a_slice(1, booked=True), shares=f"{OF_A.format(1999)}, {OF_NOBODY.format(1)}"),
         slices(a_slice(1, 2, 2, booked=True)),
+        TWO,
     ],
     LEDGER: [
         slices(a_slice(1, booked=True), shares=OF_NOBODY.format(2000)),
         beside(BOOKED, slices(a_slice(1, booked=True), shares=OF_A.format(2000))),
+        beside(f"{BOOKED}, ('acme', 'a', 'accelerator', 999992, 3000)", TWO),
     ],
     CLOCK: [
         beside(STANDS, slices(a_slice(1, end_s=None, executor="rollout-tiny"))),
