@@ -47,7 +47,12 @@ def streams(result: Result) -> str:
         "over 100 streams",
         "messages a flush",
     )
-    return _table(result, heads, rows)
+    wake = result["wake_up"]
+    at_once, later = ([wake[name][key] for name in ("work", "nothing")] for key in ("after_0_ms", "after_5_ms"))
+    shown = (
+        f"A fixed work takes {at_once[0]} µs one after another and {later[0]} after pauses of 5 ms, no work {at_once[1]} and {later[1]}."
+    )
+    return f"{_table(result, heads, rows)}\n\n{shown}"
 
 
 def contended(result: Result) -> str:
