@@ -171,7 +171,8 @@ POOL_STATUS = """
 SELECT e.pool, e.accelerator, e.id AS executor, e.service, e.state, e.tier, e.held, open.epoch IS NOT NULL AS is_holder,
        coalesce(open.awake_at, open.ordered_at, e.answered_at) AS since,
        CASE WHEN e.state <> 'awake' THEN
-           CASE e.service WHEN 'trainer' THEN work.batched_at WHEN 'rollout' THEN greatest(work.admitted_at, c.parked_since) END
+           CASE e.service WHEN 'trainer' THEN work.batched_at WHEN 'rollout' THEN
+               CASE WHEN work.admitted_at IS NOT NULL THEN greatest(work.admitted_at, c.parked_since) END END
        END AS waiting_since,
        costs.p50_s AS wake_s, recent.switch_share, e.device_bytes, e.host_bytes, e.fault, e.retry_at,
        (coalesce(c.parked_ms, 0) + coalesce(greatest(0, extract(epoch FROM now() - c.parked_since) * 1000), 0)) / 1000.0 AS parked_s

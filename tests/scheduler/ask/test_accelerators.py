@@ -99,6 +99,12 @@ async def test_slices_of_a_tenant_are_those_that_served_it_with_its_own_shares(b
         assert [one.epoch for one in late.slices] == [3]
 
 
+async def test_parked_sampler_of_a_pool_without_open_groups_waits_for_nothing(filled: Database) -> None:
+    async with filled.transaction() as tx:
+        await tx.connection.execute(text("UPDATE groups SET state = 'trained', step = 0 WHERE task = 'y' AND number = 1"))
+    assert await found(filled, "SELECT waiting_since FROM pool_status WHERE executor = 'rollout-other'") == [(None,)]
+
+
 async def test_executors_say_where_their_state_is_who_waits_and_what_waking_costs(bus: Bus, nats_url: str, filled: Database) -> None:
     async with answering(bus, filled, SHARED), asker(nats_url) as asks:
         answer = await asks.ask(ExecutorsAnswer, None, "executors")
