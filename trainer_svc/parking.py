@@ -5,6 +5,8 @@ then the tasks' states and the base model leave the device. Nothing is pulled un
 before anything is computed; each task's state comes back with its next step.
 """
 
+import time
+
 from common.accelerators.executable import Load, Served
 from common.accelerators.words import Function, Tier
 from common.bus import Slots
@@ -58,16 +60,19 @@ class TrainerExecutor:
         self._trainer.gate.open()
         self._slots.open()
 
-    async def park(self, tier: Tier, drain_s: float | None) -> None:
-        """A step in progress is waited for, however long it takes, `drain_s` bounds the wait for its version's storage.
+    async def park(self, tier: Tier, drain_s: float | None) -> float:
+        """Seconds from the end of all that was in progress. A step in progress is waited for, however long it takes; `drain_s` bounds the
+        wait for its version's storage.
 
         Raises: ValueError for a tier that it cannot wake from.
         """
         self._pull_nothing()
         await self._learner.pause()
         await self._trainer.gate.idle(None if drain_s is None else max(drain_s, PUBLISHED_WITHIN_S))
+        began_s = time.monotonic()
         await self._residents.park(tier, self._learner.in_thread)
         await self._learner.park(tier)
+        return time.monotonic() - began_s
 
     def _pull_nothing(self) -> None:
         self._trainer.gate.close()

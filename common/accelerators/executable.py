@@ -70,8 +70,10 @@ class Executable(Protocol):
         """
         ...
 
-    async def park(self, tier: Tier, drain_s: float | None) -> None:
-        """Take no message any more; let what runs end for up to `drain_s` seconds (None: for as long as it takes), freeze the rest where
+    async def park(self, tier: Tier, drain_s: float | None) -> float:
+        """Seconds of the move itself, without those for which operations were waited for.
+
+        Take no message any more; let what runs end for up to `drain_s` seconds (None: for as long as it takes), freeze the rest where
         that is possible and wait for it where it is not; then move the state to `tier`, or to the deepest tier that it has. What was
         received and not begun is handed back, or kept and counted (`Load.messages`).
         """

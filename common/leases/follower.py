@@ -30,8 +30,10 @@ POLL_S = 0.005
 """Pause between attempts at a lock: the kernel does not tell when one is free."""
 LOOK_S = 0.5
 """Maximum pause between looks at the lease, whose expiry NATS does not tell."""
+DRAIN_FACTOR = 10.0
+"""An operation that an order to park waits for counts as hung after so many times its usual duration,"""
 DRAIN_LIMIT_S = 600.0
-"""Maximum time for operations to end, where an order gives none, before the process counts as hung."""
+"""and after this where none has ended yet."""
 END_S = 3.0
 """Maximum time for a last answer and the release of the lease before this process ends."""
 
@@ -103,14 +105,16 @@ class Follower:
 
     async def _keep_time(self) -> None:
         """Look at the lease's age, and show the watchdog that the event loop turns, until cancelled."""
-        means = self._means
+        means, pause_s = self._means, self._means.renew_s / 12
         try:
             while True:
                 notice_cancellation()
                 means.watchdog.turned()
+                if not means.bus.is_connected:  # a step's version may wait for NATS, and nobody else can be ordered meanwhile
+                    means.watchdog.postpone(pause_s)
                 if self._lease.is_overdue():
                     self._stirred.set()
-                await asyncio.sleep(means.renew_s / 12)
+                await asyncio.sleep(pause_s)
         finally:
             means.watchdog.released()
 
@@ -227,8 +231,7 @@ class Follower:
             self._set(ExecutorState.PARKING)
             crashpoints.reached("lease_before_park")
             before = await asyncio.to_thread(private_bytes)
-            allowed_s = DRAIN_LIMIT_S if drain_s is None else drain_s
-            move_s = await self._move("park", tier, means.executable.park(tier, drain_s), allowed_s)
+            move_s = await self._move("park", tier, means.executable.park(tier, drain_s), self._drain_limit_s(drain_s))
         await self._let_go()
         if move_s is not None:
             crashpoints.reached("lease_after_park")
@@ -244,8 +247,16 @@ class Follower:
 
     # ----------------------------------------------------------------------------------------------------------- moves
 
-    async def _move(self, name: str, tier: Tier, move: Coroutine[Any, Any, None], allowed_s: float = 0.0) -> float:
-        """Seconds that it took. `allowed_s`: more than the move itself may take."""
+    def _drain_limit_s(self, drain_s: float | None) -> float:
+        """Maximum time that operations in progress may take to end."""
+        load, tally = self._means.executable.load, self._means.tally
+        if drain_s is not None or not load.begun:
+            return drain_s or 0.0
+        usual_s = max(load.left_s or 0.0, tally.piece_s or 0.0)
+        return DRAIN_FACTOR * usual_s if usual_s else DRAIN_LIMIT_S
+
+    async def _move(self, name: str, tier: Tier, move: Coroutine[Any, Any, float | None], allowed_s: float = 0.0) -> float:
+        """Seconds of the move. `allowed_s`: what it may wait for before."""
         means, from_tier = self._means, self._means.executable.tier
         limit_s = means.history.limit_s(from_tier, tier) + allowed_s
         began_s = time.monotonic()
@@ -254,10 +265,10 @@ class Follower:
             with means.watchdog.watching(f"{name} from tier {from_tier} to {tier}", limit_s):
                 await asyncio.sleep(0)  # it has begun
                 crashpoints.reached(f"lease_in_{name}")
-                await moving
+                alone_s = await moving
         finally:
             moving.cancel()
-        seconds = time.monotonic() - began_s
+        seconds = time.monotonic() - began_s if alone_s is None else alone_s
         means.history.add(from_tier, means.executable.tier, seconds)
         return seconds
 

@@ -44,13 +44,22 @@ class Watchdog:
     @contextmanager
     def watching(self, what: str, limit_s: float) -> Generator[None]:
         """The block must end within `limit_s` seconds."""
-        self._deadline = (time.monotonic() + limit_s, f"{what} did not end within {limit_s:.0f} s")
-        faulthandler.dump_traceback_later(limit_s + BACKSTOP_S, file=STDERR, exit=True)
+        self._watch_until(time.monotonic() + limit_s, f"{what} did not end within {limit_s:.0f} s")
         try:
             yield
         finally:
             self._deadline = None
             faulthandler.cancel_dump_traceback_later()
+
+    def postpone(self, seconds: float) -> None:
+        """Seconds that have passed do not count for what is watched now."""
+        if self._deadline is not None:
+            deadline_s, reason = self._deadline
+            self._watch_until(deadline_s + seconds, reason)
+
+    def _watch_until(self, deadline_s: float, reason: str) -> None:
+        self._deadline = (deadline_s, reason)
+        faulthandler.dump_traceback_later(max(0.0, deadline_s - time.monotonic()) + BACKSTOP_S, file=STDERR, exit=True)
 
     def turned(self) -> None:
         """The event loop turns; from now on it must do so again within `stalled_s`, until `released`."""

@@ -1,6 +1,7 @@
 """The sampler as an executor of a shared accelerator: it takes messages while its engine is awake, and none while it is parked."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -51,15 +52,17 @@ class Sampler:
         for slots in self._slots:
             slots.open()
 
-    async def park(self, tier: Tier, drain_s: float | None) -> None:
-        """What runs may end for `drain_s` (None: however long it takes); then it is frozen, and ends after a wake."""
+    async def park(self, tier: Tier, drain_s: float | None) -> float:
+        """What runs may end for `drain_s` (None: however long it takes); then it is frozen, and ends after a wake. Seconds after that."""
         self._close_intake()
         self._rollout.hand_back()
         with suppress(TimeoutError):
             async with asyncio.timeout(drain_s):
                 await self._engine.work.idle.wait()
+        began_s = time.monotonic()
         await self._adapters.stop()
         await self._parking.park(tier)
+        return time.monotonic() - began_s
 
     def taken(self) -> Served:
         return self._engine.work.taken(self._engine.progress())

@@ -153,7 +153,7 @@ async def test_step_in_progress_ends_and_queued_ones_are_handed_back(bus: Bus, o
         assert parked.executor.tier is Tier.DEVICE
         goes_on.set()
         await parking
-        assert (parked.executor.tier, parked.executor.load) == (Tier.HOST, Load())
+        assert (parked.executor.tier, parked.executor.load) == (Tier.HOST, Load(messages=0))
         assert parked.executor.taken().pieces == 1
         await eventually(lambda: parked.trainer.gate.waiting == 3)
         assert learner.waiting == parked.trainer.gate.behind == 0

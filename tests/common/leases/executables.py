@@ -43,10 +43,11 @@ class Paper:
         self.tier = Tier.DEVICE
         self.load = Load(Function.GENERATE, begun=1)
 
-    async def park(self, tier: Tier, drain_s: float | None) -> None:
+    async def park(self, tier: Tier, drain_s: float | None) -> float:
         self.moves.append(f"park {tier} {drain_s}")
         await self.may_move.wait()
         self.tier, self.load = tier, Load()
+        return 0.125
 
     def taken(self) -> Served:
         done, self.done = self.done, Served()
@@ -73,8 +74,10 @@ def followers(bus: Bus, folder: Path, *pools: str, **other: Any) -> list[tuple[F
     return found
 
 
-async def order(bus: Bus, pool: str, epoch: int, *, wake: bool, tier: Tier = Tier.HOST, drain_s: float | None = 0.0) -> None:
-    executor = identity(pool).executor
+async def order(
+    bus: Bus, pool: str, epoch: int, *, wake: bool, tier: Tier = Tier.HOST, drain_s: float | None = 0.0, service: str = "rollout"
+) -> None:
+    executor = identity(pool, service).executor
     message = LeaseOrder(accelerator=ACCELERATOR, executor=executor, epoch=epoch, wake=wake, tier=tier, drain_s=drain_s)
     await bus.publish(Outgoing(lease_order(ACCELERATOR, executor), message, f"order:{executor}:{epoch}"))
 
@@ -88,18 +91,20 @@ async def begun(bus: Bus, executors: int = 1) -> None:
     await eventually(said, timeout_s=60)
 
 
-async def answers(bus: Bus, pool: str) -> list[LeaseDone]:
+async def answers(bus: Bus, pool: str, service: str = "rollout") -> list[LeaseDone]:
     """All answers of an executor so far."""
-    subject = lease_done(ACCELERATOR, identity(pool).executor)
+    subject = lease_done(ACCELERATOR, identity(pool, service).executor)
     return [delivery.read(LeaseDone) async for delivery in bus.streams.stored(LEASES, subject)]
 
 
-async def answer(bus: Bus, pool: str, epoch: int, is_it: Callable[[LeaseDone], bool] = lambda _: True) -> LeaseDone:
+async def answer(
+    bus: Bus, pool: str, epoch: int, is_it: Callable[[LeaseDone], bool] = lambda _: True, *, service: str = "rollout"
+) -> LeaseDone:
     """The last answer about an epoch, once there is one that is it."""
     found: list[LeaseDone] = []
 
     async def there() -> bool:
-        found[:] = [one for one in await answers(bus, pool) if one.epoch == epoch and is_it(one)]
+        found[:] = [one for one in await answers(bus, pool, service) if one.epoch == epoch and is_it(one)]
         return bool(found)
 
     await eventually(there, timeout_s=60)

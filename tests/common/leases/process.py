@@ -91,11 +91,12 @@ class Computing:
         self._wakes += 1
         self._works = True
 
-    async def park(self, tier: Tier, drain_s: float | None) -> None:
+    async def park(self, tier: Tier, drain_s: float | None) -> float:
         with self._writing:
             self._works = False
         await asyncio.sleep(random.uniform(0, self._start.max_move_s))
         self.tier = tier
+        return 0.01
 
     def taken(self) -> Served:
         return Served()

@@ -36,13 +36,14 @@ class Worker(Paper):
         self.tier, self.load = Tier.DEVICE, Load()
         self._work = asyncio.create_task(self._bus.consume(streams.rollout_samples(self._pool), self._handle, Slots(1)))
 
-    async def park(self, tier: Tier, drain_s: float | None) -> None:
+    async def park(self, tier: Tier, drain_s: float | None) -> float:
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
             self._work = None
             self._awake.remove(self._pool)
         self.tier = tier
+        return 0.0
 
     async def _handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         self.load = Load(Function.GENERATE, begun=1)

@@ -1,0 +1,66 @@
+"""When a process counts as hung. That it then ends is tested with processes (`test_killing.py`)."""
+
+from pathlib import Path
+
+import pytest
+
+from common.accelerators import Function, Load, Tier
+from common.bus import Bus
+from common.leases.follower import DRAIN_LIMIT_S, Follower
+from common.leases.history import MIN_LIMIT_S, UNKNOWN_LIMIT_S, History
+from common.leases.watchdog import Watchdog
+from tests.common.leases.executables import Paper, means
+
+
+def test_move_is_overdue_after_its_limit_and_nothing_is_afterwards() -> None:
+    watchdog = Watchdog()
+    with watchdog.watching("park", 100.0):
+        assert watchdog.overdue() is None
+    with watchdog.watching("park", -0.5):
+        assert watchdog.overdue() == "park did not end within -0 s"
+        watchdog.postpone(100.0)
+        assert watchdog.overdue() is None
+    watchdog.postpone(-1000.0)
+    assert watchdog.overdue() is None
+
+
+def test_event_loop_that_stands_still_is_overdue_while_anything_depends_on_it() -> None:
+    watchdog = Watchdog(stalled_s=-0.5)
+    assert watchdog.overdue() is None
+    watchdog.turned()
+    assert watchdog.overdue() == "the event loop has stood still for 0 s"
+    watchdog.released()
+    assert watchdog.overdue() is None
+
+
+def test_limit_is_ten_times_the_p90_of_its_kind_also_after_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "moves" / "a.json"
+    history = History(file)
+    assert history.limit_s(Tier.NONE, Tier.DEVICE) == UNKNOWN_LIMIT_S
+    for seconds in [*([1.0] * 8), 5.0, 90.0]:
+        history.add(Tier.NONE, Tier.DEVICE, seconds)
+    assert history.limit_s(Tier.NONE, Tier.DEVICE) == 50.0
+    assert History(file).limit_s(Tier.NONE, Tier.DEVICE) == 50.0
+    history.add(Tier.HOST, Tier.DEVICE, 0.1)
+    assert history.limit_s(Tier.HOST, Tier.DEVICE) == MIN_LIMIT_S
+    file.write_text("{")
+    assert History(file).limit_s(Tier.NONE, Tier.DEVICE) == UNKNOWN_LIMIT_S
+
+
+@pytest.mark.parametrize(
+    ("drain_s", "load", "limit_s"),
+    [
+        (None, Load(), 0.0),
+        (None, Load(Function.TRAIN, begun=1), DRAIN_LIMIT_S),
+        (None, Load(Function.TRAIN, begun=1, left_s=7.0), 70.0),
+        (12.0, Load(Function.GENERATE, begun=1, left_s=7.0), 12.0),
+        (0.0, Load(Function.GENERATE, begun=1, left_s=7.0), 0.0),
+    ],
+)
+async def test_operations_that_are_waited_for_may_take_ten_times_as_long_as_usual(
+    bus: Bus, tmp_path: Path, drain_s: float | None, load: Load, limit_s: float
+) -> None:
+    paper = Paper()
+    paper.load = load
+    follower = Follower(means(bus, tmp_path, "one", paper))
+    assert follower._drain_limit_s(drain_s) == limit_s  # pyright: ignore[reportPrivateUsage]
