@@ -10,7 +10,7 @@ ENV PATH=/opt/marlaas/bin:$PATH PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABL
 RUN python3 -m venv --without-pip /opt/marlaas \
  && groupadd --gid 10001 marlaas \
  && useradd --uid 10001 --gid marlaas --no-create-home --home-dir /var/lib/marlaas --shell /usr/sbin/nologin marlaas \
- && install -d -o marlaas -g marlaas /var/lib/marlaas /var/lib/marlaas/models
+ && install -d -o marlaas -g marlaas /var/lib/marlaas /var/lib/marlaas/models /var/lib/marlaas/accelerators
 WORKDIR /srv/marlaas
 ENV PIP_PYTHON=/opt/marlaas/bin/python HOME=/tmp HF_HOME=/var/lib/marlaas/models \
     MARLAAS_HTTP_HOST=0.0.0.0 MARLAAS_HTTP_PORT=8080 MARLAAS_POOLS_FILE=/srv/marlaas/pools.toml MARLAAS_DATA_DIR=/tmp/marlaas

@@ -1,6 +1,7 @@
 """Benchmarks of one GPU: `python -m bench.gpu` measures speed in less than 8 minutes and writes bench/results/gpu.json;
 `python -m bench.gpu acceptance` runs everything that needs a GPU, and writes bench/results/gpu-acceptance.json;
-`python -m bench.gpu trainer` runs what needs no engine, and writes bench/results/gpu-trainer.json.
+`python -m bench.gpu trainer` runs what needs no engine, and writes bench/results/gpu-trainer.json;
+`python -m bench.gpu plex` runs what needs shared accelerators, and writes bench/results/gpu-plex.json.
 
     demo         `marlaas demo`: three tenants' tasks on the tiny model, from start to stop
     canary       engine against trainer under each of many adapters, alone and in one batch (bench.canary)
@@ -10,6 +11,9 @@
     engine       tokens a second with 1 to 32 adapters in a batch against the engine without any, and adapter publish latency
     end_to_end   the one-machine stack trains four tasks at once
     steps        optimizer steps of ready tasks computed together against one after another (bench.shared_steps)
+    tiers        a sampler and a trainer in vLLM's sleep levels and cold: memory by the driver, seconds of each move, random sequences of
+                 moves under seeded requests, and a kill in each tier (bench.plex.real.tiers)
+    two          two pools that share the device, against each alone on it (bench.plex.real)
 
 Speed is the last three; the trainer's are `memory`, `largest` and `steps`. The engine's parts and `steps` run on a base model of
 Qwen3-0.6B's shape with random weights, made on the spot. Without a GPU a small model takes its place, and the result says what that
@@ -36,11 +40,13 @@ from marlaas.stack.placement import has_gpu
 SPEED = ("engine", "end_to_end", "steps")
 ACCEPTANCE = ("demo", "canary", "isolation", "memory", *SPEED)
 TRAINER = ("memory", "largest", "steps")
-PARTS = {"speed": SPEED, "acceptance": ACCEPTANCE, "trainer": TRAINER}
-ANY = dict.fromkeys((*ACCEPTANCE, *TRAINER))
-TIME_LIMIT_S = {"speed": 450.0, "acceptance": 3600.0, "trainer": 450.0}
+PLEX = ("canary", "tiers", "two")
+PARTS = {"speed": SPEED, "acceptance": ACCEPTANCE, "trainer": TRAINER, "plex": PLEX}
+ANY = dict.fromkeys((*ACCEPTANCE, *TRAINER, *PLEX))
+TIME_LIMIT_S = {"speed": 450.0, "acceptance": 3600.0, "trainer": 450.0, "plex": 2700.0}
 """Seconds after which no part continues."""
 TASKS = 4
+TIERS = ("--name", "tiers", "--kills")
 LARGEST = ("--forms", "recomputed", "--rows", "alone", "--name", "largest")
 
 
@@ -59,6 +65,8 @@ class Scale:
     largest: tuple[str, ...]
     engine: tuple[str, ...]
     steps: tuple[str, ...]
+    tiers: tuple[str, ...]
+    two: tuple[str, ...]
     end_to_end: dict[str, Any]
     """Changes to a task's spec."""
     most_of_estimate: float
@@ -76,6 +84,8 @@ QWEN = Scale(
     largest=("--model", "qwen3-8b", *LARGEST, "--device", "cuda", "--precision", "bfloat16", "--tokens", "100352", "--steps", "2"),
     engine=("--adapters", "0,1,4,16,32", "--requests", "256", "--tokens", "128", "--prompt", "256", "--cores", "", "--device", "cuda"),
     steps=("--device", "cuda", "--tasks", "1,8", "--repeats", "3"),
+    tiers=(*TIERS, "awake,device,host,disk", "--device", "cuda", "--cycles", "200", "--sequences", "200"),
+    two=("two", "--device", "cuda:0", "--arms", "dedicated,fcfs,ratio", "--runs", "3"),
     end_to_end={"steps": 5, "sampling": {"max_tokens": 64}, "algorithm": {"group_size": 8, "groups_per_step": 8, "max_staleness": 1}},
     most_of_estimate=1.1,
 )
@@ -92,12 +102,15 @@ SMALL = Scale(
     largest=("--model", "small", *LARGEST, "--device", "cpu", "--precision", "float32", "--tokens", "2048"),
     engine=("--adapters", "0,1,4", "--requests", "32", "--tokens", "16", "--prompt", "32", "--device", "cpu"),
     steps=("--device", "cpu", "--tasks", "2", "--repeats", "2", "--groups", "2"),
+    tiers=(*TIERS, "host", "--cycles", "4", "--closings", "1", "--sequences", "2", "--kv-cache-gib", "0.125"),
+    two=("tiny-cut", "--arms", "dedicated,ratio", "--runs", "1"),
     end_to_end={"steps": 2, "sampling": {"max_tokens": 8}, "algorithm": {"group_size": 4, "groups_per_step": 2, "max_staleness": 1}},
     most_of_estimate=1.3,
 )
 CANNOT_SHOW = (
     "no GPU: a small model on a CPU; nothing here is a statement about a GPU",
     "no mixed-adapter kernels of a GPU, no graphs, no bf16, no memory of a GPU shared by sampler and trainer",
+    "no sleep levels of vLLM's worker for GPUs, and no driver that says what they free",
 )
 
 
@@ -158,6 +171,8 @@ def run_part(part: str, scale: Scale, pools: Path, left_s: float) -> dict[str, A
         "largest": ["bench.memory", *scale.largest],
         "engine": ["bench.engine", *on_bench_pool, *scale.engine],
         "steps": ["bench.shared_steps", "--model", str(folder / "model"), *scale.steps],
+        "tiers": ["bench.plex.real.tiers", "--models", f"bench={folder / 'model'}", *own_folder(folder), *scale.tiers],
+        "two": ["bench.plex.real", *scale.two, "--folder", str(folder / "plex")],
         "end_to_end": ["bench.stack", "--pools", str(pools), "--spec", json.dumps(scale.end_to_end), "--tasks", str(TASKS)],
     }[part]
     program = [str(Path(sys.executable).with_name("marlaas"))] if part == "demo" else [sys.executable, "-m"]
@@ -167,8 +182,13 @@ def run_part(part: str, scale: Scale, pools: Path, left_s: float) -> dict[str, A
     except subprocess.TimeoutExpired:
         return {"failed": "not done within the time that all parts have"}
     if done.returncode != 0:
-        return {"failed": (done.stderr or done.stdout).strip()[-1500:]}
+        measured = json.loads(file.read_text()) if (file := folder / f"{part}.json").exists() else {}
+        return measured | {"failed": (done.stderr or done.stdout).strip()[-1500:]}
     return result_of(part, done.stdout, folder, scale)
+
+
+def own_folder(folder: Path) -> tuple[str, ...]:
+    return ("--folder", str(folder / "plex"), "--log", str(folder / "plex" / "tiers.log"))
 
 
 def result_of(part: str, printed: str, folder: Path, scale: Scale) -> dict[str, Any]:
@@ -178,6 +198,10 @@ def result_of(part: str, printed: str, folder: Path, scale: Scale) -> dict[str, 
     if part in ("isolation", "memory", "largest"):
         found = json.loads((folder / f"{part}.json").read_text())
         return found | ({"failed": wrong} if part != "isolation" and (wrong := wrong_memory(found["rows"], scale.most_of_estimate)) else {})
+    if part == "tiers":
+        return json.loads((folder / "tiers.json").read_text())
+    if part == "two":
+        return json.loads((folder / f"plex-real-{scale.two[0]}.json").read_text())
     start = printed.find("{\n")
     return json.loads(printed[start:]) if start >= 0 else {"failed": printed.strip()[-1500:]}
 

@@ -42,6 +42,7 @@ TABLES: dict[str, Table] = {
     "plex-cluster": plex_tables.cluster,
     "plex-histories": plex_tables.histories,
     "plex-speed": plex_tables.speed,
+    "plex-tiers": plex_tables.tiers,
     **{f"serving-{name}": getattr(serving_tables, name) for name in serving_tables.__all__},
 }
 

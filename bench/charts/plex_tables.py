@@ -96,3 +96,63 @@ def speed(result: Result) -> str:
     for name, what in (("decision_ms", "`next_slice`"), ("predictions_ms", "predictions before it, from every task's estimates")):
         lines.append(f"| {what} | {' | '.join(f'{result[name][share]:.2f}' for share in ('p50', 'p90', 'p99'))} |")
     return "\n".join(lines)
+
+
+def tiers(result: Result) -> str:
+    """What each executor's tiers free and how long their moves take; cycles, random sequences, kills."""
+    head = "held | freed | in files | processor | park: p50, p90 | wake: p50, p90 | n"
+    lines = [
+        f"Two cores that other work used, too (load {_loads(result)}). Held: MiB of weights and KV cache, or of base model and states.",
+        "Seconds of moves.",
+        "",
+        f"| base model | executor | tier | {head} |",
+        "|---" * 10 + "|",
+    ]
+    executors = [(base, name, one) for base, found in result["bases"].items() for name, one in found.items() if name != "stock"]
+    for base, name, one in executors:
+        for tier, found in one["tiers"].items():
+            park, wake = found["park_s"], found["wake_s"]
+            moves = f"{park['median']:.3f}, {park['p90']:.3f} | {wake['median']:.3f}, {wake['p90']:.3f} | {park['n']}"
+            figures = (
+                f"{found['held_mib']} | {round(found['freed_share'], 2) + 0:.0%} | {found['file_mib']} | {found['processor_share']:.2%}"
+            )
+            lines.append(f"| {base} | {name} | {tier} | {figures} | {moves} |")
+    lines += ["", "| base model | executor | cycles, MiB left | random sequences | moves in them | what they gave |", "|---" * 6 + "|"]
+    for base, name, one in executors:
+        cycles, played = one["cycles"], one["sequences"]
+        left = f"{cycles['cycles']}, {cycles['left_mib']}"
+        lines.append(f"| {base} | {name} | {left} | {played['sequences']} | {sum(played['moves'].values())} | {_given(played)} |")
+    return "\n".join([*lines, *_stock(result), *_kills(executors)])
+
+
+def _loads(result: Result) -> str:
+    loads = [one["asked"]["load"] for found in result["bases"].values() for name, one in found.items() if name != "stock"]
+    return f"{min(loads)} to {max(loads)}"
+
+
+def _given(played: Result) -> str:
+    if "steps" in played:
+        return (
+            f"{played['steps']} steps, {played['steps_with_other_digests']} with other digests than undisturbed; "
+            f"{played['steps_handed_back']} handed back, {played['states_read_from_checkpoints']} states read from checkpoints"
+        )
+    return (
+        f"{played['requests']} seeded requests of {played['versions']} versions, {played['requests_with_other_tokens']} with other tokens "
+        f"than undisturbed; largest difference of a log-probability {played['largest_difference']:.2g}"
+    )
+
+
+def _stock(result: Result) -> list[str]:
+    shares = [f"{tier} {one['freed_share']:.1%}" for found in result["bases"].values() for tier, one in found.get("stock", {}).items()]
+    return ["", f"vLLM's own worker for CPUs in the same test frees: {', '.join(shares)}."] if shares else []
+
+
+def _kills(executors: list[tuple[str, str, Result]]) -> list[str]:
+    gone = [(f"{base} {name}", [kill["gone_s"] for kill in one["kills"]]) for base, name, one in executors if "kills" in one]
+    if not gone:
+        return []
+    said = [f"{name} {max(seconds):.1f} s" if None not in seconds else f"{name} not all" for name, seconds in gone]
+    return [
+        "",
+        f"After SIGKILL of the service's process, awake and in each tier, the last of its processes has ended within: {', '.join(said)}.",
+    ]

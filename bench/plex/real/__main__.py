@@ -23,10 +23,11 @@ def main() -> None:
     parser.add_argument("--arms", type=lambda text: [arms.ALL[one] for one in text.split(",")], default=list(arms.ARMS))
     parser.add_argument("--runs", type=int, default=5, help="of each arm, in shuffled order")
     parser.add_argument("--folder", type=Path, default=report.ROOT / ".marlaas" / "plex", help="of base models and finished runs")
+    parser.add_argument("--device", default="cpu", help="the accelerator: cpu, or cuda:N")
     parser.add_argument("--forget", action="store_true", help="repeat finished runs")
     options = parser.parse_args()
     workload = WORKLOADS[options.name]
-    kept = options.folder / "runs" / f"{workload.name}-{report.commit()[:12]}"
+    kept = options.folder / "runs" / f"{workload.name}-{options.device.replace(':', '')}-{report.commit()[:12]}"
     if options.forget:
         shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True, exist_ok=True)
@@ -39,7 +40,7 @@ def main() -> None:
         if path.exists():
             continue
         try:
-            found = run(arm, workload, models)
+            found = run(arm, workload, models, options.device)
         except BenchError as error:
             failed.append(f"{arm.name}: {str(error).splitlines()[0]}")
             print(f"failed: {failed[-1]}", flush=True)
@@ -49,7 +50,13 @@ def main() -> None:
     runs: list[dict[str, Any]] = [json.loads(path.read_text()) for path in sorted(kept.glob("*.json"))]
     if not runs:
         raise BenchError("nothing was measured")
-    result = {"machine": machine, "failed": failed, **figures.summary(workload, runs), "runs": runs}
+    result: dict[str, Any] = {
+        "machine": machine,
+        "device": options.device,
+        "failed": failed,
+        **figures.summary(workload, runs),
+        "runs": runs,
+    }
     print(json.dumps({key: value for key, value in result.items() if key not in ("runs", "machine")}, indent=1))
     print(f"written: {report.write(f'plex-real-{workload.name}', result, MEASURES)}")
 

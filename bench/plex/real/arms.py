@@ -8,6 +8,8 @@ from bench.plex.real.workloads import PoolLoad, Workload
 
 CORE = 1
 """The accelerator; everything else runs on core 0."""
+GPU_MEMORY_SHARE = 0.4
+"""Of a GPU, for each pool's sampler."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,21 @@ ARMS = (
 ALL = {one.name: one for one in ARMS}
 
 
-def pools_file(folder: Path, bases: Mapping[str, Path], pools: Sequence[PoolLoad], arm: Arm, workload: Workload) -> Path:
-    """The pools file of one stack."""
+def pools_file(
+    folder: Path, bases: Mapping[str, Path], pools: Sequence[PoolLoad], arm: Arm, workload: Workload, device: str = "cpu"
+) -> Path:
+    """The pools file of one stack. On a GPU, `GPU_MEMORY_SHARE` is the budget into which two pools do not fit."""
     lines: list[str] = []
     if arm.options is not None:
-        lines += ["[accelerator.core]", 'device = "cpu"', f'cores = "{CORE}"', f"memory_gib = {workload.memory_gib}"]
+        lines += ["[accelerator.core]", f'device = "{device}"']
+        if device == "cpu":
+            lines += [f'cores = "{CORE}"', f"memory_gib = {workload.memory_gib}"]
         lines += [f"{key} = {value}" for key, value in arm.options.items()]
     for one in pools:
         lines += [f"[{one.base}]", f'model = "{bases[one.base]}"', "context_tokens = 512", "max_rank = 8", "adapters = 4"]
         lines += ["sequences = 16", f"kv_cache_gib = {one.kv_cache_gib}", "train_tokens = 4096"]
+        if device != "cpu":
+            lines.append(f"gpu_memory_share = {GPU_MEMORY_SHARE}")
         if arm.options is not None:
             lines.append('on = "core"')
     path = folder / "pools.toml"
@@ -54,8 +62,8 @@ def pools_file(folder: Path, bases: Mapping[str, Path], pools: Sequence[PoolLoad
     return path
 
 
-def settings(arm: Arm) -> dict[str, str]:
+def settings(arm: Arm, device: str = "cpu") -> dict[str, str]:
     """Settings of the services: without a shared accelerator every sampler and trainer is pinned to the same core."""
-    if arm.options is not None:
+    if arm.options is not None or device != "cpu":
         return {}
     return {"MARLAAS_ROLLOUT_CORES": str(CORE), "MARLAAS_TRAINER_CORES": str(CORE), "MARLAAS_TRAINER_THREADS": "1"}

@@ -45,11 +45,12 @@ class Ran:
         return max(self.ended_s.values()) - self.began_s
 
 
-def run(arm: Arm, workload: Workload, bases: Mapping[str, Path]) -> dict[str, Any]:
-    """The figures of one run. Raises: BenchError when a stack does not start or a task does not finish."""
-    os.sched_setaffinity(0, {core for core in (0, CORE) if core != CORE})
+def run(arm: Arm, workload: Workload, bases: Mapping[str, Path], device: str = "cpu") -> dict[str, Any]:
+    """The figures of one run; `device`: of the accelerator. Raises: BenchError when a stack does not start or a task does not finish."""
+    if device == "cpu":
+        os.sched_setaffinity(0, {core for core in (0, CORE) if core != CORE})
     parts = [[one] for one in workload.pools] if arm.dedicated else [list(workload.pools)]
-    ran = [_run_stack(arm, workload, pools, bases) for pools in parts]
+    ran = [_run_stack(arm, workload, pools, bases, device) for pools in parts]
     return {
         "arm": arm.name,
         "workload": workload.name,
@@ -65,16 +66,16 @@ def run(arm: Arm, workload: Workload, bases: Mapping[str, Path]) -> dict[str, An
     }
 
 
-def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: Mapping[str, Path]) -> Ran:
+def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: Mapping[str, Path], device: str) -> Ran:
     with tempfile.TemporaryDirectory(prefix="marlaas-plex-") as name:
-        file = arms.pools_file(Path(name), bases, pools, arm, workload)
+        file = arms.pools_file(Path(name), bases, pools, arm, workload, device)
         data: list[Path] = []
 
         def noted(plan: StackPlan) -> StackPlan:
             data.append(plan.data)
             return plan
 
-        with local_stack(file, arms.settings(arm), changed=noted) as stack:
+        with local_stack(file, arms.settings(arm, device), changed=noted) as stack:
             folder = data[0] / "accelerators" / "core" if arm.options is not None else None
             warm_up = [spec for one in pools for spec in task_specs(one, 1)[:1]]
             with Recorder(executors(stack), folder) as recording:

@@ -1,0 +1,88 @@
+"""The benchmark of tiers complains of what is wrong, and measures from outside: a process that hides its memory is found."""
+
+import json
+import sys
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+import pytest
+
+from bench.plex.real.tiers.__main__ import complaints
+from bench.plex.real.tiers.orders import Executor, end
+
+MIB = 2**20
+TIER = {"freed_share": 0.97, "processor_share": 0.0}
+SAMPLER = {
+    "tiers": {"device": TIER | {"freed_share": 0.0}, "host": TIER, "disk": TIER, "none": TIER},
+    "cycles": {"cycles": 200, "left_mib": 1.0},
+    "sequences": {"invariant": True, "requests_with_other_tokens": 0, "largest_difference": 1e-6},
+    "kills": [{"tier": "host", "gone_s": 0.1}],
+}
+TRAINER = {**SAMPLER, "sequences": {"steps_with_other_digests": 0}}
+PROGRAM = """
+import json, os, sys
+held = {}
+for line in sys.stdin:
+    match line.split()[0]:
+        case "take":
+            held["private"] = bytearray(64 << 20)
+        case "park":
+            held["file"] = os.memfd_create("marlaas-weights")
+            os.write(held["file"], held.pop("private"))
+        case "fork":
+            child = os.fork()
+            if child == 0:
+                os.execlp("sleep", "sleep", "600")
+        case "die":
+            break
+    print(json.dumps("done"), flush=True)
+"""
+
+
+def test_right_figures_are_not_complained_of() -> None:
+    assert list(complaints({"small": {"sampler": SAMPLER, "trainer": TRAINER, "stock": {"host": {"freed_share": 0.0}}}})) == []
+
+
+@pytest.mark.parametrize(
+    ("executor", "path", "value", "complaint"),
+    [
+        ("sampler", "tiers host freed_share", 0.89, "small sampler in host frees 89.0%"),
+        ("trainer", "tiers disk freed_share", 0.0, "small trainer in disk frees 0.0%"),
+        ("sampler", "tiers disk processor_share", 0.01, "small sampler in disk uses 1.0% of a core"),
+        ("trainer", "cycles left_mib", 16.1, "small trainer keeps 16.1 MiB after 200 cycles"),
+        ("sampler", "sequences requests_with_other_tokens", 1, "small sampler gave other answers than undisturbed"),
+        ("sampler", "sequences largest_difference", 0.0011, "small sampler gave log-probabilities that differ by 0.0011"),
+        ("trainer", "sequences steps_with_other_digests", 1, "small trainer gave other answers than undisturbed"),
+        ("sampler", "kills 0 gone_s", None, "small sampler killed in host leaves processes"),
+    ],
+)
+def test_each_wrong_figure_is_complained_of(executor: str, path: str, value: object, complaint: str) -> None:
+    found: dict[str, Any] = json.loads(json.dumps({"sampler": SAMPLER, "trainer": TRAINER}))
+    *way, last = path.split()
+    place: Any = found[executor]
+    for step in way:
+        place = place[int(step)] if step.isdigit() else place[step]
+    place[last] = value
+    (said,) = complaints({"small": found})
+    assert said.startswith(complaint)
+
+
+def test_memory_and_death_are_seen_from_outside(tmp_path: Path) -> None:
+    """Bytes that went into a file in memory are no private ones, and still seen; a child that outlives its parent is reported and ended."""
+    with Popen([sys.executable, "-c", PROGRAM], stdin=PIPE, stdout=PIPE, text=True) as process:
+        executor = Executor(process, tmp_path / "log", gpu="")
+        executor.order("begin")
+        before = executor.private_bytes()
+        executor.order("take")
+        assert executor.private_bytes() - before == pytest.approx(64 * MIB, abs=MIB)
+        assert executor.file_bytes() == 0
+        executor.order("park")
+        assert executor.private_bytes() - before == pytest.approx(0, abs=MIB)
+        assert executor.file_bytes() == 64 * MIB
+        assert executor.device_bytes() is None
+        executor.order("fork")
+        (child,) = executor.family[1:]
+        assert executor.kill(gone_s=0.1) is None
+        assert not child.is_running()
+        end(process)
