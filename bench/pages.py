@@ -43,6 +43,7 @@ TABLES: dict[str, Table] = {
     "plex-histories": plex_tables.histories,
     "plex-speed": plex_tables.speed,
     "plex-tiers": plex_tables.tiers,
+    "plex-real-two": plex_tables.real,
     **{f"serving-{name}": getattr(serving_tables, name) for name in serving_tables.__all__},
 }
 

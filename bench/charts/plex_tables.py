@@ -4,6 +4,8 @@ from bench.charts.tables import Result
 
 POLICIES = ("ratio", "fcfs", "round-robin", "static")
 ABLATIONS = ("without residency", "without backfill", "without both", "without a maximum wait")
+OWN_PROCESSES = ("dedicated", "all-awake")
+"""Arms whose pools' samplers and trainers do not take turns."""
 CAVEAT = "Simulated, and not yet compared with real executors."
 
 
@@ -156,3 +158,38 @@ def _kills(executors: list[tuple[str, str, Result]]) -> list[str]:
         "",
         f"After SIGKILL of the service's process, awake and in each tier, the last of its processes has ended within: {', '.join(said)}.",
     ]
+
+
+def real(result: Result) -> str:
+    """Accelerator-seconds a step of each arm, against pools that have the accelerator to themselves."""
+    work = result["workload"]
+    pools = "; ".join(f"{one['base']}: {one['tasks']} × {work['steps']} steps, tools of {one['tool_s']:g} s" for one in work["pools"])
+    budget = next((part["budget_mib"] for run in result["runs"] for part in run["recorded"]), 0)
+    lines = [
+        f"Real runs on {result['machine']['processor']}, one core as the accelerator, {budget} MiB. {pools}.",
+        "",
+        "| arm | runs | accelerator-seconds a step (spread) | saved | slower | load |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, arm in sorted(result["arms"].items(), key=lambda one: one[1]["accelerator_s_per_step"][0]):
+        seconds = _with_spread(arm["accelerator_s_per_step"], "{:.2f}")
+        saved, slower = (_with_spread(arm[key], form) if key in arm else "–" for key, form in (("saved", "{:.1%}"), ("slowdown", "{:.2f}")))
+        lines.append(f"| {name} | {arm['runs']} | {seconds} | {saved} | {slower} | {arm['load'][0]:.1f} |")
+    lines.append("")
+    if "bound" in result:
+        alone = ", ".join(f"{one[0]:.2f}" for one in result["bubble_alone"])
+        lines.append(f"Idle share of each pool alone: {alone}. The most that sharing can save: {result['bound']:.1%}.")
+    shared = [arm for name, arm in result["arms"].items() if name not in OWN_PROCESSES]
+    looks, several, together = (sum(arm[key] for arm in shared) for key in ("looks", "held_by_several", "computing_together"))
+    same = sum(result["equal_digests"].values())
+    lines.append(
+        f"In the arms that take turns, a recorder outside the services looked {looks:,} times: the lock had several holders in {several}, and"
+        f" several executors computed in {together} windows of 0.2 s. Adapters of {same} of {len(result['equal_digests'])} tasks are the same,"
+        " version by version, in all arms."
+    )
+    return "\n".join(lines)
+
+
+def _with_spread(values: list[float], form: str) -> str:
+    middle, least, most = (form.format(value) for value in values)
+    return middle if least == most else f"{middle} ({least} – {most})"
