@@ -183,9 +183,9 @@ def real(result: Result) -> str:
     looks, several, together = (sum(arm[key] for arm in shared) for key in ("looks", "held_by_several", "computing_together"))
     same = sum(result["equal_digests"].values())
     lines.append(
-        f"In the arms that take turns, a recorder outside the services looked {looks:,} times: the lock had several holders in {several}, and"
-        f" several executors computed in {together} windows of 0.2 s. Adapters of {same} of {len(result['equal_digests'])} tasks are the same,"
-        " version by version, in all arms."
+        f"In the arms that take turns, a recorder outside the services looked {looks:,} times: the lock had several holders in {several},"
+        f" and several executors computed in {together} windows of 0.2 s. Adapters of {same} of {len(result['equal_digests'])} tasks are"
+        " the same, version by version, in all arms."
     )
     return "\n".join(lines)
 
