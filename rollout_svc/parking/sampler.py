@@ -56,9 +56,10 @@ class Sampler:
         """What runs may end for `drain_s` (None: however long it takes); then it is frozen, and ends after a wake. Seconds after that."""
         self._close_intake()
         self._rollout.hand_back()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(drain_s):
-                await self._engine.work.idle.wait()
+        if self._engine.gate.is_open:  # what is frozen ends after a wake alone
+            with suppress(TimeoutError):
+                async with asyncio.timeout(drain_s):
+                    await self._engine.work.idle.wait()
         began_s = time.monotonic()
         await self._adapters.stop()
         await self._parking.park(tier)

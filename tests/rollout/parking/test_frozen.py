@@ -50,6 +50,20 @@ async def test_requests_that_come_while_parked_wait_and_those_that_are_aborted_e
     assert (await waiting).ids
 
 
+async def test_frozen_requests_are_not_waited_for_on_the_way_to_a_deeper_tier(sampler: Sampler, sleeper: Engine) -> None:
+    """An operator drains a pool that is parked."""
+    request = sample_request(max_tokens=200, stop_ids=[])
+    undisturbed = await sleeper.sample(request)
+    sampling = asyncio.create_task(sleeper.sample(sample_request(max_tokens=200, stop_ids=[])))
+    await progressed(sleeper, 8)
+    await sampler.park(Tier.HOST, 0)
+    async with asyncio.timeout(5):
+        await sampler.park(Tier.DISK, None)
+    assert (sampler.tier, sampler.load.begun) == (Tier.DISK, 1)
+    await sampler.wake()
+    assert is_same([await sampling], [undisturbed])
+
+
 async def test_load_and_tokens_are_reported_also_of_requests_that_have_not_ended(sampler: Sampler, sleeper: Engine) -> None:
     sampler.taken()
     running = [asyncio.create_task(sleeper.sample(sample_request(max_tokens=200, stop_ids=[], task=task))) for task in ("a", "b")]
