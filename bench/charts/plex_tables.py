@@ -129,7 +129,7 @@ def tiers(result: Result) -> str:
 
 def _loads(result: Result) -> str:
     loads = [one["asked"]["load"] for found in result["bases"].values() for name, one in found.items() if name != "stock"]
-    return f"{min(loads)} to {max(loads)}"
+    return f"{min(loads)} to {max(loads)}" if len(loads) > 1 else str(loads[0])
 
 
 def _given(played: Result) -> str:
@@ -145,18 +145,26 @@ def _given(played: Result) -> str:
 
 
 def _stock(result: Result) -> list[str]:
-    shares = [f"{tier} {one['freed_share']:.1%}" for found in result["bases"].values() for tier, one in found.get("stock", {}).items()]
+    shares = [
+        f"{tier} {round(one['freed_share'], 3) + 0:.1%}"
+        for found in result["bases"].values()
+        for tier, one in found.get("stock", {}).items()
+    ]
     return ["", f"vLLM's own worker for CPUs in the same test frees: {', '.join(shares)}."] if shares else []
 
 
 def _kills(executors: list[tuple[str, str, Result]]) -> list[str]:
-    gone = [(f"{base} {name}", [kill["gone_s"] for kill in one["kills"]]) for base, name, one in executors if "kills" in one]
+    gone = [
+        (f"{base} {name}, {' or '.join(kill['tier'] for kill in one['kills'])}", [kill["gone_s"] for kill in one["kills"]])
+        for base, name, one in executors
+        if "kills" in one
+    ]
     if not gone:
         return []
-    said = [f"{name} {max(seconds):.1f} s" if None not in seconds else f"{name} not all" for name, seconds in gone]
+    said = [f"{name}: {max(seconds):.1f} s" if None not in seconds else f"{name}: not all" for name, seconds in gone]
     return [
         "",
-        f"After SIGKILL of the service's process, awake and in each tier, the last of its processes has ended within: {', '.join(said)}.",
+        f"After SIGKILL of the service's process the last of its processes has ended within: {'; '.join(said)}.",
     ]
 
 
