@@ -128,7 +128,7 @@ def main(given: list[str] | None = None) -> None:
             started = time.monotonic()
             found = run_part(part, scale, pools, left_s)
             result[part] = {"seconds": round(time.monotonic() - started, 1)} | found
-            if "failed" in found:
+            if found.get("failed"):
                 failed.append(part)
             print(f"{part}: {json.dumps(result[part], indent=1)}", flush=True)
     result |= {"failed": failed, "seconds": round(time.monotonic() - began, 1)}
