@@ -21,7 +21,7 @@ class Deployed:
 
     @classmethod
     def of(cls, accelerators: Mapping[str, Accelerator], pools: Pools) -> "Deployed":
-        found = {(place.accelerator, place.executor): place for place in places(pools)}
+        found = {(place.accelerator, place.executor): place for place in places(pools) if place.accelerator in accelerators}
         return cls(accelerators, found, {name: pool.deepest_tier for name, pool in pools.items()})
 
     @property

@@ -28,7 +28,7 @@ class Asked(Exception):
 
 
 def doors(tenant: str | None) -> Door:
-    async def ask(*_: object) -> None:
+    async def ask(*_: object, **__: object) -> None:
         raise Asked
 
     return cast(Door, SimpleNamespace(tenant=tenant, ask=ask))

@@ -35,7 +35,7 @@ INSERT INTO slices (accelerator, epoch, executor, pool, function, reason, tasks,
 INSERT INTO slice_shares (accelerator, epoch, task, ms) VALUES ('a', 1, '', 5000);
 INSERT INTO moves (accelerator, executor, epoch, from_tier, to_tier, bytes, seconds)
     VALUES ('a', 'trainer-tiny', 1, 'host', 'device', 1, 0.25);
-INSERT INTO pool_clocks (pool, parked_since) VALUES ('tiny', now())
+INSERT INTO pool_clocks (pool, parked_since) VALUES ('tiny', now()) ON CONFLICT (pool) DO UPDATE SET parked_since = now()
 """
 
 

@@ -13,6 +13,7 @@ from common.spec import parse_spec
 from scheduler_svc.decisions.evaluation.plan import PlannedGroups
 from scheduler_svc.decisions.sharing.admission import groups_to_admit
 from scheduler_svc.decisions.sharing.min_share import GUARANTEED_FRACTION, MinShares
+from scheduler_svc.decisions.sharing.pool_times import PoolTimes
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.decisions.sharing.shares import Capacity, InFlight, Load, TaskShare, TenantShare
 from scheduler_svc.dispatch.admission import ADMISSION_BATCH_SIZE, admit
@@ -127,7 +128,7 @@ async def _admit_all(database: Database, capacity: dict[str, Capacity]) -> None:
     wants_more = True
     while wants_more:
         async with database.transaction() as tx:
-            _, wants_more = await admit(tx, dict(capacity), SchedulingPolicy.ASYNCHRONOUS, time.time())
+            _, wants_more = await admit(tx, dict(capacity), SchedulingPolicy.ASYNCHRONOUS, PoolTimes(time.time()))
 
 
 async def test_tenant_whose_environment_hangs_keeps_no_other_from_sampling(bus: Bus, database_url: str) -> None:
