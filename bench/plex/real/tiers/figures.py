@@ -13,6 +13,7 @@ from common.accelerators import Tier
 MIB = 2**20
 WINDOW_S = 2.0
 WARM_CYCLES = 4
+LAST = 3
 CYCLED = (Tier.HOST, Tier.DISK)
 SEED = 1
 
@@ -81,7 +82,10 @@ def _tier(executor: Executor, tier: Tier, moves: Moves) -> dict[str, Any]:
 
 
 def _cycles(executor: Executor, cycles: int, moves: Moves) -> dict[str, Any]:
-    """Cycles of all near tiers, with work in each; growth of what stays when parked, from after the first few to the last."""
+    """Cycles of all near tiers, with work in each; growth of what stays when parked, from after the first few to the last.
+
+    The last is the least of `LAST` parks: what is gone at the next one was not left behind. `parked_mib` has the sizes on the way.
+    """
     stays: dict[str, list[int]] = {tier: [] for tier in CYCLED}
     for number in range(cycles):
         tier = CYCLED[number % len(CYCLED)]
@@ -93,8 +97,9 @@ def _cycles(executor: Executor, cycles: int, moves: Moves) -> dict[str, Any]:
             moves.park(executor, Tier.DEVICE)
             moves.wake(executor, Tier.DEVICE)
     warm = WARM_CYCLES // len(CYCLED)
-    left = max((sizes[-1] - max(sizes[:warm]) for sizes in stays.values() if len(sizes) > warm), default=0)
-    return {"cycles": cycles, "left_mib": mib(left)}
+    left = max((min(sizes[-LAST:]) - max(sizes[:warm]) for sizes in stays.values() if len(sizes) > warm), default=0)
+    series = {tier: [mib(size) for size in (*sizes[:: max(1, len(sizes) // 20)], *sizes[-LAST:])] for tier, sizes in stays.items()}
+    return {"cycles": cycles, "left_mib": mib(left), "parked_mib": series}
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
