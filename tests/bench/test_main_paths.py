@@ -18,7 +18,7 @@ SMALL: dict[str, str] = {
     "engine": "--requests 4 --tokens 4 --prompt 8 --adapters 1",
     "environments": "--episodes 160 --turns 2",
     "fairness": "--tasks 2 --warm 1 --seconds 2 --jobs 20",
-    "gpu": "trainer --small | plex --small --parts tiers",
+    "gpu": "trainer --small",
     "greedy": "--prompts 4",
     "head": "--device cpu --prompts 2 --tokens 4",
     "http_limits": "--gateways 1,2 --seconds 4 --requests 60 --tokens 540",

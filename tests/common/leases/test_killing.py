@@ -81,7 +81,7 @@ async def _said(bus: Bus, pool: str, replica: str) -> bool:
     return any(one.replica == replica for one in await answers(bus, pool))
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [10, pytest.param(60, marks=pytest.mark.slow)])
 async def test_killed_executors_never_leave_two_that_compute(
     nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess], kills: int
 ) -> None:
