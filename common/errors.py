@@ -5,7 +5,7 @@
     │   └── Forbidden  the user's key does not permit it
     ├── Retry       the world was not ready          → redeliver after `delay_s`
     │   ├── QueueFull      as many messages wait as may
-    │   ├── HandedBack     this replica takes none now      → redeliver at once, to whoever takes it
+    │   ├── HandedBack     this replica takes none now      → redeliver at once, to any replica
     │   └── Unavailable    a server or a disk is not there  → wait here until it is; no attempt is counted
     │       └── StreamFull   a stream has as many bytes as it may
     └── Fatal       this process is broken           → stop consuming, exit 1

@@ -39,7 +39,7 @@ VARIABLE = described(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", "a name of letters, digit
 
 
 def complaints(error: ValidationError, *, quoting: bool = True) -> list[str]:
-    """One sentence for each wrong field. `quoting`: whether it may show what was given, which may be a secret or somebody's prompt."""
+    """One sentence for each wrong field. `quoting`: whether it may show what was given, which may be a secret or a user's prompt."""
     return [f"{field}: {reason}" if field else reason for field, reason in wrong_fields(error.errors(), quoting=quoting)]
 
 

@@ -31,7 +31,7 @@ class LeasedExecutor:
     def __init__(
         self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool, show: Callable[[bool], None] = lambda _: None
     ) -> None:
-        """`consumers`: its queues. `has_siblings`: whether others share them. `show` is told whether it is awake, at each change."""
+        """`consumers`: its queues. `has_siblings`: whether others share them. `show` is called with whether it is awake, at each change."""
         self._watchdog = means.watchdog
         self._show = show
         self._reporter = Reporter(means, consumers, has_siblings=has_siblings)

@@ -110,7 +110,7 @@ class Follower:
             while True:
                 notice_cancellation()
                 means.watchdog.turned()
-                if not means.bus.is_connected:  # a step's version may wait for NATS, and nobody else can be ordered meanwhile
+                if not means.bus.is_connected:  # a step's version may wait for NATS, and no other executor can be ordered meanwhile
                     means.watchdog.postpone(pause_s)
                 if self._lease.is_overdue():
                     self._stirred.set()

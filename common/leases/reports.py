@@ -81,7 +81,7 @@ class Backlog:
         found = [await self._bus.streams.queue(consumer) for consumer in self._consumers]
         delivered = sum(queue.unacknowledged for queue in found)
         # Delivered and begun by no live process: kept for a later wake, handed back, or their receiver has died. Without these a message
-        # of a killed executor would never be ready, and nobody would wake for it.
+        # of a killed executor would never be ready, and no executor would wake for it.
         self.ready = sum(queue.pending for queue in found) + max(0, delivered - self.begun - self._elsewhere)
 
     async def look_elsewhere(self, service: str, pool: str, replica: str) -> None:
@@ -189,7 +189,7 @@ class Reporter:
 
 
 def _has_work(ready: int, load: Load, is_awake: bool) -> bool:
-    """Whether anything waits: messages that nobody has begun, or operations that are frozen."""
+    """Whether anything waits: messages that are not begun, or operations that are frozen."""
     return ready > 0 or (not is_awake and load.begun > 0)
 
 

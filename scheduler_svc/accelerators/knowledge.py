@@ -41,7 +41,7 @@ class Knowledge:
         return any(one.pool == pool for one in self._running)
 
     def claims(self, accelerator: str, pool: str) -> tuple[Claim, ...]:
-        """Of tenants with running tasks in the pool. One tenant alone claims against nobody."""
+        """Of tenants with running tasks in the pool. One tenant alone has no competing claim."""
         in_all, in_pool = defaultdict[str, int](int), defaultdict[str, int](int)
         for one in self._booked:
             if one.accelerator == accelerator:

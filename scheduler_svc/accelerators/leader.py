@@ -4,7 +4,7 @@ It asks `next_slice` when an executor's report or a row has changed, and when th
 rows and the executors' next reports, so that another replica continues where it ended.
 
 A slice whose executor is silent for SILENT_S ends, and the next is ordered: that this one wakes only when the device is free is up to lease
-and locks, which the executors hold. Without NATS nothing is decided: nobody could be told.
+and locks, which the executors hold. Without NATS nothing is decided: no order could be sent.
 """
 
 import asyncio
