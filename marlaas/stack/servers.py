@@ -84,9 +84,12 @@ def free_port() -> int:
 
 
 def lasting_port() -> int:
-    """A free port that connections do not take meanwhile: the kernel gives those ports from its own range, by default from 32,768 on."""
+    """A free port that connections do not take meanwhile: the kernel gives those ports from its own range, by default from 32,768 on.
+
+    Drawn from the system's randomness: libraries seed Python's own (vLLM does, with 0), and two processes would choose the same port.
+    """
     for _ in range(LASTING_ATTEMPTS):
-        port = random.randrange(*LASTING_PORTS)
+        port = random.SystemRandom().randrange(*LASTING_PORTS)
         with socket.socket() as probe, suppress(OSError):
             probe.bind((HOST, port))
             return port

@@ -12,7 +12,7 @@ from tests.e2e.page_commands import commands, run
 from tests.marlaas.tenancy.commands import ROOT
 
 SECTION = "## From the keys to the first bill"
-PRICES = {"prompt": Decimal(0), "sampled": Decimal("0.0000025"), "trained": Decimal("0.000004"), "env_ms": Decimal("0.0000001")}
+PRICES = {"prompt": Decimal(0), "sampled": Decimal("0.0000025"), "trained": Decimal("0.000004"), "env_ms": Decimal("0.0000001"), "accelerator": Decimal("0.0000005")}
 SHOWS = {
     "init": r"key",
     "up": r"ready",
@@ -22,6 +22,7 @@ SHOWS = {
     "prices set sampled": r"sampled: 2\.50 per 1000000 in all pools",
     "prices set trained": r"trained: 4 per 1000000",
     "prices set env_ms": r"env_ms: 0\.10 per 1000000",
+    "prices set accelerator": r"accelerator: 0\.50 per 1000000",
     "prices list": r"(?s)env_ms.*sampled.*trained",
     "budgets set acme": r"acme: 500 money a month",
     "--creds acme.creds submit": r"letters-1",

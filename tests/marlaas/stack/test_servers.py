@@ -1,6 +1,7 @@
 """The supervisor's view of NATS: whether it stores messages, and whether its disk was full."""
 
 import asyncio
+import random
 import socket
 from pathlib import Path
 
@@ -24,6 +25,14 @@ def test_nats_says_whether_it_has_jetstream(tmp_path: Path) -> None:
         until(lambda: asyncio.run(servers.has_jetstream(port)) is True)
     with running(Command("nats", [command.argv[0], "-a", servers.HOST, "-p", str(bare)]), bare, tmp_path / "bare.log"):
         until(lambda: asyncio.run(servers.has_jetstream(bare)) is False)
+
+
+def test_processes_whose_libraries_seed_randomness_alike_choose_different_ports() -> None:
+    ports = set[int]()
+    for _ in range(3):
+        random.seed(0)
+        ports.add(servers.lasting_port())
+    assert len(ports) > 1
 
 
 def test_store_takes_a_share_of_what_the_disk_has(tmp_path: Path) -> None:
