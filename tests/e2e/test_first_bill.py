@@ -12,7 +12,13 @@ from tests.e2e.page_commands import commands, run
 from tests.marlaas.tenancy.commands import ROOT
 
 SECTION = "## From the keys to the first bill"
-PRICES = {"prompt": Decimal(0), "sampled": Decimal("0.0000025"), "trained": Decimal("0.000004"), "env_ms": Decimal("0.0000001"), "accelerator": Decimal("0.0000005")}
+PRICES = {
+    "prompt": Decimal(0),
+    "sampled": Decimal("0.0000025"),
+    "trained": Decimal("0.000004"),
+    "env_ms": Decimal("0.0000001"),
+    "accelerator": Decimal("0.0000005"),
+}
 SHOWS = {
     "init": r"key",
     "up": r"ready",
