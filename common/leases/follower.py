@@ -1,6 +1,6 @@
 """Does what the newest order says: wakes and parks an Executable, with lease and locks.
 
-A wake takes, in this order: the lease in NATS, compute.lock, and room for its bytes on the device, which are entered. Parking gives all of
+A wake takes, in this order: compute.lock, the lease in NATS, and room for its bytes on the device, which are entered. Parking gives all of
 that back. Only the newest order counts, also while an older one waits for any of them; what an Executable has begun it finishes first. A
 holder whose lease is overdue parks itself.
 
@@ -26,8 +26,10 @@ from common.resilience import crashpoints
 from common.resilience.cancellation import notice_cancellation
 from common.streams import LEASES
 
-POLL_S = 0.005
-"""Pause between attempts at a lock: the kernel does not tell when one is free."""
+LOCK_LOOK_S = 0.05
+"""Maximum pause between attempts at compute.lock. A holder that parks deletes its lease, which ends the pause; one that dies does not."""
+MEMORY_LOOK_S = 0.005
+"""Pause between looks at what others have on the device."""
 LOOK_S = 0.5
 """Maximum pause between looks at the lease, whose expiry NATS does not tell."""
 DRAIN_FACTOR = 10.0
@@ -158,16 +160,16 @@ class Follower:
             self._set(self._rest)
 
     async def _may_compute(self, order: LeaseOrder) -> bool:
-        """Wait for lease and compute.lock; False when a newer order came, or a holder must park itself first. Raises: Superseded."""
+        """Wait for compute.lock, then the lease; False when a newer order came, or a holder must park itself first. Raises: Superseded."""
         while not self._is_overtaken(order):
             if self._lease.is_overdue():
                 if self.state is ExecutorState.AWAKE:
                     return False
                 await self._lease.release()
-            if self._lease.epoch == order.epoch or await self._lease.take(order.epoch):
-                if self._means.locks.take_compute():
-                    return True
-                await self._pause(POLL_S)
+            if not self._means.locks.take_compute():
+                await self._pause(LOCK_LOOK_S)
+            elif self._lease.epoch == order.epoch or await self._lease.take(order.epoch):
+                return True
             else:
                 await self._pause(LOOK_S)
         return False
@@ -178,7 +180,7 @@ class Follower:
         while (shortage := await self._shortage()) is not None and time.monotonic() < ends_s:
             if self._is_overtaken(order):
                 return None
-            await self._pause(POLL_S)
+            await self._pause(MEMORY_LOOK_S)
         return shortage
 
     async def _shortage(self) -> str | None:

@@ -1,7 +1,8 @@
 """The lease of an accelerator in NATS: who is permitted to compute there.
 
-It is one entry of the bucket `leases`, changed by compare-and-set only. An entry of an older epoch is waited for: its holder deletes it, or
-dies, and the entry expires. Locks (`locks.py`) prevent what a lease cannot: a holder that has not noticed that its time is over.
+It is one entry of the bucket `leases`, changed by compare-and-set only, and taken by an executor that has compute.lock (`locks.py`).
+It names the lock under which its holder computes. The executor that has this lock takes over an entry of an older epoch, whose holder
+has the lock no more and so computes nothing. Any other entry is waited for until its holder deletes it, or it expires.
 """
 
 import asyncio
@@ -43,6 +44,7 @@ class LeaseHolder:
         self._bus = means.bus
         self._me = means.me
         self._clock = means.clock
+        self._locks = means.locks
         self._renew_s = means.renew_s
         self._stir = stir
         self._held: _Held | None = None
@@ -75,7 +77,9 @@ class LeaseHolder:
         if found is not None and found.value.epoch > epoch:
             raise Superseded(f"{found.value.executor} has the accelerator with epoch {found.value.epoch}")
         if found is not None and not self._is_mine(found.value):
-            return False
+            if not self._may_replace(found.value, epoch):
+                return False
+            log.info("lease_taken_over", epoch=epoch, of=found.value.executor, their_epoch=found.value.epoch)
         sent_s = self._clock()
         revision = await self._set(epoch, found.revision if found else 0)
         self._held, self._is_lost = _Held(epoch, revision, sent_s), False
@@ -89,8 +93,10 @@ class LeaseHolder:
                 return
             try:
                 await self._bus.kv.release(LEASES_BUCKET, self._me.accelerator, revision=held.revision)
-            except Retry as error:
+            except Unavailable as error:
                 log.warning("lease_not_released", epoch=held.epoch, reason=str(error))
+            except Retry:  # the next executor, which has compute.lock, was faster
+                return
 
     async def keep(self) -> None:
         """Renew the lease while there is one, until cancelled."""
@@ -132,14 +138,20 @@ class LeaseHolder:
 
     async def watch(self) -> None:
         """Report changes of the entry, until cancelled. Its expiry is none: who waits for it must look again by its own clock."""
-        async for key, _ in self._bus.kv.watch(LEASES_BUCKET, Lease):
+        async for key, lease in self._bus.kv.watch(LEASES_BUCKET, Lease):
             if key == self._me.accelerator:
+                if lease is not None and self._held is not None and lease.epoch > self._held.epoch and not self._is_mine(lease):
+                    self._is_lost = True
                 self._stir()
 
     async def _set(self, epoch: int, revision: int) -> int:
         me, now_s = self._me, self._bus.clock.now_s()
-        lease = Lease(executor=me.executor, replica=me.replica, epoch=epoch, renewed_s=now_s)
+        lease = Lease(executor=me.executor, replica=me.replica, epoch=epoch, renewed_s=now_s, lock=self._locks.identity)
         return await self._bus.kv.replace(LEASES_BUCKET, me.accelerator, lease, revision=revision)
+
+    def _may_replace(self, theirs: Lease, epoch: int) -> bool:
+        """Whether this process has the lock that their holder needs to compute, for a newer order."""
+        return theirs.epoch < epoch and self._locks.computes and theirs.lock is not None and theirs.lock == self._locks.identity
 
     def _is_mine(self, lease: Lease) -> bool:
         return lease.executor == self._me.executor and lease.replica == self._me.replica

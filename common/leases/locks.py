@@ -19,6 +19,7 @@ from common.errors import Fatal
 
 COMPUTE = "compute.lock"
 MEMORY = ".memory"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DIGITS = 20
 """Digits of an entry, so that each write replaces all of the one before."""
 
@@ -49,6 +50,8 @@ class Locks:
                 f"MARLAAS_ACCELERATORS_DIR: {folder} cannot be used for locks ({error.strerror}); give a folder that all executors of "
                 "this host can write"
             ) from None
+        self.identity = _identity(self._compute)
+        """Names compute.lock: equal for processes that cannot have it at once. None where the kernel does not say which it is."""
         self.computes = False
         """Whether this executor has compute.lock."""
         self.is_entered = False
@@ -130,6 +133,14 @@ def _size(path: Path) -> int:
 
 def _entry(size: int) -> bytes:
     return b"%0*d\n" % (DIGITS, size)
+
+
+def _identity(descriptor: int) -> str | None:
+    """Of a file, and of the kernel that keeps its lock. Two hosts, and a file that was deleted and made anew, are others."""
+    with suppress(OSError):
+        about = os.fstat(descriptor)
+        return f"{BOOT_ID.read_text().strip()}:{about.st_dev}:{about.st_ino}"
+    return None
 
 
 def _opened(path: Path) -> int:

@@ -98,6 +98,8 @@ class Lease(Message, kind="lease.1"):
     replica: str
     epoch: int
     renewed_s: float
+    lock: str | None = None
+    """The compute.lock under which its holder computes, as `Locks.identity`; None of an older executor."""
 
 
 class PoolClock(Message, kind="pool-clock.1"):

@@ -26,6 +26,7 @@ from common.leases.means import Means
 from common.leases.tally import Tally
 from common.leases.watchdog import Watchdog
 from common.resilience import crashpoints
+from common.streams import Consumer
 from tests.common.leases.executables import ACCELERATOR
 from tests.conftest import HASTY
 
@@ -42,6 +43,10 @@ class Start:
     hangs: str = ""
     """`loop`: a wake blocks the event loop; `wake`: it never returns; `interpreter`: it blocks all Python code."""
     crash_point: str = ""
+    queues: tuple[Consumer, ...] = ()
+    device_bytes: int = 100
+    budget_bytes: int = BUDGET
+    renew_s: float = RENEW_S
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ def trace(folder: Path, pool: str) -> Path:
 class Computing:
     def __init__(self, start: Start) -> None:
         self.tier = Tier.OFF
-        self.device_bytes = 100
+        self.device_bytes = start.device_bytes
         self.host_bytes = 10
         self._start = start
         self._trace = os.open(trace(start.folder, start.pool), os.O_RDWR | os.O_CREAT)
@@ -136,9 +141,9 @@ async def _follow(start: Start) -> None:
             executable=computing,
             locks=Locks(start.folder, me.executor),
             tally=Tally(computing),
-            budget_bytes=BUDGET,
+            budget_bytes=start.budget_bytes,
             history=history,
             watchdog=watchdog,
-            renew_s=RENEW_S,
+            renew_s=start.renew_s,
         )
-        await LeasedExecutor(means, [], has_siblings=False).run()
+        await LeasedExecutor(means, start.queues, has_siblings=False).run()

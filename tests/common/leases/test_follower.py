@@ -13,7 +13,7 @@ from common.errors import Fatal
 from common.leases.follower import Follower
 from common.leases.locks import Locks, holders
 from common.messages import Lease, LeaseOrder
-from common.streams import LEASES_BUCKET, lease_order
+from common.streams import LEASE_TTL_S, LEASES_BUCKET, lease_order
 from tests.common.leases.executables import ACCELERATOR, Paper, answer, answers, begun, followers, identity, means, order, shorten_leases
 from tests.conftest import at_work, eventually
 
@@ -152,17 +152,55 @@ async def test_order_that_comes_while_it_wakes_is_done_next_and_those_between_ar
     assert [(each.epoch, each.state) for each in await answers(bus, "one")] == [(0, COLD), (1, AWAKE), (4, PARKED)]
 
 
-async def test_lease_of_a_dead_holder_is_waited_for_until_it_expires(bus: Bus, tmp_path: Path) -> None:
-    await shorten_leases(bus, 1.0)
-    dead = Lease(executor="rollout-dead", replica="dead", epoch=1, renewed_s=bus.clock.now_s())
-    await bus.kv.put(LEASES_BUCKET, ACCELERATOR, dead)
+async def test_lease_of_a_holder_that_has_the_lock_no_more_is_taken_over(bus: Bus, tmp_path: Path) -> None:
+    killed = Locks(tmp_path, "rollout-killed")
+    assert killed.take_compute()
+    theirs = Lease(executor="rollout-killed", replica="killed", epoch=1, renewed_s=bus.clock.now_s(), lock=killed.identity)
+    await bus.kv.put(LEASES_BUCKET, ACCELERATOR, theirs)
     [(follower, paper)] = followers(bus, tmp_path, "one")
+    async with following(bus, follower):
+        await order(bus, "one", 2, wake=True)
+        await eventually(lambda: follower.state is ExecutorState.WAKING)
+        await asyncio.sleep(0.2)  # several attempts, each of which must change nothing
+        assert paper.moves == [] and await lease(bus) == theirs, "while its holder has the lock, nobody takes it"
+        killed.release_compute()  # as the kernel does when its process has died
+        began_s = bus.clock.now_s()
+        assert (await answer(bus, "one", 2)).at_s < began_s + LEASE_TTL_S / 2
+        held = await lease(bus)
+        assert held is not None and (held.executor, held.epoch) == ("rollout-one", 2)
+
+
+async def test_executor_whose_lease_was_taken_over_while_it_waited_for_memory_does_not_wake(bus: Bus, tmp_path: Path) -> None:
+    other = Locks(tmp_path, "trainer-big")
+    assert other.take_compute() and other.reserve(80, 150) is None
+    other.release_compute()
+    [(follower, paper)] = followers(bus, tmp_path, "one", memory_wait_s=60.0, renew_s=60.0)
+    async with following(bus, follower):
+        await order(bus, "one", 1, wake=True)
+        await eventually(lambda: lease(bus))
+        newer = Lease(executor="trainer-big", replica="big", epoch=2, renewed_s=bus.clock.now_s(), lock=other.identity)
+        await bus.kv.put(LEASES_BUCKET, ACCELERATOR, newer)
+        await eventually(follower._lease.is_overdue, 5)
+        other.release_memory()
+        given_up = await answer(bus, "one", 1)
+        assert given_up.state is COLD and given_up.failure is not None and "trainer-big has the accelerator" in given_up.failure
+        assert paper.moves == [] and await lease(bus) == newer and not holders(tmp_path).computing
+
+
+@pytest.mark.parametrize(("epoch", "lock"), [(1, None), (1, "of another host"), (2, "")])
+async def test_lease_under_another_lock_or_of_the_same_epoch_is_waited_for_until_it_expires(
+    bus: Bus, tmp_path: Path, epoch: int, lock: str | None
+) -> None:
+    await shorten_leases(bus, 1.0)
+    [(follower, paper)] = followers(bus, tmp_path, "one")
+    theirs = Locks(tmp_path, "rollout-dead").identity if lock == "" else lock
+    dead = Lease(executor="rollout-dead", replica="dead", epoch=epoch, renewed_s=bus.clock.now_s(), lock=theirs)
+    await bus.kv.put(LEASES_BUCKET, ACCELERATOR, dead)
     async with following(bus, follower):
         began_s = bus.clock.now_s()
         await order(bus, "one", 2, wake=True)
-        await eventually(lambda: follower.state is ExecutorState.WAKING)
-        assert paper.moves == []
         assert (await answer(bus, "one", 2)).at_s > began_s + 0.5
+    assert paper.moves == ["wake"]
 
 
 async def test_order_for_an_accelerator_that_was_granted_since_is_given_up(bus: Bus, tmp_path: Path) -> None:

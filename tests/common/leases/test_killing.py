@@ -16,12 +16,12 @@ from common.accelerators import ExecutorState
 from common.bus import Bus
 from common.leases.locks import holders
 from common.resilience.crashpoints import LEASES as POINTS
-from tests.common.leases.executables import answer, answers, order, shorten_leases
+from common.streams import LEASE_TTL_S
+from tests.common.leases.executables import answer, answers, order
 from tests.common.leases.process import BUDGET, Stamp, Start, stamp, started
 from tests.conftest import at_work, eventually
 
 POOLS = ("one", "two", "three")
-TTL_S = 0.6
 LOOK_S = 0.02
 
 
@@ -85,7 +85,6 @@ async def _said(bus: Bus, pool: str, replica: str) -> bool:
 async def test_killed_executors_never_leave_two_that_compute(
     nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess], kills: int
 ) -> None:
-    await shorten_leases(bus, TTL_S)
     chosen, observer, epoch, woken = random.Random(kills), Observer(tmp_path), 0, 0
     starts = {pool: Start(nats_url, tmp_path, pool, max_move_s=0.02) for pool in POOLS}
     for pool in POOLS:
@@ -127,7 +126,6 @@ async def held_by(bus: Bus, start: Start, processes: dict[str, BaseProcess]) -> 
 async def test_accelerator_of_an_executor_that_dies_at_any_point_is_in_use_again(
     nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess], point: str
 ) -> None:
-    await shorten_leases(bus, TTL_S)
     async with held_by(bus, Start(nats_url, tmp_path, "one", crash_point=f"{point}:1"), processes) as process:
         await order(bus, "one", 1, wake=True)
         if point.endswith("_park"):
@@ -139,7 +137,7 @@ async def test_accelerator_of_an_executor_that_dies_at_any_point_is_in_use_again
         async with held_by(bus, Start(nats_url, tmp_path, "two"), processes):
             began_s = bus.clock.now_s()
             await order(bus, "two", 3, wake=True)
-            assert (await answer(bus, "two", 3)).at_s < began_s + TTL_S + 10.0
+            assert (await answer(bus, "two", 3)).at_s < began_s + LEASE_TTL_S / 2, "it does not wait for the lease to expire"
 
 
 @pytest.mark.parametrize("fault", ["loop", "wake", "interpreter", "lease_before_renew", "lease_after_park", "lease_in_park"])

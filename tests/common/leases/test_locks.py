@@ -131,3 +131,11 @@ def test_folder_that_is_read_only_is_refused_in_a_line() -> None:
     """In /proc nobody may make files, root included."""
     with pytest.raises(Fatal, match="MARLAAS_ACCELERATORS_DIR: /proc/accelerators/a cannot be used for locks"):
         Locks(Path("/proc/accelerators/a"), "rollout-one")
+
+
+def test_lock_has_the_same_name_for_all_that_share_it_and_another_once_its_file_is_another(tmp_path: Path) -> None:
+    one, two = Locks(tmp_path / "a", "rollout-one"), Locks(tmp_path / "a", "rollout-two")
+    assert one.identity is not None and one.identity == two.identity
+    assert Locks(tmp_path / "b", "rollout-one").identity != one.identity
+    (tmp_path / "a" / "compute.lock").unlink()
+    assert Locks(tmp_path / "a", "rollout-one").identity != one.identity

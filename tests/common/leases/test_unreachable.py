@@ -96,14 +96,15 @@ async def test_holder_parks_itself_after_ten_seconds_without_nats_and_reports_it
         assert (await answer(bus, "one", 2)).state is ExecutorState.AWAKE
 
 
-async def test_executor_that_waits_for_the_lock_does_not_wake_with_an_old_lease(nats: tuple[str, Popen[bytes]], tmp_path: Path) -> None:
+async def test_executor_that_waits_for_memory_does_not_wake_with_an_old_lease(nats: tuple[str, Popen[bytes]], tmp_path: Path) -> None:
     clock = Clock()
     async with await Bus.connect(nats[0], "test", timings=IMPATIENT) as bus:
         await bus.declare()
         paper = Paper()
-        ground = means(bus, tmp_path, "one", paper, clock=clock, renew_s=0.1)
+        ground = means(bus, tmp_path, "one", paper, clock=clock, renew_s=0.1, memory_wait_s=60.0)
         other = Locks(tmp_path, "rollout-other")
-        assert other.take_compute()
+        assert other.take_compute() and other.reserve(100, 150) is None
+        other.release_compute()
         follower = Follower(ground)
         async with at_work(follower.run()):
             await begun(bus)
@@ -111,7 +112,7 @@ async def test_executor_that_waits_for_the_lock_does_not_wake_with_an_old_lease(
             await eventually(lambda: bus.kv.keys("leases"), timeout_s=60)
             with silent(nats[1]):
                 clock.pass_s(11.0)
-                other.release_compute()
+                other.release_memory()
                 await asyncio.sleep(0.5)
-                assert paper.moves == [] and not holders(tmp_path).computing
+                assert paper.moves == [] and holders(tmp_path).memory == {}
             assert (await answer(bus, "one", 1)).state is ExecutorState.AWAKE
