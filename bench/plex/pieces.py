@@ -35,8 +35,8 @@ class Predictions:
     estimates: dict[tuple[str, Function], Estimate] = field(default_factory=dict[tuple[str, Function], Estimate])
     prior: dict[Function, Estimate] = field(default_factory=lambda: dict(PRIOR))
     environments: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
-    open_since_s: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
-    """By pool and task: when its environment began."""
+    open_since_s: dict[str, dict[str, list[float]]] = field(default_factory=dict[str, dict[str, list[float]]])
+    """By pool and task: when its environments began."""
     _latencies: dict[str, Latencies] = field(default_factory=dict[str, Latencies])
 
     def observe(self, done: Operation) -> None:
@@ -45,11 +45,15 @@ class Predictions:
         self.prior[done.function] = self.prior[done.function].after(done.work_s)
 
     def leaves(self, task: Task, now_s: float) -> None:
-        """The task goes to its environment."""
-        self.open_since_s.setdefault(task.pool, {})[task.task] = now_s
+        """The task, or one of its trajectories, goes to its environment."""
+        self.open_since_s.setdefault(task.pool, {}).setdefault(task.task, []).append(now_s)
 
-    def returns(self, task: Task, now_s: float) -> None:
-        since_s = self.open_since_s[task.pool].pop(task.task)
+    def returns(self, task: Task, since_s: float, now_s: float) -> None:
+        """`since_s`: when it went."""
+        opened = self.open_since_s[task.pool]
+        opened[task.task].remove(since_s)
+        if not opened[task.task]:
+            del opened[task.task]
         self.environments.setdefault(task.task, deque(maxlen=REMEMBERED)).append(now_s - since_s)
         self._latencies.pop(task.task, None)
 
@@ -59,7 +63,7 @@ class Predictions:
         for task, _ in found:
             if task not in self._latencies and task in self.environments:
                 self._latencies[task] = Latencies.of(list(self.environments[task]))
-        return gap(now_s, [OpenStep(task, (since_s,)) for task, since_s in found], self._latencies)
+        return gap(now_s, [OpenStep(task, tuple(since_s)) for task, since_s in found], self._latencies)
 
     def work_s(self, ready: Sequence[Operation], running: Sequence[Operation], gain: Callable[[int], float]) -> float:
         """Expected seconds of what is ready and what is left of what runs."""

@@ -1,6 +1,6 @@
 """Tasks that go through their steps on simulated accelerators, and one run on one accelerator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -8,7 +8,7 @@ from bench.plex.accelerator import SharedAccelerator
 from bench.plex.events import Events
 from bench.plex.pieces import Operation
 from common.accelerators import Function, Tier
-from common.accelerators.trace import ENVIRONMENT, Task, Trace
+from common.accelerators.trace import ENVIRONMENT, Phase, Task, Trace
 from scheduler_svc.decisions.accelerators.state import Rules
 
 
@@ -23,39 +23,53 @@ class RunningTask:
     step_s: list[float] = field(default_factory=list[float])
     """Duration of each step."""
     ended_s: float | None = None
-    _phases: list[tuple[bool, str, float]] = field(default_factory=list[tuple[bool, str, float]])
-    """Whether a step ends with it, function or environment, seconds; the next one last."""
     _began_s: float = 0.0
+    _open: int = 0
+    """Trajectories of the step that have not ended."""
 
     def start(self) -> None:
         self._began_s = self.events.now_s
-        for phases in reversed(self.task.steps):
-            for number, (what, seconds) in reversed(list(enumerate(phases))):
-                self._phases.append((number == len(phases) - 1, what, seconds))
-        self._next()
+        self._begin_step()
 
-    def _next(self) -> None:
-        if not self._phases:
+    def _begin_step(self) -> None:
+        number = len(self.step_s)
+        if number == len(self.task.steps):
             self.ended_s = self.events.now_s
             self.ends(self)
             return
-        ends_step, what, seconds = self._phases.pop()
+        members = self.task.members_of(number)
+        self._open = len(members)
+        for phases in members:
+            self._go(phases, 0, self._end_member)
+        if not members:
+            self._go(self.task.steps[number], 0, self._end_step)
+
+    def _end_member(self) -> None:
+        self._open -= 1
+        if not self._open:
+            self._go(self.task.steps[len(self.step_s)], 0, self._end_step)
+
+    def _end_step(self) -> None:
+        self.step_s.append(self.events.now_s - self._began_s)
+        self._began_s = self.events.now_s
+        self._begin_step()
+
+    def _go(self, phases: Sequence[Phase], number: int, then: Callable[[], None]) -> None:
+        """Do `phases` from `number` on, one after another, and `then`."""
+        if number == len(phases):
+            then()
+            return
+        (what, seconds), now_s = phases[number], self.events.now_s
         if what == ENVIRONMENT:
-            self.accelerator.predictions.leaves(self.task, self.events.now_s)
-            self.events.at(self.events.now_s + seconds, lambda: self._returned(ends_step))
+            self.accelerator.predictions.leaves(self.task, now_s)
+            self.events.at(now_s + seconds, lambda: self._return(now_s, phases, number, then))
         else:
-            ready_s = self.events.now_s
-            self.accelerator.submit(Operation(self.task, Function(what), seconds, seconds, ready_s, lambda: self._done(ends_step)))
+            operation = Operation(self.task, Function(what), seconds, seconds, now_s, lambda: self._go(phases, number + 1, then))
+            self.accelerator.submit(operation)
 
-    def _returned(self, ends_step: bool) -> None:
-        self.accelerator.predictions.returns(self.task, self.events.now_s)
-        self._done(ends_step)
-
-    def _done(self, ends_step: bool) -> None:
-        if ends_step:
-            self.step_s.append(self.events.now_s - self._began_s)
-            self._began_s = self.events.now_s
-        self._next()
+    def _return(self, since_s: float, phases: Sequence[Phase], number: int, then: Callable[[], None]) -> None:
+        self.accelerator.predictions.returns(self.task, since_s, self.events.now_s)
+        self._go(phases, number + 1, then)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ executor   `device_bytes` and `host_bytes`: awake, and parked in host memory. `p
 move       one measured move between tiers (`device`, `host`, `disk`, `none`, `off`). A simulated move takes one of those measured.
 step       `phases`: what the step did, in order: a function of its pool and the seconds that it took alone on the accelerator, or
            `environment` and the seconds in which the task needed none. `at_s`: when the task was submitted; `version` orders its steps,
-           each of which begins when the one before is done. `weight`: of the tenant.
+           each of which begins when the one before is done. `weight`: of the tenant. `members`, where given: the phases of each of
+           its trajectories, which go on at once; `phases` follow when all have ended.
 """
 
 import json
@@ -59,15 +60,27 @@ class Task:
     at_s: float
     steps: tuple[tuple[Phase, ...], ...]
     weight: float = 1.0
+    members: tuple[tuple[tuple[Phase, ...], ...], ...] = ()
+    """Of each step the phases of its trajectories; empty: steps have phases alone."""
+
+    def members_of(self, step: int) -> tuple[tuple[Phase, ...], ...]:
+        return self.members[step] if self.members else ()
 
     @property
     def busy_s(self) -> float:
-        """Seconds of an accelerator that its steps need."""
-        return sum(seconds for phases in self.steps for what, seconds in phases if what != ENVIRONMENT)
+        """Seconds of an accelerator that its steps need, one operation at a time."""
+        together = sum(_seconds(phases, away=False) for members in self.members for phases in members)
+        return together + sum(_seconds(phases, away=False) for phases in self.steps)
 
     @property
     def away_s(self) -> float:
-        return sum(seconds for phases in self.steps for what, seconds in phases if what == ENVIRONMENT)
+        """Of the trajectories of a step, the longest."""
+        together = sum(max((_seconds(phases, away=True) for phases in members), default=0.0) for members in self.members)
+        return together + sum(_seconds(phases, away=True) for phases in self.steps)
+
+
+def _seconds(phases: Sequence[Phase], *, away: bool) -> float:
+    return sum(seconds for what, seconds in phases if (what == ENVIRONMENT) is away)
 
 
 @dataclass(frozen=True)
@@ -105,7 +118,8 @@ def read(path: Path) -> Trace:
                 moves.setdefault(one["executor"], {}).setdefault(between, []).append(float(one["seconds"]))
             elif kind == "step":
                 steps.setdefault(one["task"], []).append(one)
-                _phases(one)
+                _phases(one["phases"])
+                _members(one)
             else:
                 raise ValueError(f"kind '{kind}' is none of executor, move, step")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -132,7 +146,10 @@ def text_of(trace: Trace) -> str:
     for task in trace.tasks:
         for version, phases in enumerate(task.steps):
             named = {"kind": "step", "task": task.task, "tenant": task.tenant, "weight": task.weight, "pool": task.pool}
-            lines.append(named | {"at_s": task.at_s, "version": version, "phases": [list(phase) for phase in phases]})
+            line = named | {"at_s": task.at_s, "version": version, "phases": [list(phase) for phase in phases]}
+            if members := task.members_of(version):
+                line["members"] = [[list(phase) for phase in member] for member in members]
+            lines.append(line)
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
@@ -151,11 +168,16 @@ def _task(found: Sequence[dict[str, object]]) -> Task:
     first = ordered[0]
     task, tenant, pool = (str(first[name]) for name in ("task", "tenant", "pool"))
     weight = float(str(first.get("weight", 1.0)))
-    return Task(task, tenant, pool, float(str(first["at_s"])), tuple(_phases(one) for one in ordered), weight)
+    steps, members = tuple(_phases(one["phases"]) for one in ordered), tuple(_members(one) for one in ordered)
+    return Task(task, tenant, pool, float(str(first["at_s"])), steps, weight, members if any(members) else ())
 
 
-def _phases(one: dict[str, object]) -> tuple[Phase, ...]:
-    return tuple((_what(str(what)), float(seconds)) for what, seconds in _pairs(one["phases"]))
+def _phases(value: object) -> tuple[Phase, ...]:
+    return tuple((_what(str(what)), float(seconds)) for what, seconds in _pairs(value))
+
+
+def _members(one: dict[str, object]) -> tuple[tuple[Phase, ...], ...]:
+    return tuple(_phases(member) for member in _list(one.get("members", [])))
 
 
 def _what(name: str) -> str:

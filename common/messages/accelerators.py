@@ -168,6 +168,8 @@ class StepPhases(Value):
     generate_s: float
     environment_s: float
     train_s: float
+    turns: int = Field(default=1, ge=1)
+    """Of its longest trajectory: as many times the task leaves the accelerator for its environment and comes back."""
 
 
 class TracedTask(Value):

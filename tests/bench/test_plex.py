@@ -67,6 +67,17 @@ def test_frozen_requests_continue_and_repeat_a_share_of_their_work() -> None:
     assert run.makespan_s == pytest.approx(36.21)
 
 
+def test_trajectories_of_a_step_go_on_at_once_and_training_follows_the_last(tmp_path: Path) -> None:
+    """Awake at 1; both generate until 2 and 3; the first is back at 7 until 8, the second at 4 until 5; training ends at 10."""
+    whole = ((GENERATE, 1.0), (ENVIRONMENT, 5.0), (GENERATE, 1.0)), ((GENERATE, 1.0), (ENVIRONMENT, 1.0), (GENERATE, 1.0))
+    trace = Trace((executor("a", GENERATE, functions=(GENERATE, TRAIN)),), (replace(task("A", "a", (TRAIN, 2.0)), members=(whole,)),))
+    run = simulate(trace, fcfs(), 0)
+    assert run.makespan_s == pytest.approx(10.0)
+    assert (trace.tasks[0].busy_s, trace.tasks[0].away_s) == (6.0, 5.0)
+    traces.write(tmp_path / "trace.jsonl", trace)
+    assert traces.read(tmp_path / "trace.jsonl") == trace
+
+
 def test_mutated_decision_changes_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, rules = cell_trace(CELL, 4, 0), cell_rules(CELL)
     before = simulate(trace, rules, 0).makespan_s

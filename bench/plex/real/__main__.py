@@ -17,6 +17,13 @@ from bench.plex.real.workloads import WORKLOADS
 MEASURES = ("bench/plex/real", *report.CODE)
 
 
+def kept_in(folder: Path, name: str, device: str = "cpu") -> Path:
+    """Where finished runs of this commit are."""
+    found = folder / "runs" / f"{name}-{device.replace(':', '')}-{report.commit()[:12]}"
+    found.mkdir(parents=True, exist_ok=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=sorted(WORKLOADS))
@@ -27,16 +34,16 @@ def main() -> None:
     parser.add_argument("--forget", action="store_true", help="repeat finished runs")
     options = parser.parse_args()
     workload = WORKLOADS[options.name]
-    kept = options.folder / "runs" / f"{workload.name}-{options.device.replace(':', '')}-{report.commit()[:12]}"
+    kept = kept_in(options.folder, workload.name, options.device)
     if options.forget:
-        shutil.rmtree(kept, ignore_errors=True)
-    kept.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(kept)
+        kept.mkdir()
     models, machine = bases.make(options.folder / "bases"), report.machine()
     wanted = [(arm, number) for arm in options.arms for number in range(options.runs)]
     random.Random(0).shuffle(wanted)
     failed: list[str] = []
     for arm, number in wanted:
-        path = kept / f"{arm.name.replace(', ', '-').replace(' ', '-')}-{number}.json"
+        path = kept / f"{arm.file_name}-{number}.json"
         if path.exists():
             continue
         try:
@@ -55,7 +62,7 @@ def main() -> None:
         "device": options.device,
         "failed": failed,
         **figures.summary(workload, runs),
-        "runs": runs,
+        "runs": [{key: value for key, value in one.items() if key != "trace"} for one in runs],
     }
     print(json.dumps({key: value for key, value in result.items() if key not in ("runs", "machine")}, indent=1))
     print(f"written: {report.write(f'plex-real-{workload.name}', result, MEASURES)}")

@@ -21,6 +21,10 @@ class Arm:
     dedicated: bool = False
     """Each pool's tasks run alone, one pool after another."""
 
+    @property
+    def file_name(self) -> str:
+        return self.name.replace(", ", "-").replace(" ", "-")
+
 
 DEDICATED = Arm("dedicated", None, dedicated=True)
 AWAKE = Arm("all-awake", None)

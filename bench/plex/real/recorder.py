@@ -42,6 +42,11 @@ class Recording:
         """Looks at which the processes of more than one executor held the compute lock."""
         return sum(len(one.holders) > 1 for one in self.looks)
 
+    def held_share(self, began_s: float, ended_s: float) -> float:
+        """Share of the looks between two times at which somebody held the compute lock."""
+        inside = [one for one in self.looks if began_s <= one.at_s <= ended_s]
+        return sum(bool(one.holders) for one in inside) / len(inside) if inside else 0.0
+
     def computing_together(self) -> int:
         """Windows in which more than one executor computed."""
         return sum(len(names) > 1 for names in self._computing())

@@ -13,10 +13,12 @@ import psutil
 
 from bench.harness import report
 from bench.harness.services import BenchError, local_stack
-from bench.plex.real import arms
+from bench.plex.real import arms, slices
 from bench.plex.real.arms import CORE, Arm
 from bench.plex.real.recorder import Recorder, Recording
 from bench.plex.real.workloads import PoolLoad, Workload, task_specs
+from common.accelerators import trace
+from common.messages import SliceOf
 from common.spec import TaskSpec
 from common.task_states import ENDED
 from marlaas.client import Client, ClientError
@@ -24,6 +26,12 @@ from marlaas.stack.state_files import Stack, StackPlan
 
 RUN_S = 400.0
 """Maximum seconds of the tasks of one run."""
+POLL_S = 0.2
+BOOKED_S = 60.0
+"""Maximum seconds until the last slice is booked."""
+
+Trained = tuple[float, dict[str, float], dict[str, list[str]]]
+"""Begin, end of each task, digests of its adapters."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,10 @@ class Ran:
     digests: dict[str, list[str]]
     """Of each task's adapters, version by version."""
     recorded: dict[str, Any]
+    booked: dict[str, Any]
+    """Figures of the slices; empty without a shared accelerator."""
+    trace: list[str]
+    """Lines of `marlaas pools trace`."""
 
     @property
     def makespan_s(self) -> float:
@@ -62,6 +74,8 @@ def run(arm: Arm, workload: Workload, bases: Mapping[str, Path], device: str = "
         "busy_s": {name: spent for one in ran for name, spent in one.busy_s.items()},
         "bubble": [round(1 - sum(one.busy_s.values()) / one.makespan_s, 4) for one in ran],
         "recorded": [one.recorded for one in ran],
+        "booked": [one.booked for one in ran],
+        "trace": [one.trace for one in ran],
         "digests": {task: found for one in ran for task, found in one.digests.items()},
     }
 
@@ -79,9 +93,9 @@ def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: M
             folder = data[0] / "accelerators" / "core" if arm.options is not None else None
             warm_up = [spec for one in pools for spec in task_specs(one, 1)[:1]]
             with Recorder(executors(stack), folder) as recording:
-                asyncio.run(_trained(stack, warm_up))
+                asyncio.run(trained(stack, warm_up))
                 specs = [spec for one in pools for spec in task_specs(one, workload.steps)]
-                began_s, ended_s, digests = asyncio.run(_trained(stack, specs))
+                (began_s, ended_s, digests), booked, lines = asyncio.run(_observed(stack, specs, is_shared=folder is not None))
     last_s = max(ended_s.values())
     return Ran(
         began_s,
@@ -89,7 +103,9 @@ def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: M
         sum(len(found) for found in digests.values()),
         recording.busy_s(began_s, last_s),
         digests,
-        _described(recording, workload),
+        _described(recording, workload) | {"lock_held_share": round(recording.held_share(began_s, last_s), 4)},
+        booked,
+        lines,
     )
 
 
@@ -102,7 +118,30 @@ def executors(stack: Stack) -> dict[str, psutil.Process]:
     }
 
 
-async def _trained(stack: Stack, specs: Sequence[TaskSpec]) -> tuple[float, dict[str, float], dict[str, list[str]]]:
+async def _observed(stack: Stack, specs: Sequence[TaskSpec], *, is_shared: bool) -> tuple[Trained, dict[str, Any], list[str]]:
+    """What was trained, figures of the slices, and the trace."""
+    async with Client.connect(stack.nats_url) as client, slices.reported(stack.nats_url) as reports:
+        found = began_s, ended_s, _ = await trained(stack, specs)
+        booked: dict[str, Any] = {}
+        if is_shared:
+            booked = slices.described(await _booked(client, began_s), reports, began_s, max(ended_s.values()))
+        lines = trace.text_of(await client.accelerators.trace(began_s)).splitlines()
+    return found, booked, lines
+
+
+async def _booked(client: Client, since_s: float) -> list[SliceOf]:
+    """All slices since then, once the last is booked."""
+    deadline_s = time.monotonic() + BOOKED_S
+    while True:
+        found = await client.accelerators.slices(since_s)
+        if all(one.switch_ms is not None for one in found):
+            return found
+        if time.monotonic() > deadline_s:
+            raise BenchError(f"a slice is not booked {BOOKED_S:.0f} s after the last task's end")
+        await asyncio.sleep(POLL_S)
+
+
+async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> Trained:
     """Begin, each task's end, and the digests of its adapters. The begin is the submission of all."""
     ended: dict[str, float] = {}
     digests: dict[str, list[str]] = {}

@@ -35,8 +35,10 @@ class Workload:
 
 TWO = Workload("two", (PoolLoad("middle", 1, 4.0), PoolLoad("large", 1, 6.0)), steps=8, memory_gib=2.5)
 THREE = Workload("three", (PoolLoad("small", 4, 3.0), PoolLoad("middle", 4, 6.0), PoolLoad("large", 4, 10.0)), steps=4, memory_gib=2.5)
+PAIR = Workload("pair", (PoolLoad("small", 1, 2.0), PoolLoad("large", 1, 4.0)), steps=6, memory_gib=2.5)
+THIRD = Workload("third", (PoolLoad("small", 1, 5.0), PoolLoad("middle", 1, 3.0), PoolLoad("large", 1, 8.0)), steps=6, memory_gib=2.5)
 CUT = Workload("tiny-cut", (PoolLoad("small", 1, 1.0, kv_cache_gib=0.1), PoolLoad("middle", 1, 1.0)), steps=2, memory_gib=2.5)
-WORKLOADS = {one.name: one for one in (TWO, THREE, CUT)}
+WORKLOADS = {one.name: one for one in (TWO, THREE, PAIR, THIRD, CUT)}
 
 
 def task_specs(load: PoolLoad, steps: int) -> list[TaskSpec]:

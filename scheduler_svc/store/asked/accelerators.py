@@ -67,13 +67,13 @@ async def moves(connection: AsyncConnection) -> list[MoveOf]:
     return [MoveOf.model_validate(dict(row)) for row in (await connection.execute(_MOVES)).mappings()]
 
 
-# Seconds of the accelerator are those of the slices that served the step where its pool shares one, less their switches. Elsewhere they
-# are what is left of the time until its last score: the sampler was its own, so that is an upper bound.
+# Seconds of the accelerator are those in which the slices that served the step computed, where its pool shares one. Elsewhere they are
+# what is left of the time until its last score: the sampler was its own, so that is an upper bound.
 _STEPS = text("""
 SELECT t.id AS task, t.tenant, t.pool, n.weight, extract(epoch FROM t.submitted_at)::float8 AS submitted_s, s.version,
        extract(epoch FROM s.first_admitted_at)::float8 AS at_s,
        extract(epoch FROM s.last_scored_at - s.first_admitted_at)::float8 - (s.parked_ms - s.first_parked_ms) / 1000.0 AS rollout_s,
-       extract(epoch FROM s.finished_at - s.started_at)::float8 AS train_s, away.environment_s, shared.generate_s
+       extract(epoch FROM s.finished_at - s.started_at)::float8 AS train_s, away.environment_s, away.turns, shared.generate_s
 FROM (SELECT * FROM tasks WHERE (CAST(:after AS text) IS NULL OR id > :after) AND EXISTS (
           SELECT FROM steps d WHERE d.task = tasks.id AND d.state = 'trained' AND d.finished_at IS NOT NULL
           AND (CAST(:since_s AS float8) IS NULL OR d.trained_at >= to_timestamp(:since_s))) ORDER BY id LIMIT 1) t
@@ -81,10 +81,11 @@ JOIN tenants n ON n.id = t.tenant
 JOIN LATERAL (SELECT * FROM steps d WHERE d.task = t.id AND d.state = 'trained' AND d.finished_at IS NOT NULL
               ORDER BY d.version DESC LIMIT :most) s ON true
 LEFT JOIN LATERAL (
-    SELECT max(j.env_ms) / 1000.0 AS environment_s FROM groups g JOIN trajectories j ON j.task = g.task AND j."group" = g.number
+    SELECT max(j.env_ms) / 1000.0 AS environment_s, max(j.turns) AS turns
+    FROM groups g JOIN trajectories j ON j.task = g.task AND j."group" = g.number
     WHERE g.task = t.id AND g.step = s.version) away ON true
 LEFT JOIN LATERAL (
-    SELECT sum(h.ms::float8 * (i.busy_ms + i.idle_ms) / nullif(i.switch_ms + i.busy_ms + i.idle_ms, 0)) / 1000 AS generate_s
+    SELECT sum(h.ms::float8 * i.busy_ms / nullif(i.switch_ms + i.busy_ms + i.idle_ms, 0)) / 1000 AS generate_s
     FROM slice_shares h JOIN slices i ON i.accelerator = h.accelerator AND i.epoch = h.epoch
     WHERE h.task = t.id AND i.function = 'generate' AND i.ordered_at BETWEEN s.first_admitted_at AND s.last_scored_at) shared ON true
 ORDER BY s.version
@@ -106,7 +107,7 @@ def _phases(row: Any) -> StepPhases:
     environment_s, rollout_s = float(row["environment_s"] or 0), max(0.0, float(row["rollout_s"]))
     environment_s = min(environment_s, rollout_s)
     generate_s = rollout_s - environment_s if row["generate_s"] is None else float(row["generate_s"])
-    at = {"version": row["version"], "at_s": row["at_s"]}
+    at = {"version": row["version"], "at_s": row["at_s"], "turns": max(1, row["turns"] or 1)}
     return StepPhases(**at, generate_s=generate_s, environment_s=environment_s, train_s=max(0.0, float(row["train_s"])))
 
 

@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy import text
 
 from common.bus import Bus
+from common.door.tenancy.accelerators import trace_of
 from common.messages import (
     BudgetsAnswer,
     ExecutorsAnswer,
@@ -49,8 +50,8 @@ INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', 7000, NU
 INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at, admitted_at, step) VALUES
     ('x', 0, 0, 'trained', 0, 0, 0, now(), now() - interval '90 seconds', 0), ('y', 0, 0, 'trained', 0, 0, 0, now(), now(), 0),
     ('y', 1, 1, 'open', 1, 0, 0, now() + interval '1 hour', now() - interval '30 seconds', NULL);
-INSERT INTO trajectories (task, "group", member, state, sequence, reward, scored_at, env_ms)
-    VALUES ('x', 0, 0, 'trained', 1, 1, now(), 20000), ('y', 0, 0, 'trained', 2, 1, now(), 1500);
+INSERT INTO trajectories (task, "group", member, state, sequence, reward, scored_at, env_ms, turns)
+    VALUES ('x', 0, 0, 'trained', 1, 1, now(), 20000, 2), ('y', 0, 0, 'trained', 2, 1, now(), 1500, 0);
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, first_admitted_at, first_scored_at,
     last_scored_at, started_at, finished_at, trained_at, adapter, checkpoint, first_parked_ms, parked_ms)
     SELECT id, 0, 'trained', 1, 0, 0, 1, s.began, s.began, s.began + interval '60 seconds', s.began + interval '61 seconds',
@@ -140,7 +141,11 @@ async def test_moves_and_traces_are_for_operators(bus: Bus, nats_url: str, fille
         assert trace.cursor is None
         x, y = [(one.task, one.steps[0]) for one in trace.tasks]
         assert (x[0], x[1].generate_s, x[1].environment_s, x[1].train_s) == ("x", pytest.approx(34.5), 20.0, 2.0)
-        assert (y[0], y[1].generate_s, y[1].environment_s) == ("y", pytest.approx(4.8), 1.5), "of the slices that served it, less switches"
+        assert (y[0], y[1].generate_s, y[1].environment_s) == ("y", pytest.approx(3.6), 1.5), "the busy part of the slices that served it"
+        assert (x[1].turns, y[1].turns) == (2, 1), "none were counted for the second"
+        phases = {one.task: one.steps[0] for one in trace_of([], [], trace.tasks).tasks}
+        turn = (("generate", pytest.approx(17.25)), ("environment", 10.0))
+        assert phases["x"] == (*turn, *turn, ("train", 2.0)), "as often as it had turns"
         for verb in ("moves", "trace"):
             code, reason = await asks.refused("acme", verb)
             assert code == "invalid" and "only operators" in reason

@@ -1,0 +1,70 @@
+"""What a pool's sampler and trainer take alone on the core, by the number of requests at once: for simulations.
+
+A task each of 2, 4, 8 and 16 trajectories a step, whose tools answer at once, so that all its requests are in progress together. Times are
+processor seconds from outside; what is left of a step is passed off the accelerator.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.harness.services import local_stack
+from bench.plex.real import arms
+from bench.plex.real.recorder import Recorder
+from bench.plex.real.runs import executors, trained
+from bench.plex.real.workloads import PoolLoad, Workload, task_specs
+
+SIZES = (2, 4, 8, 16)
+STEPS = 6
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one base model; seconds."""
+
+    first_s: float
+    """A turn of n requests at once takes `first_s` + n · `each_s`."""
+    each_s: float
+    train_s: float
+    """A step of the workload's trajectories."""
+    off_s: float
+    """Of a step of such, passed neither in sampler nor trainer nor tools."""
+
+    def turn_s(self, requests: int) -> float:
+        return self.first_s + requests * self.each_s
+
+    def gain(self, places: int) -> tuple[float, ...]:
+        """Work done per second with 1, 2, … requests at once, as a multiple of one alone."""
+        return tuple(n * self.turn_s(1) / self.turn_s(n) for n in range(1, places + 1))
+
+
+def measure(load: PoolLoad, bases: Mapping[str, Path]) -> dict[str, Any]:
+    """`Costs` of the pool's base model, and what they follow from."""
+    workload = Workload("calibration", (load,), STEPS, 0.0)
+    at_once = [replace(load, size=size, tool_s=0.0, tasks=1) for size in SIZES]
+    rows: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory(prefix="marlaas-plex-") as name:
+        file = arms.pools_file(Path(name), bases, [load], arms.DEDICATED, workload)
+        with local_stack(file, arms.settings(arms.DEDICATED)) as stack, Recorder(executors(stack), None) as recording:
+            asyncio.run(trained(stack, task_specs(replace(load, tool_s=0.0, tasks=1), 1)))
+            for one in at_once:
+                began_s, ended_s, _ = asyncio.run(trained(stack, task_specs(one, STEPS)))
+                last_s = max(ended_s.values())
+                busy = recording.busy_s(began_s, last_s)
+                of = {kind: sum(spent for name, spent in busy.items() if name.startswith(kind)) for kind in ("rollout", "trainer")}
+                step = {"step_s": last_s - began_s, "generate_s": of["rollout"], "train_s": of["trainer"]}
+                rows.append({"size": one.size, **{name: round(seconds / STEPS, 4) for name, seconds in step.items()}})
+    return {"costs": asdict(fitted(load, rows)), "rows": rows}
+
+
+def fitted(load: PoolLoad, rows: Sequence[Mapping[str, float]]) -> Costs:
+    """Least squares over the sizes; training and the rest are of the workload's own size."""
+    each_s, first_s = np.polyfit([row["size"] for row in rows], [row["generate_s"] / load.turns for row in rows], 1)
+    own = next(row for row in rows if row["size"] == load.size)
+    off_s = own["step_s"] - own["generate_s"] - own["train_s"]
+    return Costs(max(0.0, float(first_s)), max(1e-4, float(each_s)), own["train_s"], max(0.0, off_s))

@@ -1,0 +1,154 @@
+"""Simulated against real, out of sample: `python -m bench.plex.real.predict`.
+
+Moves are those of runs of `two` and `pair`, times of the calibration: no run of the predicted workload `third` (three pools, other tools)
+is read before its figures are simulated. Then both are compared, under two policies.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.harness import report
+from bench.harness.services import BenchError, run_or_exit
+from bench.plex.real import arms, bases, calibration
+from bench.plex.real.__main__ import MEASURES, kept_in
+from bench.plex.real.calibration import Costs
+from bench.plex.real.workloads import PAIR, THIRD, TWO, PoolLoad, Workload, task_specs
+from bench.plex.tasks import simulate
+from common.accelerators import Function, Tier
+from common.accelerators import trace as traces
+from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
+from common.pools import Accelerator
+from scheduler_svc.accelerators.demands import REPEATED, rules_of
+
+SEEDS = range(40)
+PLACES = 16
+"""Requests at once that a pool of these workloads takes."""
+FIGURES = ("makespan_s", "accelerator_s_per_step", "switches", "p90_wait_s")
+WITHIN = 0.1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=report.ROOT / ".marlaas" / "plex", help="of base models and finished runs")
+    options = parser.parse_args()
+    machine = report.machine()
+    tables = _tables(options.folder)
+    calibrated = _calibrated(options.folder, THIRD.pools)
+    costs = {pool: Costs(**one["costs"]) for pool, one in calibrated.items()}
+    found: dict[str, Any] = {}
+    for arm in (arms.FCFS, arms.RATIO):
+        predicted = simulated(arm, THIRD, tables, costs)
+        found[arm.name] = compared(predicted, [_figures(one) for one in _runs(options.folder, THIRD, arm)])
+    result = {"machine": machine, "calibration": calibrated, "policies": found}
+    print(json.dumps(result["policies"], indent=1))
+    print(f"written: {report.write('plex-predicted', result, MEASURES)}")
+
+
+def simulated(arm: arms.Arm, workload: Workload, tables: Mapping[str, Executor], costs: Mapping[str, Costs]) -> dict[str, float]:
+    """Medians over many seeds, which decide the tools' times and which of the measured moves each move takes."""
+    options = {key: json.loads(value) for key, value in (arm.options or {}).items()}
+    accelerator = Accelerator.model_validate({"device": "cpu", "cores": str(arms.CORE), "memory_gib": workload.memory_gib, **options})
+    rows: list[dict[str, float]] = []
+    for seed in SEEDS:
+        run = simulate(trace_of(workload, tables, costs, Random(seed)), rules_of(accelerator, []), seed)
+        counts, steps = run.accelerator.counts, sum(len(one.step_s) for one in run.tasks)
+        waits = report.percentile(counts.executor_waits_s, 0.9)
+        values = (run.makespan_s, run.makespan_s / steps, float(counts.switches), waits)
+        rows.append(dict(zip(FIGURES, values, strict=True)))
+    return {name: round(statistics.median(row[name] for row in rows), 4) for name in FIGURES}
+
+
+def trace_of(workload: Workload, tables: Mapping[str, Executor], costs: Mapping[str, Costs], random: Random) -> Trace:
+    """The workload as the simulator plays it."""
+    tasks = [_task(load, spec.name, workload.steps, costs[load.base], random) for load in workload.pools for spec in task_specs(load, 1)]
+    used: list[Executor] = []
+    for load in workload.pools:
+        sampler, trainer = tables[f"rollout-{load.base}"], tables[f"trainer-{load.base}"]
+        gain = costs[load.base].gain(PLACES)
+        used.append(Executor(**{**vars(sampler), "places": PLACES, "gain": gain, "refill": REPEATED}))
+        used.append(trainer)
+    return Trace(tuple(used), tuple(tasks))
+
+
+def _task(load: PoolLoad, name: str, steps: int, costs: Costs, random: Random) -> Task:
+    """What a step passes off the accelerator is in equal parts before each turn's request and after the last."""
+    off_s = costs.off_s / (load.turns + 2)
+
+    def member() -> tuple[Phase, ...]:
+        phases: list[Phase] = [(ENVIRONMENT, off_s)]
+        for _ in range(load.turns):
+            phases += [(Function.GENERATE, costs.turn_s(1)), (ENVIRONMENT, off_s + load.tool_s * random.uniform(0.5, 1.5))]
+        return tuple(phases)
+
+    members = tuple(tuple(member() for _ in range(load.groups * load.size)) for _ in range(steps))
+    after = ((ENVIRONMENT, off_s), (Function.TRAIN, costs.train_s))
+    return Task(name, name, load.base, 0.0, (after,) * steps, members=members)
+
+
+def compared(predicted: Mapping[str, float], real: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Of each figure what was simulated, median and extremes of the runs, and by what share the first is above that median."""
+    rows: dict[str, Any] = {}
+    for name in FIGURES:
+        values = [one[name] for one in real]
+        median = statistics.median(values)
+        off = predicted[name] / median - 1
+        rows[name] = {
+            "simulated": predicted[name],
+            "real": [round(value, 4) for value in (median, min(values), max(values))],
+            "off_by": round(off, 4),
+            "is_within": abs(off) <= WITHIN,
+        }
+    return {"runs": len(real), **rows}
+
+
+def _figures(run: Mapping[str, Any]) -> dict[str, float]:
+    [booked] = run["booked"]
+    values = (run["accelerator_s"], run["accelerator_s_per_step"], booked["switches"], booked["wait_s"]["p90"])
+    return dict(zip(FIGURES, values, strict=True))
+
+
+def _tables(folder: Path) -> dict[str, Executor]:
+    """Executors with their moves, from all kept runs of the workloads that are not predicted."""
+    found: dict[str, Executor] = {}
+    for workload in (TWO, PAIR):
+        for run in _runs(folder, workload, arms.RATIO):
+            path = folder / "trace.jsonl"
+            path.write_text("\n".join(line for part in run["trace"] for line in part))
+            for one in traces.read(path).executors:
+                before = found.get(one.executor)
+                moves: dict[tuple[Tier, Tier], tuple[float, ...]] = dict(before.moves) if before else {}
+                for between, seconds in one.moves.items():
+                    moves[between] = (*moves.get(between, ()), *seconds)
+                found[one.executor] = Executor(**{**vars(one), "moves": moves})
+    return found
+
+
+def _calibrated(folder: Path, pools: Sequence[PoolLoad]) -> dict[str, Any]:
+    """By base model; measured once for a commit."""
+    path = kept_in(folder, "calibration") / "costs.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    models = bases.make(folder / "bases")
+    for load in pools:
+        if load.base not in found:
+            found[load.base] = calibration.measure(load, models)
+            path.write_text(json.dumps(found))
+            print(f"{load.base}: {found[load.base]}", flush=True)
+    return found
+
+
+def _runs(folder: Path, workload: Workload, arm: arms.Arm) -> list[dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in sorted(kept_in(folder, workload.name).glob(f"{arm.file_name}-*.json"))]
+    if not found:
+        raise BenchError(
+            f"there are no runs of {workload.name} under {arm.name}: python -m bench.plex.real {workload.name} --arms {arm.name}"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    run_or_exit("bench.plex.real.predict", main)
