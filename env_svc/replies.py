@@ -23,6 +23,8 @@ class EndedTurn:
 
     turn: SampledTurn
     outcome: Scored | Failed
+    away_s: float = 0.0
+    """Seconds for which this turn was here."""
 
 
 def first_turns(group: GroupContext, opened: Opened) -> Iterator[Outgoing]:
@@ -42,8 +44,8 @@ def first_turns(group: GroupContext, opened: Opened) -> Iterator[Outgoing]:
     yield from _sample(group, requests)
 
 
-def next_turns(group: GroupContext, asked: Sequence[tuple[SampledTurn, Continued]]) -> Iterator[Outgoing]:
-    """Requests for the next turns."""
+def next_turns(group: GroupContext, asked: Sequence[tuple[SampledTurn, Continued]], away_s: float) -> Iterator[Outgoing]:
+    """Requests for the next turns. `away_s`: seconds for which these turns were here."""
     requests = [
         TurnRequest(
             member=turn.member,
@@ -52,6 +54,7 @@ def next_turns(group: GroupContext, asked: Sequence[tuple[SampledTurn, Continued
             messages=outcome.messages,
             state=outcome.state,
             env_ms=turn.env_ms + outcome.worked_s * 1000,
+            away_ms=turn.away_ms + away_s * 1000,
         )
         for turn, outcome in asked
     ]
@@ -91,6 +94,7 @@ def _trajectory(ended: EndedTurn) -> ScoredTrajectory:
         truncated=turn.failure is None and turn.finish == "length",
         failure=failure,
         env_ms=round(turn.env_ms + ended.outcome.worked_s * 1000),
+        away_ms=round(turn.away_ms + ended.away_s * 1000),
     )
 
 

@@ -6,6 +6,7 @@ cancelled, so that their workers serve others.
 """
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -97,7 +98,7 @@ class EnvService:
 
     async def turn(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         """TurnsSampled → SampleTurns for members that continue, TrajectoriesScored for others. No member waits for another."""
-        message = delivery.read(TurnsSampled)
+        message, began = delivery.read(TurnsSampled), time.monotonic()
         group = message.group
         if self._is_expired(group) or self._tasks.has_ended(group.task):
             return
@@ -111,7 +112,8 @@ class EnvService:
         calls = [_step(group, turn, left_s) for turn in turns]
         async with aclosing(self._play(group, group.environment, calls, left_s, group.limits)) as batches:
             async for batch in batches:
-                for out in self._follow(group, [(turns[position], outcome) for position, outcome in batch]):
+                played = [(turns[position], outcome) for position, outcome in batch]
+                for out in self._follow(group, played, time.monotonic() - began):
                     yield out
 
     async def follow_tasks(self, bus: Bus) -> None:
@@ -157,10 +159,10 @@ class EnvService:
                 yield batch
         log.info("calls_dropped", reason="the task has ended", calls=len(calls))
 
-    def _follow(self, group: GroupContext, played: Sequence[tuple[SampledTurn, Outcome]]) -> list[Outgoing]:
-        ended = [EndedTurn(turn, outcome) for turn, outcome in played if isinstance(outcome, Scored | Failed)]
+    def _follow(self, group: GroupContext, played: Sequence[tuple[SampledTurn, Outcome]], away_s: float) -> list[Outgoing]:
+        ended = [EndedTurn(turn, outcome, away_s) for turn, outcome in played if isinstance(outcome, Scored | Failed)]
         asked = [(turn, outcome) for turn, outcome in played if isinstance(outcome, Continued)]
-        return [*self._scores(group, ended), *replies.next_turns(group, asked)]
+        return [*self._scores(group, ended), *replies.next_turns(group, asked, away_s)]
 
     def _scores(self, group: GroupContext, ended: Sequence[EndedTurn]) -> list[Outgoing]:
         for one in ended:

@@ -204,6 +204,7 @@ class Rollout:
             finish=sampled.finish,
             state=request.state,
             env_ms=request.env_ms,
+            away_ms=request.away_ms,
         )
 
     # ---------------------------------------------------------------------------------------------- tasks and versions
@@ -257,6 +258,7 @@ def _failed(request: TurnRequest, reason: str) -> SampledTurn:
         state=request.state,
         failure=reason,
         env_ms=request.env_ms,
+        away_ms=request.away_ms,
     )
 
 

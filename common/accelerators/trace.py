@@ -146,10 +146,9 @@ def text_of(trace: Trace) -> str:
     for task in trace.tasks:
         for version, phases in enumerate(task.steps):
             named = {"kind": "step", "task": task.task, "tenant": task.tenant, "weight": task.weight, "pool": task.pool}
-            line = named | {"at_s": task.at_s, "version": version, "phases": [list(phase) for phase in phases]}
-            if members := task.members_of(version):
-                line["members"] = [[list(phase) for phase in member] for member in members]
-            lines.append(line)
+            line: dict[str, object] = {**named, "at_s": task.at_s, "version": version, "phases": [list(phase) for phase in phases]}
+            members = task.members_of(version)
+            lines.append(line | {"members": [[list(phase) for phase in member] for member in members]} if members else line)
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 

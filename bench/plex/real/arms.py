@@ -56,7 +56,7 @@ def pools_file(
         lines += [f"{key} = {value}" for key, value in arm.options.items()]
     for one in pools:
         lines += [f"[{one.base}]", f'model = "{bases[one.base]}"', "context_tokens = 512", "max_rank = 8", "adapters = 4"]
-        lines += ["sequences = 16", f"kv_cache_gib = {one.kv_cache_gib}", "train_tokens = 4096"]
+        lines += ["sequences = 16", f"kv_cache_gib = {one.kv_cache_gib}", "train_tokens = 1024"]
         if device != "cpu":
             lines.append(f"gpu_memory_share = {GPU_MEMORY_SHARE}")
         if arm.options is not None:

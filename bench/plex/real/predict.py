@@ -8,6 +8,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -44,8 +45,8 @@ def main() -> None:
     for arm in (arms.FCFS, arms.RATIO):
         predicted = simulated(arm, THIRD, tables, costs)
         found[arm.name] = compared(predicted, [_figures(one) for one in _runs(options.folder, THIRD, arm)])
-    result = {"machine": machine, "calibration": calibrated, "policies": found}
-    print(json.dumps(result["policies"], indent=1))
+    result: dict[str, object] = {"machine": machine, "calibration": calibrated, "policies": found}
+    print(json.dumps(found, indent=1))
     print(f"written: {report.write('plex-predicted', result, MEASURES)}")
 
 
@@ -70,7 +71,7 @@ def trace_of(workload: Workload, tables: Mapping[str, Executor], costs: Mapping[
     for load in workload.pools:
         sampler, trainer = tables[f"rollout-{load.base}"], tables[f"trainer-{load.base}"]
         gain = costs[load.base].gain(PLACES)
-        used.append(Executor(**{**vars(sampler), "places": PLACES, "gain": gain, "refill": REPEATED}))
+        used.append(replace(sampler, places=PLACES, gain=gain, refill=REPEATED))
         used.append(trainer)
     return Trace(tuple(used), tuple(tasks))
 
@@ -124,7 +125,7 @@ def _tables(folder: Path) -> dict[str, Executor]:
                 moves: dict[tuple[Tier, Tier], tuple[float, ...]] = dict(before.moves) if before else {}
                 for between, seconds in one.moves.items():
                     moves[between] = (*moves.get(between, ()), *seconds)
-                found[one.executor] = Executor(**{**vars(one), "moves": moves})
+                found[one.executor] = replace(one, moves=moves)
     return found
 
 

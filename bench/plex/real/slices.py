@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +27,7 @@ class Reports:
 
 
 @asynccontextmanager
-async def reported(nats_url: str) -> AsyncIterator[Reports]:
+async def reported(nats_url: str) -> AsyncGenerator[Reports]:
     """Reports that are heard until the end of the block."""
     found = Reports()
 

@@ -116,6 +116,8 @@ class TurnRequest(Value):
     """State of the environment, opaque to all others, MessagePack."""
     env_ms: float = Field(default=0.0, ge=0)
     """Milliseconds that worker and hosted processes worked for the member's turns so far; the first has that of the opening."""
+    away_ms: float = Field(default=0.0, ge=0)
+    """Milliseconds for which the member's turns so far were with their environment: tools, waits and rewards included."""
 
 
 class SampleTurns(Message, kind="sample-turns.1"):

@@ -29,7 +29,8 @@ class SampledTurn(Value):
     failure: str | None = None
     """Reason why the turn could not be sampled: an infrastructure failure, or limits that the prompt exceeds."""
     env_ms: float = Field(default=0.0, ge=0)
-    """As in the request."""
+    """As in the request; so the next."""
+    away_ms: float = Field(default=0.0, ge=0)
 
 
 class TurnsSampled(Message, kind="turns-sampled.1"):
@@ -50,6 +51,8 @@ class ScoredTrajectory(Value):
     failure: str | None = None
     env_ms: int = Field(default=0, ge=0, lt=2**31)
     """Milliseconds that worker and hosted processes worked for it; 0 from older senders."""
+    away_ms: int = Field(default=0, ge=0, lt=2**31)
+    """Milliseconds for which it was with its environment; 0 from older senders."""
 
 
 class SettledMember(Value):
@@ -65,7 +68,8 @@ class SettledMember(Value):
     components: dict[str, float] = {}
     """Finite components of the reward that the task ranks by."""
     env_ms: int = Field(default=0, ge=0, lt=2**31)
-    """As in ScoredTrajectory."""
+    """As in ScoredTrajectory; so the next."""
+    away_ms: int = Field(default=0, ge=0, lt=2**31)
 
 
 class Settlement(Value):
@@ -100,6 +104,7 @@ class TrajectoriesScored(Message, kind="trajectories-scored.1"):
                     failure=member.failure,
                     longest_turn_tokens=member.transcript.longest_turn_tokens,
                     env_ms=member.env_ms,
+                    away_ms=member.away_ms,
                     components=_finite(member.components, self.group.environment.rank_weights),
                 )
                 for member in self.members

@@ -81,7 +81,7 @@ JOIN tenants n ON n.id = t.tenant
 JOIN LATERAL (SELECT * FROM steps d WHERE d.task = t.id AND d.state = 'trained' AND d.finished_at IS NOT NULL
               ORDER BY d.version DESC LIMIT :most) s ON true
 LEFT JOIN LATERAL (
-    SELECT max(j.env_ms) / 1000.0 AS environment_s, max(j.turns) AS turns
+    SELECT max(greatest(j.away_ms, j.env_ms)) / 1000.0 AS environment_s, max(j.turns) AS turns
     FROM groups g JOIN trajectories j ON j.task = g.task AND j."group" = g.number
     WHERE g.task = t.id AND g.step = s.version) away ON true
 LEFT JOIN LATERAL (
@@ -105,8 +105,7 @@ async def traced_task(connection: AsyncConnection, *, after: str | None, since_s
 def _phases(row: Any) -> StepPhases:
     """`Any`: a row of the query above."""
     environment_s, rollout_s = float(row["environment_s"] or 0), max(0.0, float(row["rollout_s"]))
-    environment_s = min(environment_s, rollout_s)
-    generate_s = rollout_s - environment_s if row["generate_s"] is None else float(row["generate_s"])
+    generate_s = max(0.0, rollout_s - environment_s) if row["generate_s"] is None else float(row["generate_s"])
     at = {"version": row["version"], "at_s": row["at_s"], "turns": max(1, row["turns"] or 1)}
     return StepPhases(**at, generate_s=generate_s, environment_s=environment_s, train_s=max(0.0, float(row["train_s"])))
 

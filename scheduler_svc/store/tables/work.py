@@ -144,6 +144,7 @@ trajectories = sa.Table(
     sa.Column("longest_turn_tokens", sa.Integer),  # absent where the environment service was too old to report it, and the components
     sa.Column("components", JSONB),  # of the reward, that the task ranks by; absent where there are none
     sa.Column("env_ms", sa.Integer, nullable=False, server_default=sa.text("0")),  # that processes of its environment worked
+    sa.Column("away_ms", sa.Integer, nullable=False, server_default=sa.text("0")),  # that it was with its environment
     moment("scored_at"),
     sa.ForeignKeyConstraint(["task", "group"], ["groups.task", "groups.number"], ondelete="CASCADE"),
     one_of("state", TrajectoryState, "state"),

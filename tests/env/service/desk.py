@@ -76,6 +76,7 @@ def sampled(request: TurnRequest, reply: str, *, finish: str = "stop", failure: 
         state=request.state,
         failure=failure,
         env_ms=request.env_ms,
+        away_ms=request.away_ms,
     )
 
 

@@ -29,14 +29,16 @@ async def test_time_of_workers_is_counted_for_each_attempt_and_travels_with_it(d
     first, second = await desk.opened(group)
     assert first.env_ms > 0, "the opening's"
     assert second.env_ms == 0
-    await desk.give(group, [sampled(first.model_copy(update={"env_ms": 5_000.0}), "3"), sampled(second, "nine")])
+    await desk.give(group, [sampled(first.model_copy(update={"env_ms": 5_000.0, "away_ms": 7_000.0}), "3"), sampled(second, "nine")])
     [(_, settlement)] = await desk.scored(group.task, 1)
     assert (settlement.members[0].member, settlement.members[0].env_ms < 1_000) == (1, True)
     third = (await desk.requests(group, 3))[-1]
     assert 5_000 < third.env_ms < 6_000
+    assert 7_000 < third.away_ms < 9_000
     await desk.give(group, [sampled(third, "nine")])
     _, (_, settlement) = await desk.scored(group.task, 2)
     assert 5_000 <= settlement.members[0].env_ms < 7_000
+    assert 7_000 < settlement.members[0].away_ms < 11_000
 
 
 async def test_prompt_is_made_of_the_tasks_seed_not_the_groups(desk: Desk) -> None:

@@ -50,8 +50,8 @@ INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', 7000, NU
 INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at, admitted_at, step) VALUES
     ('x', 0, 0, 'trained', 0, 0, 0, now(), now() - interval '90 seconds', 0), ('y', 0, 0, 'trained', 0, 0, 0, now(), now(), 0),
     ('y', 1, 1, 'open', 1, 0, 0, now() + interval '1 hour', now() - interval '30 seconds', NULL);
-INSERT INTO trajectories (task, "group", member, state, sequence, reward, scored_at, env_ms, turns)
-    VALUES ('x', 0, 0, 'trained', 1, 1, now(), 20000, 2), ('y', 0, 0, 'trained', 2, 1, now(), 1500, 0);
+INSERT INTO trajectories (task, "group", member, state, sequence, reward, scored_at, env_ms, away_ms, turns)
+    VALUES ('x', 0, 0, 'trained', 1, 1, now(), 10, 20000, 2), ('y', 0, 0, 'trained', 2, 1, now(), 1500, 0, 0);
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, first_admitted_at, first_scored_at,
     last_scored_at, started_at, finished_at, trained_at, adapter, checkpoint, first_parked_ms, parked_ms)
     SELECT id, 0, 'trained', 1, 0, 0, 1, s.began, s.began, s.began + interval '60 seconds', s.began + interval '61 seconds',

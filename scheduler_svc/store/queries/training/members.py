@@ -43,6 +43,7 @@ _arrived = Rows(
     longest_turn_tokens=Integer,
     components=Text,
     env_ms=Integer,
+    away_ms=Integer,
 )
 _has_failed = _arrived.c.failure.is_not(None)
 _SETTLE = Statement(
@@ -66,6 +67,7 @@ _SETTLE = Statement(
         longest_turn_tokens=_arrived.c.longest_turn_tokens,
         components=cast(_arrived.c.components, JSONB),
         env_ms=_arrived.c.env_ms,
+        away_ms=_arrived.c.away_ms,
         scored_at=func.now(),
     )
 )
@@ -91,6 +93,7 @@ async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredM
             outcome.member.longest_turn_tokens,
             json.dumps(outcome.member.components) if outcome.member.components else None,
             outcome.member.env_ms,
+            outcome.member.away_ms,
         )
         for outcome in first.values()
     ]
