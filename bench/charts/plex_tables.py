@@ -124,11 +124,12 @@ def tiers(result: Result) -> str:
         cycles, played = one["cycles"], one["sequences"]
         left = f"{cycles['cycles']}, {cycles['left_mib']}"
         lines.append(f"| {base} | {name} | {left} | {played['sequences']} | {sum(played['moves'].values())} | {_given(played)} |")
-    return "\n".join([*lines, *_stock(result), *_kills(executors)])
+    return "\n".join([*lines, *_stock(result), *_kills(executors), *_services(result)])
 
 
 def _loads(result: Result) -> str:
-    loads = [one["asked"]["load"] for found in result["bases"].values() for name, one in found.items() if name != "stock"]
+    executors = [one for found in result["bases"].values() for name, one in found.items() if name != "stock"]
+    loads = [asked["load"] for one in executors for asked in one["asked"].values()]
     return f"{min(loads)} to {max(loads)}" if len(loads) > 1 else str(loads[0])
 
 
@@ -165,6 +166,17 @@ def _kills(executors: list[tuple[str, str, Result]]) -> list[str]:
     return [
         "",
         f"After SIGKILL of the service's process the last of its processes has ended within: {'; '.join(said)}.",
+    ]
+
+
+def _services(result: Result) -> list[str]:
+    if "services" not in result:
+        return []
+    watched = result["services"]
+    shares = [f"{name} in {one['tier']} {one['processor_share']:.2%}" for name, one in watched["executors"].items()]
+    return [
+        "",
+        f"Services of a stack, parked, over {watched['window_s']:g} s, load {watched['asked']['load']}: {'; '.join(shares)} of a core.",
     ]
 
 

@@ -6,10 +6,13 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
+import llvmlite
 import pytest
 
+from bench.plex.real.recorder import private_bytes
 from bench.plex.real.tiers.__main__ import complaints
-from bench.plex.real.tiers.orders import Executor, end
+from bench.plex.real.tiers.figures import joined
+from bench.plex.real.tiers.orders import Executor, Play, end
 
 MIB = 2**20
 TIER = {"freed_share": 0.97, "processor_share": 0.0}
@@ -19,12 +22,18 @@ SAMPLER = {
     "sequences": {"invariant": True, "requests_with_other_tokens": 0, "largest_difference": 1e-6},
     "kills": [{"tier": "host", "gone_s": 0.1}],
 }
+SERVICES = {"executors": {"rollout-host": {"tier": "host", "processor_share": 0.004}}}
 TRAINER = {**SAMPLER, "sequences": {"steps_with_other_digests": 0}}
 PROGRAM = """
-import json, os, sys
+import json, mmap, os, sys
 held = {}
 for line in sys.stdin:
     match line.split()[0]:
+        case "map" | "execute":
+            verb, path, size = line.split()
+            rights = mmap.PROT_READ | (mmap.PROT_EXEC if verb == "execute" else 0)
+            held[verb] = mmap.mmap(os.open(path, os.O_RDONLY), int(size), flags=mmap.MAP_PRIVATE, prot=rights)
+            sum(held[verb][:: mmap.PAGESIZE])
         case "take":
             held["private"] = bytearray(64 << 20)
         case "park":
@@ -41,7 +50,8 @@ for line in sys.stdin:
 
 
 def test_right_figures_are_not_complained_of() -> None:
-    assert list(complaints({"small": {"sampler": SAMPLER, "trainer": TRAINER, "stock": {"host": {"freed_share": 0.0}}}})) == []
+    found = {"bases": {"small": {"sampler": SAMPLER, "trainer": TRAINER, "stock": {"host": {"freed_share": 0.0}}}}, "services": SERVICES}
+    assert list(complaints(found)) == []
 
 
 @pytest.mark.parametrize(
@@ -64,8 +74,60 @@ def test_each_wrong_figure_is_complained_of(executor: str, path: str, value: obj
     for step in way:
         place = place[int(step)] if step.isdigit() else place[step]
     place[last] = value
-    (said,) = complaints({"small": found})
+    (said,) = complaints({"bases": {"small": found}})
     assert said.startswith(complaint)
+
+
+def test_a_parked_service_that_computes_is_complained_of() -> None:
+    busy = {"executors": SERVICES["executors"] | {"trainer-disk": {"tier": "disk", "processor_share": 0.01}}}
+    assert list(complaints({"bases": {}, "services": busy})) == ["trainer-disk, parked in disk, uses 1.0% of a core"]
+
+
+def test_sequences_that_continue_those_of_an_earlier_process_are_counted_with_them() -> None:
+    before = {
+        "sequences": 90,
+        "moves": {"host": 3, "none": 1},
+        "steps_with_other_digests": 1,
+        "largest_difference": 2e-6,
+        "invariant": True,
+    }
+    played = {
+        "sequences": 20,
+        "moves": {"host": 2, "disk": 4},
+        "steps_with_other_digests": 0,
+        "largest_difference": 1e-6,
+        "invariant": False,
+    }
+    assert joined({}, played) == played
+    assert joined(before, played) == {
+        "sequences": 110,
+        "moves": {"host": 5, "none": 1, "disk": 4},
+        "steps_with_other_digests": 1,
+        "largest_difference": 2e-6,
+        "invariant": False,
+    }
+
+
+def test_no_sequence_begins_after_the_time_for_all() -> None:
+    assert list(Play.of(["90", "93", "1", "60"]).numbers()) == [90, 91, 92]
+    assert list(Play.of(["90", "93", "1", "-1"]).numbers()) == []
+
+
+def test_a_mapped_file_is_private_memory_unless_it_is_a_library(tmp_path: Path) -> None:
+    """What the kernel calls private of a library depends on who else maps it, and is reported apart."""
+    data, library = tmp_path / "data", Path(llvmlite.__file__).parent / "binding" / "libllvmlite.so"
+    data.write_bytes(bytes(16 * MIB))
+    with Popen([sys.executable, "-c", PROGRAM], stdin=PIPE, stdout=PIPE, text=True) as process:
+        executor = Executor(process, tmp_path / "log", gpu="")
+        executor.order("begin")
+        before = executor.private()
+        executor.order(f"map {data} {16 * MIB}")
+        assert executor.private_bytes() - before.own == pytest.approx(16 * MIB, abs=MIB)
+        executor.order(f"execute {library} {16 * MIB}")
+        total = sum(map(private_bytes, executor.family))
+        assert executor.private_bytes() - before.own == pytest.approx(16 * MIB, abs=MIB)
+        assert executor.private().own + executor.private().libraries == pytest.approx(total, abs=MIB)
+        end(process)
 
 
 def test_memory_and_death_are_seen_from_outside(tmp_path: Path) -> None:

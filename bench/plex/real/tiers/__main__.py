@@ -1,4 +1,4 @@
-"""Tiers of samplers and trainers, of each base model."""
+"""Tiers of samplers and trainers, of each base model; with `--add` part by part, each kept as soon as it is measured."""
 
 import argparse
 import json
@@ -12,12 +12,15 @@ from bench.harness import report
 from bench.harness.services import BenchError, nats, run_or_exit
 from bench.plex.real import bases
 from bench.plex.real.tiers import versions
-from bench.plex.real.tiers.figures import measured
+from bench.plex.real.tiers.figures import sequences, tiers
 from bench.plex.real.tiers.orders import Executor, running
+from bench.plex.real.tiers.services import parked_services
 from common.accelerators import Tier
 
 MEASURES = ("bench/plex/real/tiers", "common/accelerators", "rollout_svc", "trainer_svc")
 EXECUTORS = ("sampler", "trainer")
+PARTS = ("tiers", "sequences", "stock")
+MORE_PARTS = ("services",)
 ADAPTERS = 4
 RANK = 8
 WITH_STOCK = "small"
@@ -29,25 +32,30 @@ def main() -> None:
     options = arguments()
     machine = report.machine()
     models = dict(options.models) or bases.make(options.folder / "bases")
-    found: dict[str, Any] = {}
+    kept: dict[str, Any] = report.read(options.name) if options.add else {}
+    found: dict[str, Any] = kept.get("bases", {})
+    result: dict[str, Any] = {"machine": machine, "device": options.device, "kv_cache_gib": options.kv_cache_gib, "bases": found}
+    result |= {"services": kept["services"]} if "services" in kept else {}
+
+    def keep(what: str, figures: dict[str, Any]) -> None:
+        print(f"{what}: {json.dumps(figures)}", flush=True)
+        print(f"written: {report.write(options.name, result, MEASURES)}")
+
+    measured = {"tiers", "sequences"} & set(options.parts)
     options.log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="marlaas-tiers-") as name, nats(Path(name)) as url:
         for base in models if options.models else options.bases:
-            found[base] = {}
-            for executor in options.executors:
-                found[base][executor] = one(base, executor, models[base], url, Path(name), options)
-                print(f"{base} {executor}: {json.dumps(found[base][executor])}", flush=True)
-            if base == WITH_STOCK and options.device == "cpu" and "sampler" in options.executors:
-                found[base]["stock"] = stock(models[base], url, Path(name), options)
-                print(f"{base} stock: {json.dumps(found[base]['stock'])}", flush=True)
-    result: dict[str, Any] = {
-        "machine": machine,
-        "device": options.device,
-        "kv_cache_gib": options.kv_cache_gib,
-        "bases": added(report.read(options.name).get("bases", {}), found) if options.add else found,
-    }
-    print(f"written: {report.write(options.name, result, MEASURES)}")
-    if wrong := list(complaints(result["bases"])):
+            of_base: dict[str, Any] = found.setdefault(base, {})
+            for executor in options.executors if options.kills or measured else ():
+                of_base[executor] = one(of_base.get(executor, {}), base, executor, models[base], url, Path(name), options)
+                keep(f"{base} {executor}", of_base[executor])
+            if base == WITH_STOCK and options.device == "cpu" and "sampler" in options.executors and "stock" in options.parts:
+                of_base["stock"] = stock(models[base], url, Path(name), options)
+                keep(f"{base} stock", of_base["stock"])
+    if "services" in options.parts:
+        result["services"] = parked_services(models[WITH_STOCK], options.core, options.window_s)
+        keep("services", result["services"])
+    if wrong := list(complaints(result)):
         raise BenchError("; ".join(wrong))
 
 
@@ -58,7 +66,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--executors", type=lambda text: text.split(","), default=list(EXECUTORS))
     parser.add_argument("--cycles", type=int, default=200)
     parser.add_argument("--closings", type=int, default=3, help="moves to tier `none`")
-    parser.add_argument("--sequences", type=int, default=200)
+    parser.add_argument("--sequences", type=int, default=200, help="in all, with those kept")
+    parser.add_argument("--sequences-s", type=float, default=3_600.0, help="after which none begins")
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {','.join((*PARTS, *MORE_PARTS))}")
+    parser.add_argument("--window-s", type=float, default=40.0, help="over which parked services are watched")
     parser.add_argument(
         "--kills", type=lambda text: text.split(","), default=[], help=f"then kill each executor in these tiers, or {AWAKE}"
     )
@@ -70,23 +81,27 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=report.ROOT / ".marlaas" / "plex", help="of base models and adapters")
     parser.add_argument("--log", type=Path, default=report.ROOT / ".marlaas" / "plex" / "tiers.log", help="output of the executors")
     parser.add_argument("--name", default="plex-tiers", help="of the result")
-    parser.add_argument("--add", action="store_true", help="keep what the result that is there has of others")
+    parser.add_argument("--add", action="store_true", help="keep what the result that is there has of other parts")
     return parser.parse_args()
-
-
-def added(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """Executors measured before beside those measured now."""
-    return {base: before.get(base, {}) | found.get(base, {}) for base in (*before, *(found.keys() - before.keys()))}
 
 
 def named_folders(text: str) -> dict[str, Path]:
     return {name: Path(folder) for name, _, folder in (part.partition("=") for part in text.split(","))}
 
 
-def one(base: str, executor: str, model: Path, url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    with started(base, executor, model, url, folder, options) as process:
-        found = measured(process, options.cycles, options.closings, options.sequences)
-    found |= {"asked": {"cycles": options.cycles, "sequences": options.sequences, "load": report.load_now(), "commit": report.commit()}}
+def one(
+    before: dict[str, Any], base: str, executor: str, model: Path, url: str, folder: Path, options: argparse.Namespace
+) -> dict[str, Any]:
+    """The executor's figures: those that were asked for, and of the others those of `before`."""
+    found, asked = dict(before), {"load": report.load_now(), "commit": report.commit()}
+    parts = [part for part in ("tiers", "sequences") if part in options.parts]
+    if parts:
+        with started(base, executor, model, url, folder, options) as process:
+            if "tiers" in parts:
+                found |= tiers(process, options.cycles, options.closings)
+            if "sequences" in parts:
+                found["sequences"] = sequences(process, options.sequences, options.sequences_s, before.get("sequences", {}))
+    found["asked"] = before.get("asked", {}) | dict.fromkeys(parts, asked)
     if options.kills:
         found["kills"] = [killed(tier, base, executor, model, url, folder, options) for tier in options.kills]
     return found
@@ -144,26 +159,32 @@ def stock(model: Path, url: str, folder: Path, options: argparse.Namespace) -> d
     return found
 
 
-def complaints(found: dict[str, Any]) -> Iterable[str]:
+def complaints(result: dict[str, Any]) -> Iterable[str]:
     """What is not as it must be."""
-    for base, executors in found.items():
+    for base, executors in result["bases"].items():
         for executor in EXECUTORS:
-            if executor not in executors:
-                continue
-            one, where = executors[executor], f"{base} {executor}"
-            for tier in (Tier.HOST, Tier.DISK):
-                if (share := one["tiers"][tier]["freed_share"]) < 0.9:
-                    yield f"{where} in {tier} frees {share:.1%}"
-                if (share := one["tiers"][tier]["processor_share"]) >= 0.01:
-                    yield f"{where} in {tier} uses {share:.1%} of a core"
-            if (left := one["cycles"]["left_mib"]) > 16:
-                yield f"{where} keeps {left} MiB after {one['cycles']['cycles']} cycles"
-            played = one["sequences"]
-            if played.get("steps_with_other_digests") or (played.get("invariant") and played["requests_with_other_tokens"]):
-                yield f"{where} gave other answers than undisturbed: {played}"
-            if played.get("largest_difference", 0) > 1e-3 and played["invariant"]:
-                yield f"{where} gave log-probabilities that differ by {played['largest_difference']}"
-            yield from (f"{where} killed in {kill['tier']} leaves processes" for kill in one.get("kills", []) if kill["gone_s"] is None)
+            if executor in executors:
+                yield from (f"{base} {executor} {wrong}" for wrong in wrongs(executors[executor]))
+    for service, found in result.get("services", {}).get("executors", {}).items():
+        if (share := found["processor_share"]) >= 0.01:
+            yield f"{service}, parked in {found['tier']}, uses {share:.1%} of a core"
+
+
+def wrongs(found: dict[str, Any]) -> Iterable[str]:
+    """Of one executor; of parts that were measured."""
+    for tier in (Tier.HOST, Tier.DISK) if "tiers" in found else ():
+        if (share := found["tiers"][tier]["freed_share"]) < 0.9:
+            yield f"in {tier} frees {share:.1%}"
+        if (share := found["tiers"][tier]["processor_share"]) >= 0.01:
+            yield f"in {tier} uses {share:.1%} of a core"
+    if "cycles" in found and (left := found["cycles"]["left_mib"]) > 16:
+        yield f"keeps {left} MiB after {found['cycles']['cycles']} cycles"
+    if played := found.get("sequences"):
+        if played.get("steps_with_other_digests") or (played.get("invariant") and played["requests_with_other_tokens"]):
+            yield f"gave other answers than undisturbed: {played}"
+        if played.get("largest_difference", 0) > 1e-3 and played["invariant"]:
+            yield f"gave log-probabilities that differ by {played['largest_difference']}"
+    yield from (f"killed in {kill['tier']} leaves processes" for kill in found.get("kills", []) if kill["gone_s"] is None)
 
 
 if __name__ == "__main__":

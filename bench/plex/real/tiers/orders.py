@@ -7,8 +7,9 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,12 +18,35 @@ import psutil
 from bench.harness.measures import usage
 from bench.harness.report import ROOT
 from bench.harness.services import BenchError
-from bench.plex.real.recorder import private_bytes
+from bench.plex.real.tiers.memory import Private, private
 
 ANSWER_S = 900.0
 """Maximum seconds of one order."""
 GONE_S = 30.0
 Answer = Callable[[str, list[str]], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Play:
+    """Which random sequences to play: from `first` until before `end`; none begins after `most_s`."""
+
+    first: int
+    end: int
+    seed: int
+    most_s: float
+
+    @classmethod
+    def of(cls, given: list[str]) -> "Play":
+        """Of the order `sequences FIRST END SEED SECONDS`."""
+        first, end, seed, most_s = given
+        return cls(int(first), int(end), int(seed), float(most_s))
+
+    def numbers(self) -> Iterator[int]:
+        ends_s = time.monotonic() + self.most_s
+        for number in range(self.first, self.end):
+            if time.monotonic() > ends_s:
+                return
+            yield number
 
 
 async def obey(answers: TextIO, answer: Answer) -> None:
@@ -69,8 +93,12 @@ class Executor:
     def family(self) -> list[psutil.Process]:
         return usage.family(psutil.Process(self._process.pid))
 
+    def private(self) -> Private:
+        return private(self.family)
+
     def private_bytes(self) -> int:
-        return sum(map(private_bytes, self.family))
+        """Without pages of libraries."""
+        return self.private().own
 
     def device_bytes(self) -> int | None:
         """Memory in use on the GPU, by all; None on a CPU."""

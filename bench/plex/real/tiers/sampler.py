@@ -2,7 +2,7 @@
 
 fill                    write to the whole KV cache          bytes   [device, cache], as the engine says
 park TIER               and freeze at once; [tier, seconds]  wake    [tier, seconds]
-use                     sample a little                      sequences N
+use                     sample a little                      sequences FIRST END SEED SECONDS
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import llvmlite.binding  # noqa: F401  # pyright: ignore[reportUnusedImport]  vLLM must start beside it: see rollout_svc/cpu/platform.py
 
-from bench.plex.real.tiers.orders import obey, take_output
+from bench.plex.real.tiers.orders import Play, obey, take_output
 from bench.plex.real.tiers.traffic import Traffic, request
 from common.accelerators import Tier
 from common.blobs import Blobs
@@ -69,7 +69,7 @@ class SamplerOrders:
             case "use":
                 return (await self._engine.sample(request(0, max_tokens=16))).ids
             case "sequences":
-                return await self._traffic.play(int(given[0]), int(given[1]))
+                return await self._traffic.play(Play.of(given))
             case verb:
                 began = time.perf_counter()
                 await (self._sampler.wake() if verb == "wake" else self._sampler.park(Tier(given[0]), 0))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.plex.real.tiers.orders import Play
 from bench.plex.real.tiers.versions import FILE
 from common.accelerators import Tier
 from common.blobs import Blobs
@@ -93,16 +94,18 @@ class Traffic:
             await engine.unload(name)
         return cls(engine, sampler, adapters, base, found)
 
-    async def play(self, sequences: int, seed: int) -> dict[str, Any]:
+    async def play(self, play: Play) -> dict[str, Any]:
         """Raises: what a move or a request raises; WrongState, say."""
         self._tally = Tally()
         for task in TASKS:
-            self._announce(task, random.Random(seed))
-        for number in range(sequences):
-            await self._sequence(random.Random(f"{seed} {number}"))
+            self._announce(task, random.Random(play.seed))
+        played = 0
+        for number in play.numbers():
+            await self._sequence(random.Random(f"{play.seed} {number}"))
+            played += 1
         tally = self._tally
         return {
-            "sequences": sequences,
+            "sequences": played,
             "moves": dict(tally.moves),
             "requests": tally.requests,
             "versions": tally.versions,

@@ -2,7 +2,7 @@
 
     fill                    a step of each task                  bytes   [base and states, 0]
     park TIER               [tier, seconds]                      wake    [tier, seconds]
-    use                     a step of one task                   sequences N SEED
+    use                     a step of one task                   sequences FIRST END SEED SECONDS
 
 Of one task each version has a checkpoint, from which it is read where its state was dropped; of the other none has.
 """
@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.plex.real.tiers.orders import obey, take_output
+from bench.plex.real.tiers.orders import Play, obey, take_output
 from bench.trainer_step import Lengths, make_groups
 from common.accelerators import Tier
 from common.bus import Bus, Slots
@@ -65,7 +65,7 @@ class TrainerOrders:
             case "use":
                 return await self._step(STORED, 0, 0)
             case "sequences":
-                return await self._play(int(given[0]), int(given[1]))
+                return await self._play(Play.of(given))
             case verb:
                 began = time.perf_counter()
                 await (self._executor.wake() if verb == "wake" else self._executor.park(Tier(given[0]), 0.0))
@@ -74,17 +74,18 @@ class TrainerOrders:
 
     # ------------------------------------------------------------------------------------------------------- sequences
 
-    async def _play(self, sequences: int, seed: int) -> dict[str, Any]:
-        self._moves, self._handed_back, self._restored, steps, other = Counter[str](), 0, 0, 0, 0
+    async def _play(self, play: Play) -> dict[str, Any]:
+        self._moves, self._handed_back, self._restored, played, steps, other = Counter[str](), 0, 0, 0, 0, 0
         for batches in range(SEEDS):
             self._undisturbed[batches] = await self._sequence(batches, None)
-        for number in range(sequences):
+        for number in play.numbers():
             batches = number % SEEDS
-            found = await self._sequence(batches, random.Random(f"{seed} {number}"))
+            found = await self._sequence(batches, random.Random(f"{play.seed} {number}"))
+            played += 1
             steps += len(found)
             other += sum(one != expected for one, expected in zip(found, self._undisturbed[batches], strict=True))
         return {
-            "sequences": sequences,
+            "sequences": played,
             "moves": dict(self._moves),
             "steps": steps,
             "steps_handed_back": self._handed_back,
