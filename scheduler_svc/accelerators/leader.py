@@ -23,7 +23,7 @@ from common.bus.requests import Listening
 from common.errors import Fatal, Reject, Retry
 from common.messages import Lease, LeaseOrder
 from common.resilience import crashpoints
-from common.resilience.cancellation import notice_cancellation
+from common.resilience.cancellation import apart, notice_cancellation
 from common.resilience.periodic import run_periodically
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.answers import pause_s
@@ -82,9 +82,7 @@ class Leader:
         while True:
             notice_cancellation()
             try:
-                async with self._database.alone(SLICES_LOCK) as connection:
-                    log.info("slices_led", accelerators=sorted(self._deployed.accelerators))
-                    await self._lead(connection)
+                await apart(self._lead_alone())
             except* Fatal:
                 raise
             except* (Retry, OSError) as errors:
@@ -92,6 +90,11 @@ class Leader:
             except* Exception:
                 log.exception("slices_not_led")
             await asyncio.sleep(RETRY_S)
+
+    async def _lead_alone(self) -> None:
+        async with self._database.alone(SLICES_LOCK) as connection:
+            log.info("slices_led", accelerators=sorted(self._deployed.accelerators))
+            await self._lead(connection)
 
     async def _lead(self, connection: AsyncConnection) -> None:
         async with self._bus.requests.listening(streams.executor_now("*", "*")) as listening:

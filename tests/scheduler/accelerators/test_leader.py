@@ -11,6 +11,7 @@ from common.accelerators import ExecutorState, Tier
 from common.bus import Bus, Outgoing
 from common.messages import Lease, LeaseOrder
 from scheduler_svc.migrate import end_sharing
+from scheduler_svc.store.database import SLICES_LOCK
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import (
     MIB,
@@ -182,6 +183,20 @@ async def test_another_replica_continues_where_the_leader_ended(bus: Bus, databa
             await two.wakes()
             await world.becomes(SLICES, [("rollout-one", "first", "switched"), ("rollout-two", "ratio", None)])
             await clean(world)
+
+
+async def test_leader_whose_connection_is_lost_leads_again(bus: Bus, database_url: str) -> None:
+    """As often as it is lost: a leader that fails must not end."""
+    of_leader = f"""FROM pg_locks WHERE locktype = 'advisory' AND objid = {SLICES_LOCK}
+                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+    async with running_world(bus, database_url) as world:
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        for each in (one, two):
+            await world.becomes(f"SELECT count(*) {of_leader}", [(1,)])
+            await world.execute(f"SELECT pg_terminate_backend(pid) {of_leader}")
+            await each.has_work(1)
+            await each.wakes()
+            await each.works()
 
 
 async def test_executor_that_the_pools_file_has_no_more_is_parked_and_its_clock_goes(bus: Bus, database_url: str) -> None:
