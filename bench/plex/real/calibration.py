@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.harness.services import local_stack
 from bench.plex.real import arms
-from bench.plex.real.recorder import Recorder
+from bench.plex.real.recorder import Recorder, unchanging
 from bench.plex.real.runs import executors, trained
 from bench.plex.real.workloads import PoolLoad, Workload, task_specs
 
@@ -50,7 +50,7 @@ def measure(load: PoolLoad, bases: Mapping[str, Path]) -> dict[str, Any]:
     rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="marlaas-plex-") as name:
         file = arms.pools_file(Path(name), bases, [load], arms.DEDICATED, workload)
-        with local_stack(file, arms.settings(arms.DEDICATED)) as stack, Recorder(executors(stack), None) as recording:
+        with local_stack(file, arms.settings(arms.DEDICATED)) as stack, Recorder(unchanging(executors(stack)), None) as recording:
             asyncio.run(trained(stack, task_specs(replace(load, tool_s=0.0, tasks=1), 1)))
             for one in at_once:
                 began_s, ended_s, _ = asyncio.run(trained(stack, task_specs(one, STEPS)))

@@ -1,12 +1,15 @@
 """What happened on an accelerator, seen from outside: locks from the kernel, processor time and memory by process.
 
 It belongs to no service and asks none. Every 20 ms it reads which process holds the accelerator's locks (/proc/locks) and how much
-processor time each executor's processes have used; every half second, their private memory.
+processor time each executor's processes have used; every half second, their private memory. Executors may be killed meanwhile: their
+processor time goes on from that of the process before. What a process uses until it is ready is its start, and none of the accelerator's
+unless it holds a lock.
 """
 
 import threading
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,11 +17,21 @@ import psutil
 
 from bench.harness.measures import usage
 
+COMPUTE = "compute.lock"
 EVERY_S = 0.02
+FAMILIES_EVERY_S = 1.0
 MEMORY_EVERY_S = 0.5
 WINDOW_S = 0.2
 COMPUTING = 0.3
 """Share of a core over a window from which on an executor counts as computing: reports and heartbeats take a few per cent."""
+
+
+@dataclass(frozen=True)
+class Executor:
+    """Service process of an executor at one moment."""
+
+    process: psutil.Process
+    is_ready: bool = True
 
 
 @dataclass(frozen=True)
@@ -77,12 +90,15 @@ class Recording:
 class Recorder:
     """Looks until it is stopped."""
 
-    def __init__(self, executors: Mapping[str, psutil.Process], folder: Path | None) -> None:
-        """`executors`: their service processes by name. `folder`: of the accelerator's locks; None where there are none."""
+    def __init__(self, executors: Callable[[], Mapping[str, Executor]], folder: Path | None) -> None:
+        """`executors`: those that run now, by name. `folder`: of the accelerator's locks; None where there are none."""
         self._executors = executors
-        self._lock = folder / "compute.lock" if folder is not None else None
+        self._folder = folder
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._cpu_s: dict[psutil.Process, float] = {}
+        """At the last look."""
+        self._spent_s = defaultdict[str, float](float)
         self.recording = Recording()
 
     def __enter__(self) -> Recording:
@@ -94,36 +110,56 @@ class Recorder:
         self._thread.join()
 
     def _run(self) -> None:
-        families, looked_s, weighed_s = self._families(), 0.0, 0.0
+        present, families, looked_s, weighed_s = dict[str, Executor](), dict[str, list[psutil.Process]](), 0.0, 0.0
         while not self._ended.wait(EVERY_S):
             now_s = time.time()
-            if now_s - looked_s > 1.0:
-                families, looked_s = self._families(), now_s
-            cpu = {name: sum(usage.cpu_s(one) for one in family) for name, family in families.items()}
-            self.recording.looks.append(Seen(now_s, self._holders(families), cpu))
+            locked = self._locked()
+            known = {one.pid for family in families.values() for one in family}
+            if now_s - looked_s > FAMILIES_EVERY_S or any(pids - known for pids in locked.values()):
+                present = dict(self._executors())
+                families, looked_s = {name: _family(one.process) for name, one in present.items()}, now_s
+            holders = {name: {each for each, pids in locked.items() if pids & {one.pid for one in of}} for name, of in families.items()}
+            counted = {name for name, one in present.items() if one.is_ready or holders[name]}
+            self._spend(families, counted)
+            computing = frozenset(name for name, held in holders.items() if COMPUTE in held)
+            self.recording.looks.append(Seen(now_s, computing, {name: self._spent_s[name] for name in counted}))
             if now_s - weighed_s > MEMORY_EVERY_S:
                 weighed_s = now_s
-                self.recording.memory.append((now_s, {name: sum(map(private_bytes, family)) for name, family in families.items()}))
+                self.recording.memory.append((now_s, {name: sum(map(private_bytes, families[name])) for name in counted}))
 
-    def _families(self) -> dict[str, list[psutil.Process]]:
-        found: dict[str, list[psutil.Process]] = {}
-        for name, process in self._executors.items():
-            try:
-                found[name] = usage.family(process)
-            except psutil.NoSuchProcess:
-                found[name] = []
-        return found
+    def _spend(self, families: Mapping[str, list[psutil.Process]], counted: Set[str]) -> None:
+        """Add what the processes have used since the last look. A child that is new has used all it has since."""
+        before, self._cpu_s = self._cpu_s, {}
+        for name, family in families.items():
+            for index, process in enumerate(family):
+                now_s = self._cpu_s[process] = usage.cpu_s(process)
+                if name in counted:
+                    self._spent_s[name] += max(0.0, now_s - before.get(process, 0.0 if index else now_s))
 
-    def _holders(self, families: Mapping[str, list[psutil.Process]]) -> frozenset[str]:
-        if self._lock is None or not self._lock.exists():
-            return frozenset()
-        inode = str(self._lock.stat().st_ino)
-        pids = set[int]()
+    def _locked(self) -> dict[str, set[int]]:
+        """Processes that hold each lock of the accelerator, by the file's name."""
+        if self._folder is None:
+            return {}
+        by_inode = {str(path.stat().st_ino): path.name for path in self._folder.glob("*")}
+        found: dict[str, set[int]] = {name: set() for name in by_inode.values()}
         for line in Path("/proc/locks").read_text().splitlines():
             parts = line.split()
-            if "->" not in parts and parts[1] == "FLOCK" and parts[5].rpartition(":")[2] == inode:
-                pids.add(int(parts[4]))
-        return frozenset(name for name, family in families.items() if pids & {one.pid for one in family})
+            if "->" not in parts and parts[1] == "FLOCK" and parts[3] == "WRITE" and (name := by_inode.get(parts[5].rpartition(":")[2])):
+                found[name].add(int(parts[4]))
+        return found
+
+
+def unchanging(processes: Mapping[str, psutil.Process]) -> Callable[[], dict[str, Executor]]:
+    """Executors that are ready, and that nobody kills."""
+    found = {name: Executor(process) for name, process in processes.items()}
+    return lambda: found
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return usage.family(process)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def private_bytes(process: psutil.Process) -> int:

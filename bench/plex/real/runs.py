@@ -15,7 +15,7 @@ from bench.harness import report
 from bench.harness.services import BenchError, local_stack
 from bench.plex.real import arms, slices
 from bench.plex.real.arms import CORE, Arm
-from bench.plex.real.recorder import Recorder, Recording
+from bench.plex.real.recorder import Recorder, Recording, unchanging
 from bench.plex.real.workloads import PoolLoad, Workload, task_specs
 from common.accelerators import trace
 from common.messages import SliceOf
@@ -92,7 +92,7 @@ def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: M
         with local_stack(file, arms.settings(arm, device), changed=noted) as stack:
             folder = data[0] / "accelerators" / "core" if arm.options is not None else None
             warm_up = [spec for one in pools for spec in task_specs(one, 1)[:1]]
-            with Recorder(executors(stack), folder) as recording:
+            with Recorder(unchanging(executors(stack)), folder) as recording:
                 asyncio.run(trained(stack, warm_up))
                 specs = [spec for one in pools for spec in task_specs(one, workload.steps)]
                 (began_s, ended_s, digests), booked, lines = asyncio.run(_observed(stack, specs, is_shared=folder is not None))

@@ -1,0 +1,108 @@
+"""Runs, and the faults of each."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import Any
+
+from bench.plex.real.faults import points, resources, servers
+from bench.plex.real.faults.scene import Scene
+from bench.plex.real.faults.tasks import Endless
+from bench.plex.real.workloads import PoolLoad, Workload
+from common.resilience.crashpoints import LEASES, SLICES
+
+LOADS = (PoolLoad("small", 2, 0.6, kv_cache_gib=0.1), PoolLoad("middle", 2, 0.6))
+WORKLOAD = Workload("faults", LOADS, steps=3, memory_gib=1.75)
+SERVICES = ("rollout", "trainer")
+POINTS = tuple(product(LEASES, SERVICES))
+REPEATED = 5
+KILLS_A_RUN = 10
+HANGS_A_RUN = 4
+ON_DISK = {"host_gib": "0.001"}
+"""Of the accelerator: no state fits into host memory, so that each park is to disk, and each wake reads the model's folder."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of a kind; what it returns are its figures."""
+
+    kind: str
+    do: Callable[[Scene], Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Faults one after another in one stack."""
+
+    name: str
+    faults: Sequence[Fault]
+    then: Callable[[Scene, Endless], Awaitable[dict[str, Any]]] | None = None
+    """After all tasks have finished, and with tasks of its own."""
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the accelerator."""
+
+
+REFERENCE = Run("undisturbed", ())
+
+
+def whole() -> list[Run]:
+    """All faults. Executors take turns to be killed, so that none dies again before it has long been ready."""
+    kills = [_at(points.kill, "kill", point, service, number) for number in range(REPEATED) for point, service in POINTS]
+    hangs = [_at(points.hang, "hang", point, service, 0) for point, service in POINTS]
+    return [
+        *_runs("kills", kills, KILLS_A_RUN),
+        *_runs("hangs", hangs, HANGS_A_RUN),
+        Run("servers", [*_silences(5.0, 60.0), _server_kill("nats"), *_decisions()]),
+        Run("resources", [*_stops(), *_shortages(), _locked_out()]),
+        Run("models", [_no_model("middle"), _no_model("small"), _no_model("small")], then=_poison, options=ON_DISK),
+    ]
+
+
+def small() -> list[Run]:
+    """A cut of all, whose numbers mean nothing."""
+    kills = [("lease_in_wake", "rollout"), ("lease_in_park", "trainer")]
+    return [Run("small", [_at(points.kill, "kill", point, service, 0) for point, service in kills])]
+
+
+def _runs(name: str, faults: Sequence[Fault], size: int) -> list[Run]:
+    return [Run(f"{name}-{begin // size}", faults[begin : begin + size]) for begin in range(0, len(faults), size)]
+
+
+def _at(do: Callable[[Scene, str, str], Awaitable[dict[str, Any]]], what: str, point: str, service: str, number: int) -> Fault:
+    executor = f"{service}-{LOADS[(number + LEASES.index(point)) % len(LOADS)].base}"
+    return Fault(f"{what} {point} {service}", lambda scene: do(scene, executor, point))
+
+
+def _silences(*nats_s: float) -> list[Fault]:
+    away = [("nats", seconds) for seconds in nats_s] + [("postgres", 15.0)]
+    return [Fault(f"{server} silent {seconds:g} s", partial(servers.silent, server=server, seconds=seconds)) for server, seconds in away]
+
+
+def _server_kill(server: str) -> Fault:
+    return Fault(f"kill {server}", partial(servers.kill, server=server))
+
+
+def _decisions() -> list[Fault]:
+    return [_server_kill("postgres"), *(Fault(f"kill scheduler {point}", partial(servers.kill_scheduler, point=point)) for point in SLICES)]
+
+
+def _stops() -> list[Fault]:
+    return [Fault(f"stop {service}", partial(points.stop, executor=f"{service}-middle")) for service in SERVICES]
+
+
+def _shortages() -> list[Fault]:
+    cases = (("rollout-middle", 1), ("rollout-middle", 2), ("trainer-middle", 1))
+    return [Fault(f"no memory {name}, {n}", partial(resources.no_memory, executor=name, attempts=n)) for name, n in cases]
+
+
+def _locked_out() -> Fault:
+    return Fault("read-only locks", partial(resources.read_only_locks, executor="rollout-small"))
+
+
+def _no_model(pool: str) -> Fault:
+    return Fault(f"no model {pool}", partial(resources.no_model, pool=pool))
+
+
+async def _poison(scene: Scene, tasks: Endless) -> dict[str, Any]:
+    return await resources.poison(scene, "small", "middle", tasks)

@@ -1,0 +1,122 @@
+"""Kills and cuts on a shared accelerator: what does not hold is complained of, and the recorder sees it from outside."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import psutil
+import pytest
+
+from bench.plex.real.faults.figures import complaints, summary
+from bench.plex.real.faults.schedule import LOADS, POINTS, REPEATED, whole
+from bench.plex.real.recorder import COMPUTE, Executor, Recorder, Recording
+from tests.conftest import eventually
+
+BURN = "import fcntl, sys\nfile = open(sys.argv[1], 'a')\nfcntl.flock(file, fcntl.LOCK_EX)\nwhile True: pass"
+FAULT = {"kind": "kill lease_in_wake rollout", "in_use_after_s": 3.2, "wake_s": 0.5, "allowed_s": 15.5, "within": True}
+WHY = {"cause": "accelerator", "sentence": "waits for its accelerator"}
+POISON = {"kind": "poison", "attempts_s": 1.5, "later_s": 2.0, "pools": "its folder is gone", "why": WHY}
+SUMS = {"tasks": 8, "steps": 24, "slices": 90, "held_ms": 1000, "booked_ms": 1000, "looks": 5000}
+RUN = {"run": "kills-0", "faults": [FAULT, POISON], "held_by_several": 0, "computing_together": 0, "differing": [], **SUMS}
+
+
+def test_run_in_which_all_holds_is_not_complained_of() -> None:
+    assert complaints([RUN]) == []
+    assert summary([RUN, RUN])["kinds"][FAULT["kind"]] == {"times": 2, "in_use_after_s": [3.2, 3.2], "wake_s": [0.5, 0.5], "within": 2}
+
+
+@pytest.mark.parametrize(
+    ("of_run", "of_fault", "of_poison", "complaint"),
+    [
+        ({"differing": ["small-0"]}, {}, {}, "small-0 has other adapters"),
+        ({"held_by_several": 1}, {}, {}, "1 looks with several holders"),
+        ({"computing_together": 2}, {}, {}, "2 looks at several that compute"),
+        ({"booked_ms": 999}, {}, {}, "1000 ms were held, and 999 ms are booked"),
+        ({}, {"within": False, "in_use_after_s": 15.6}, {}, "in use again after 15.6 s, allowed are 15.5 s"),
+        ({}, {"hung_s": 33.0, "hung_allowed_s": 32.25}, {}, "hung for 33.0 s, allowed are 32.25 s"),
+        ({}, {}, {"later_s": 5.0}, "the other pool's tasks took 5.0 s longer"),
+        ({}, {}, {"why": {"cause": None}}, "nothing says why"),
+        ({}, {}, {"pools": None}, "nothing says why"),
+    ],
+)
+def test_what_does_not_hold_is_complained_of(
+    of_run: dict[str, Any], of_fault: dict[str, Any], of_poison: dict[str, Any], complaint: str
+) -> None:
+    (found,) = complaints([RUN | of_run | {"faults": [FAULT | of_fault, POISON | of_poison]}])
+    assert complaint in found
+
+
+def test_each_point_is_reached_five_times_in_samplers_and_trainers_of_both_pools() -> None:
+    kinds = [fault for run in whole() for fault in run.faults]
+    for point, service in POINTS:
+        assert sum(one.kind == f"kill {point} {service}" for one in kinds) == REPEATED
+        assert sum(one.kind == f"hang {point} {service}" for one in kinds) == 1
+    assert {load.base for load in LOADS} == {"small", "middle"}
+
+
+@pytest.fixture
+def burning(tmp_path: Path) -> Iterator[Callable[[str], psutil.Process]]:
+    """Starts a process that takes the lock of that name, and computes as long as it lives."""
+    running: list[Popen[bytes]] = []
+
+    def start(lock: str) -> psutil.Process:
+        running.append(Popen([sys.executable, "-c", BURN, str(tmp_path / lock)]))
+        return psutil.Process(running[-1].pid)
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+async def looked(recording: Recording) -> None:
+    there = len(recording.looks) + 60
+
+    async def look() -> bool:
+        return len(recording.looks) >= there
+
+    await eventually(look, 30)
+
+
+async def test_recorder_sees_two_compute_of_which_one_has_the_lock(tmp_path: Path, burning: Callable[[str], psutil.Process]) -> None:
+    present = {"a": Executor(burning(COMPUTE)), "b": Executor(burning("b.other"))}
+    with Recorder(lambda: present, tmp_path) as recording:
+        await eventually(lambda: _several_compute(recording), 30)
+    assert recording.held_by_several() == 0
+
+
+async def test_start_of_a_process_does_not_count_unless_it_has_a_lock(tmp_path: Path, burning: Callable[[str], psutil.Process]) -> None:
+    present = {"a": Executor(burning(COMPUTE)), "b": Executor(burning("/dev/null"), is_ready=False)}
+    with Recorder(lambda: present, tmp_path) as recording:
+        await eventually(lambda: _held_by(recording, "a"), 30)
+        await looked(recording)
+        assert recording.computing_together() == 0
+        present["b"] = Executor(burning("b.memory"), is_ready=False)
+        await eventually(lambda: _several_compute(recording), 30)
+
+
+async def test_processor_time_of_a_killed_executor_goes_on_with_its_next_process(
+    tmp_path: Path, burning: Callable[[str], psutil.Process]
+) -> None:
+    present: Mapping[str, Executor] = {"a": Executor(burning(COMPUTE))}
+    with Recorder(lambda: present, tmp_path) as recording:
+        await eventually(lambda: _held_by(recording, "a"), 30)
+        await looked(recording)
+        present["a"].process.kill()
+        before_s = recording.looks[-1].cpu_s["a"]
+        await eventually(lambda: _held_by(recording, None), 30)
+        present = {"a": Executor(burning(COMPUTE))}
+        await eventually(lambda: _held_by(recording, "a"), 30)
+        await looked(recording)
+    spent = [one.cpu_s["a"] for one in recording.looks if "a" in one.cpu_s]
+    assert spent == sorted(spent) and spent[-1] > before_s
+
+
+async def _several_compute(recording: Recording) -> bool:
+    return recording.computing_together() > 0
+
+
+async def _held_by(recording: Recording, name: str | None) -> bool:
+    return bool(recording.looks) and recording.looks[-1].holders == (frozenset() if name is None else frozenset({name}))
