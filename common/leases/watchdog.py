@@ -1,7 +1,8 @@
 """A thread that ends this process when it does not do what was ordered, or its event loop hangs.
 
 The event loop may be what hangs, so the thread needs none of it. A call that hangs with the interpreter's lock stops this thread, too; for
-moves there is a second one, of Python's faulthandler, which needs no lock and ends the process somewhat later.
+moves there is a second one, of Python's faulthandler, which needs no lock and ends the process somewhat later. A process that is stopped
+has no thread that runs: a guardian beside it ends it when this thread gives no sign of life.
 """
 
 import faulthandler
@@ -14,10 +15,11 @@ from contextlib import contextmanager
 import structlog
 
 from common.heartbeats import STALLED_S
+from common.resilience.guardian import guarded
 
 CHECK_S = 0.25
 BACKSTOP_S = 2.0
-"""Seconds by which faulthandler's thread ends the process later."""
+"""Seconds by which faulthandler's thread, or the guardian, ends the process later."""
 STDERR = 2
 
 log = structlog.get_logger()
@@ -79,7 +81,16 @@ class Watchdog:
         return None
 
     def _watch(self) -> None:
-        while not self._stopped.wait(CHECK_S):
-            if (reason := self.overdue()) is not None:
-                log.error("ended_by_watchdog", reason=reason)
-                os._exit(1)  # no handler runs, and the kernel frees the locks
+        try:
+            self._watch_guarded()
+        except OSError as error:
+            log.error("ended_by_watchdog", reason=f"no guardian can be started beside this process: {error}")
+            os._exit(1)
+
+    def _watch_guarded(self) -> None:
+        with guarded(self._stalled_s + BACKSTOP_S) as sign:
+            while not self._stopped.wait(CHECK_S):
+                sign()
+                if (reason := self.overdue()) is not None:
+                    log.error("ended_by_watchdog", reason=reason)
+                    os._exit(1)  # no handler runs, and the kernel frees the locks

@@ -3,5 +3,6 @@
 backoff.py       delays between attempts
 periodic.py      periodic work of one runner
 cancellation.py  cancellations that a library has lost
+guardian.py      process that ends this one when it gives no sign of life
 crashpoints.py   places at which a test kills the process
 """

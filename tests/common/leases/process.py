@@ -43,6 +43,7 @@ class Start:
     hangs: str = ""
     """`loop`: a wake blocks the event loop; `wake`: it never returns; `interpreter`: it blocks all Python code."""
     crash_point: str = ""
+    stalled_s: float = 60.0
     queues: tuple[Consumer, ...] = ()
     device_bytes: int = 100
     budget_bytes: int = BUDGET
@@ -133,7 +134,7 @@ async def _follow(start: Start) -> None:
     history = History(min_limit_s=0.5)
     for kind in ((Tier.OFF, Tier.DEVICE), (Tier.DEVICE, Tier.HOST)):
         history.add(*kind, 0.01)
-    computing, watchdog = Computing(start), Watchdog(stalled_s=1.0 if start.hangs or start.crash_point else 60.0)
+    computing, watchdog = Computing(start), Watchdog(stalled_s=1.0 if start.hangs or start.crash_point else start.stalled_s)
     async with await Bus.connect(start.url, me.replica, timings=replace(HASTY, ping_every_s=1.0)) as bus:
         means = Means(
             bus=bus,

@@ -1,6 +1,7 @@
 """Executors are killed at any moment; an observer that belongs to none of them never sees two compute, or more memory than there is."""
 
 import asyncio
+import os
 import random
 import signal
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -15,6 +16,7 @@ import pytest
 from common.accelerators import ExecutorState
 from common.bus import Bus
 from common.leases.locks import holders
+from common.leases.watchdog import BACKSTOP_S
 from common.resilience.crashpoints import LEASES as POINTS
 from common.streams import LEASE_TTL_S
 from tests.common.leases.executables import answer, answers, order
@@ -154,3 +156,28 @@ async def test_executor_that_hangs_ends_and_frees_the_accelerator(
         await asyncio.to_thread(process.join, 60)
         assert process.exitcode == 1
         assert not holders(tmp_path).computing and holders(tmp_path).memory == {}
+
+
+async def test_stopped_executor_is_ended_from_outside_and_frees_the_accelerator(
+    nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess]
+) -> None:
+    async with (
+        held_by(bus, Start(nats_url, tmp_path, "one", stalled_s=1.0), processes) as process,
+        held_by(bus, Start(nats_url, tmp_path, "two"), processes),
+    ):
+        await order(bus, "one", 1, wake=True)
+        await answer(bus, "one", 1)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        await order(bus, "two", 2, wake=True)
+        assert (await answer(bus, "two", 2)).state is ExecutorState.AWAKE
+        await asyncio.to_thread(process.join, 60)
+        assert process.exitcode == -signal.SIGKILL
+
+
+async def test_executor_without_work_outlives_the_guardians_limit(
+    nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess]
+) -> None:
+    async with held_by(bus, Start(nats_url, tmp_path, "one", stalled_s=1.0), processes) as process:
+        await asyncio.to_thread(process.join, 1.0 + BACKSTOP_S + 0.5)
+        assert process.exitcode is None
