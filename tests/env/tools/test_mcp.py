@@ -128,7 +128,7 @@ def test_task_can_only_name_the_operators_servers(servers: Path) -> None:
         ("[a]\n", "give either a command or a url"),
         ("[a]\nurl = 'x'\ncommand = ['y']", "give either"),
         ("[a", "Expected"),
-        ("[a]\nport = 1", "Extra"),
+        ("[a]\nport = 1", "a.port: no such field"),
     ],
 )
 def test_wrong_file_is_named(tmp_path: Path, text: str, reason: str) -> None:

@@ -17,7 +17,8 @@ class Paged:
         self.most_held = 0
         self._given: list[weakref.ref[StepOf]] = []
 
-    async def ask(self, verb: str, request: AskSteps, answer: object) -> StepsAnswer:
+    async def ask(self, verb: str, request: AskSteps, answer: object, *, tenant: str | None = None) -> StepsAnswer:
+        assert tenant is None, "the door's own"
         self.asked += 1
         self.most_held = max(self.most_held, sum(one() is not None for one in self._given))
         steps = [step(request.after + 1 + place) for place in range(OF_PAGE)]
