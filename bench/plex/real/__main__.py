@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=sorted(WORKLOADS))
     parser.add_argument("--arms", type=lambda text: [arms.ALL[one] for one in text.split(",")], default=list(arms.ARMS))
-    parser.add_argument("--runs", type=int, default=5, help="of each arm, in shuffled order")
+    parser.add_argument("--runs", type=int, default=5, help="starts of each arm, in shuffled order")
     parser.add_argument("--folder", type=Path, default=report.ROOT / ".marlaas" / "plex", help="of base models and finished runs")
     parser.add_argument("--device", default="cpu", help="the accelerator: cpu, or cuda:N")
     parser.add_argument("--forget", action="store_true", help="repeat finished runs")
@@ -43,8 +43,7 @@ def main() -> None:
     random.Random(0).shuffle(wanted)
     failed: list[str] = []
     for arm, number in wanted:
-        path = kept / f"{arm.file_name}-{number}.json"
-        if path.exists():
+        if list(kept.glob(f"{arm.file_name}-{number}.*.json")):
             continue
         try:
             found = run(arm, workload, models, options.device)
@@ -52,8 +51,9 @@ def main() -> None:
             failed.append(f"{arm.name}: {str(error).splitlines()[0]}")
             print(f"failed: {failed[-1]}", flush=True)
             continue
-        path.write_text(json.dumps(found))
-        print(f"{arm.name} {number}: {found['accelerator_s_per_step']} s a step, bubble {found['bubble']}", flush=True)
+        for round_, one in enumerate(found):
+            (kept / f"{arm.file_name}-{number}.{round_}.json").write_text(json.dumps(one))
+            print(f"{arm.name} {number}.{round_}: {one['accelerator_s_per_step']} s a step, bubble {one['bubble']}", flush=True)
     runs: list[dict[str, Any]] = [json.loads(path.read_text()) for path in sorted(kept.glob("*.json"))]
     if not runs:
         raise BenchError("nothing was measured")

@@ -143,7 +143,7 @@ def _calibrated(folder: Path, pools: Sequence[PoolLoad]) -> dict[str, Any]:
 
 
 def _runs(folder: Path, workload: Workload, arm: arms.Arm) -> list[dict[str, Any]]:
-    found = [json.loads(path.read_text()) for path in sorted(kept_in(folder, workload.name).glob(f"{arm.file_name}-*.json"))]
+    found = [json.loads(path.read_text()) for path in sorted(kept_in(folder, workload.name).glob(f"{arm.file_name}-[0-9]*.json"))]
     if not found:
         raise BenchError(
             f"there are no runs of {workload.name} under {arm.name}: python -m bench.plex.real {workload.name} --arms {arm.name}"

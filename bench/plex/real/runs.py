@@ -57,19 +57,25 @@ class Ran:
         return max(self.ended_s.values()) - self.began_s
 
 
-def run(arm: Arm, workload: Workload, bases: Mapping[str, Path], device: str = "cpu") -> dict[str, Any]:
-    """The figures of one run; `device`: of the accelerator. Raises: BenchError when a stack does not start or a task does not finish."""
+def run(arm: Arm, workload: Workload, bases: Mapping[str, Path], device: str = "cpu") -> list[dict[str, Any]]:
+    """Figures of each round; `device`: of the accelerator. Raises: BenchError when a stack does not start or a task does not finish."""
     if device == "cpu":
         os.sched_setaffinity(0, {core for core in (0, CORE) if core != CORE})
     parts = [[one] for one in workload.pools] if arm.dedicated else [list(workload.pools)]
-    ran = [_run_stack(arm, workload, pools, bases, device) for pools in parts]
+    by_part = [_run_stack(arm, workload, pools, bases, device) for pools in parts]
+    return [_figures(arm, workload, list(ran)) for ran in zip(*by_part, strict=True)]
+
+
+def _figures(arm: Arm, workload: Workload, ran: Sequence[Ran]) -> dict[str, Any]:
+    """`ran`: by stack."""
+    accelerator_s, steps = sum(one.makespan_s for one in ran), sum(one.steps for one in ran)
     return {
         "arm": arm.name,
         "workload": workload.name,
         "load": report.load_now(),
-        "accelerator_s": round(sum(one.makespan_s for one in ran), 3),
-        "steps": sum(one.steps for one in ran),
-        "accelerator_s_per_step": round(sum(one.makespan_s for one in ran) / sum(one.steps for one in ran), 4),
+        "accelerator_s": round(accelerator_s, 3),
+        "steps": steps,
+        "accelerator_s_per_step": round(accelerator_s / steps, 4),
         "task_s": {task: round(ended - one.began_s, 3) for one in ran for task, ended in one.ended_s.items()},
         "busy_s": {name: spent for one in ran for name, spent in one.busy_s.items()},
         "bubble": [round(1 - sum(one.busy_s.values()) / one.makespan_s, 4) for one in ran],
@@ -80,7 +86,7 @@ def run(arm: Arm, workload: Workload, bases: Mapping[str, Path], device: str = "
     }
 
 
-def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: Mapping[str, Path], device: str) -> Ran:
+def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: Mapping[str, Path], device: str) -> list[Ran]:
     with tempfile.TemporaryDirectory(prefix="marlaas-plex-") as name:
         file = arms.pools_file(Path(name), bases, pools, arm, workload, device)
         data: list[Path] = []
@@ -91,11 +97,15 @@ def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: M
 
         with local_stack(file, arms.settings(arm, device), changed=noted) as stack:
             folder = data[0] / "accelerators" / "core" if arm.options is not None else None
-            warm_up = [spec for one in pools for spec in task_specs(one, 1)[:1]]
-            with Recorder(unchanging(executors(stack)), folder) as recording:
-                asyncio.run(trained(stack, warm_up))
-                specs = [spec for one in pools for spec in task_specs(one, workload.steps)]
-                (began_s, ended_s, digests), booked, lines = asyncio.run(_observed(stack, specs, is_shared=folder is not None))
+            asyncio.run(trained(stack, [spec for one in pools for spec in task_specs(one, 1)[:1]]))  # engines start
+            return [_round(stack, workload, pools, folder) for _ in range(workload.rounds)]
+
+
+def _round(stack: Stack, workload: Workload, pools: Sequence[PoolLoad], folder: Path | None) -> Ran:
+    """The tasks once. `folder`: of the accelerator's locks; None where there are none."""
+    specs = [spec for one in pools for spec in task_specs(one, workload.steps)]
+    with Recorder(unchanging(executors(stack)), folder) as recording:
+        (began_s, ended_s, digests), booked, lines = asyncio.run(_observed(stack, specs, is_shared=folder is not None))
     last_s = max(ended_s.values())
     return Ran(
         began_s,

@@ -31,6 +31,8 @@ class Workload:
     steps: int
     memory_gib: float
     """Budget of the accelerator: one pool fits, two do not."""
+    rounds: int = 1
+    """Runs on one stack, one after another: its start takes as long as a run."""
 
 
 TWO = Workload("two", (PoolLoad("middle", 1, 4.0), PoolLoad("large", 1, 6.0)), steps=8, memory_gib=2.5)
