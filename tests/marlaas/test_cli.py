@@ -70,7 +70,8 @@ def test_usage_error_and_help_are_ends_of_the_process(tmp_path: Path) -> None:
 async def test_signal_ends_what_waits(number: signal.Signals, bus: Bus, address: str, scheduler: World, tmp_path: Path) -> None:
     async with Client.connect(address) as client:
         await client.submit(SPEC | {"name": "slow"}, "slow")
-    following = await asyncio.create_subprocess_exec(MARLAAS, "watch", "slow", "--url", address, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
+    watch = ("env", "--default-signal=INT", MARLAAS, "watch", "slow", "--url", address)  # a background job of a shell ignores it
+    following = await asyncio.create_subprocess_exec(*watch, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
     assert following.stdout is not None
     assert b"accepted" in await following.stdout.readline()
     following.send_signal(number)
