@@ -45,7 +45,7 @@ class Costs:
 
 def measure(load: PoolLoad, bases: Mapping[str, Path]) -> dict[str, Any]:
     """`Costs` of the pool's base model, and what they follow from."""
-    workload = Workload("calibration", (load,), STEPS, 0.0)
+    workload = Workload("calibration", (load,), memory_gib=0.0)
     at_once = [replace(load, size=size, tool_s=0.0, tasks=1) for size in SIZES]
     rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="marlaas-plex-") as name:

@@ -66,7 +66,7 @@ def simulated(arm: arms.Arm, workload: Workload, tables: Mapping[str, Executor],
 
 def trace_of(workload: Workload, tables: Mapping[str, Executor], costs: Mapping[str, Costs], random: Random) -> Trace:
     """The workload as the simulator plays it."""
-    tasks = [_task(load, spec.name, workload.steps, costs[load.base], random) for load in workload.pools for spec in task_specs(load, 1)]
+    tasks = [_task(load, spec.name, costs[load.base], random) for load in workload.pools for spec in task_specs(load, 1)]
     used: list[Executor] = []
     for load in workload.pools:
         sampler, trainer = tables[f"rollout-{load.base}"], tables[f"trainer-{load.base}"]
@@ -76,7 +76,7 @@ def trace_of(workload: Workload, tables: Mapping[str, Executor], costs: Mapping[
     return Trace(tuple(used), tuple(tasks))
 
 
-def _task(load: PoolLoad, name: str, steps: int, costs: Costs, random: Random) -> Task:
+def _task(load: PoolLoad, name: str, costs: Costs, random: Random) -> Task:
     """What a step passes off the accelerator is in equal parts before each turn's request and after the last."""
     off_s = costs.off_s / (load.turns + 2)
 
@@ -86,9 +86,9 @@ def _task(load: PoolLoad, name: str, steps: int, costs: Costs, random: Random) -
             phases += [(Function.GENERATE, costs.turn_s(1)), (ENVIRONMENT, off_s + load.tool_s * random.uniform(0.5, 1.5))]
         return tuple(phases)
 
-    members = tuple(tuple(member() for _ in range(load.groups * load.size)) for _ in range(steps))
+    members = tuple(tuple(member() for _ in range(load.groups * load.size)) for _ in range(load.steps))
     after = ((ENVIRONMENT, off_s), (Function.TRAIN, costs.train_s))
-    return Task(name, name, load.base, 0.0, (after,) * steps, members=members)
+    return Task(name, name, load.base, 0.0, (after,) * load.steps, members=members)
 
 
 def compared(predicted: Mapping[str, float], real: Sequence[Mapping[str, float]]) -> dict[str, Any]:

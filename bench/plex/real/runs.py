@@ -103,7 +103,7 @@ def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: M
 
 def _round(stack: Stack, workload: Workload, pools: Sequence[PoolLoad], folder: Path | None) -> Ran:
     """The tasks once. `folder`: of the accelerator's locks; None where there are none."""
-    specs = [spec for one in pools for spec in task_specs(one, workload.steps)]
+    specs = [spec for one in pools for spec in task_specs(one)]
     with Recorder(unchanging(executors(stack)), folder) as recording:
         (began_s, ended_s, digests), booked, lines = asyncio.run(_observed(stack, specs, is_shared=folder is not None))
     last_s = max(ended_s.values())

@@ -14,9 +14,10 @@ class PoolLoad:
 
     base: str
     """Of `bases.NAMES`; also the pool's name."""
-    tasks: int
+    steps: int
     tool_s: float
     """Mean of a tool's answer, uniform from 0.5 to 1.5 times that."""
+    tasks: int = 1
     turns: int = 2
     max_tokens: int = 12
     groups: int = 1
@@ -28,24 +29,33 @@ class PoolLoad:
 class Workload:
     name: str
     pools: tuple[PoolLoad, ...]
-    steps: int
     memory_gib: float
     """Budget of the accelerator: one pool fits, two do not."""
     rounds: int = 1
     """Runs on one stack, one after another: its start takes as long as a run."""
 
 
-TWO = Workload("two", (PoolLoad("middle", 1, 4.0), PoolLoad("large", 1, 6.0)), steps=8, memory_gib=2.5)
-THREE = Workload("three", (PoolLoad("small", 4, 3.0), PoolLoad("middle", 4, 6.0), PoolLoad("large", 4, 10.0)), steps=4, memory_gib=2.5)
-PAIR = Workload("pair", (PoolLoad("small", 1, 2.0), PoolLoad("large", 1, 4.0)), steps=6, memory_gib=2.5)
-THIRD = Workload("third", (PoolLoad("small", 1, 5.0), PoolLoad("middle", 1, 3.0), PoolLoad("large", 1, 8.0)), steps=6, memory_gib=2.5)
-CUT = Workload("tiny-cut", (PoolLoad("small", 1, 1.0, kv_cache_gib=0.1), PoolLoad("middle", 1, 1.0)), steps=2, memory_gib=2.5)
+# Tools so slow that either pool alone leaves the core idle for about 0.78 of its time, and as many steps as make both last as long.
+TWO = Workload("two", (PoolLoad("middle", 12, tool_s=1.5, size=8), PoolLoad("large", 5, tool_s=4.0, size=8)), memory_gib=2.5, rounds=3)
+THREE = Workload(
+    "three",
+    (PoolLoad("small", 4, tool_s=3.0, tasks=4), PoolLoad("middle", 4, tool_s=6.0, tasks=4), PoolLoad("large", 4, tool_s=10.0, tasks=4)),
+    memory_gib=2.5,
+)
+PAIR = Workload("pair", (PoolLoad("small", 12, tool_s=1.0), PoolLoad("large", 6, tool_s=2.0)), memory_gib=2.5)
+THIRD = Workload(
+    "third",
+    (PoolLoad("small", 6, tool_s=2.5), PoolLoad("middle", 8, tool_s=2.0), PoolLoad("large", 5, tool_s=3.0)),
+    memory_gib=2.5,
+    rounds=2,
+)
+CUT = Workload("tiny-cut", (PoolLoad("small", 2, tool_s=1.0, kv_cache_gib=0.1), PoolLoad("middle", 2, tool_s=1.0)), memory_gib=2.5)
 WORKLOADS = {one.name: one for one in (TWO, THREE, PAIR, THIRD, CUT)}
 
 
-def task_specs(load: PoolLoad, steps: int) -> list[TaskSpec]:
-    """The pool's tasks, each of a tenant of its own."""
-    return [parse_spec(_task(load, steps, number)) for number in range(load.tasks)]
+def task_specs(load: PoolLoad, steps: int | None = None) -> list[TaskSpec]:
+    """The pool's tasks, each of a tenant of its own. `steps`: instead of the pool's own."""
+    return [parse_spec(_task(load, steps or load.steps, number)) for number in range(load.tasks)]
 
 
 def _task(load: PoolLoad, steps: int, number: int) -> dict[str, Any]:
