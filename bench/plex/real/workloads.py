@@ -36,7 +36,7 @@ class Workload:
 
 
 # Tools so slow that either pool alone leaves the core idle for about 0.78 of its time, and as many steps as make both last as long.
-TWO = Workload("two", (PoolLoad("middle", 12, tool_s=1.5, size=8), PoolLoad("large", 5, tool_s=4.0, size=8)), memory_gib=2.5, rounds=3)
+TWO = Workload("two", (PoolLoad("middle", 10, tool_s=2.2, size=8), PoolLoad("large", 4, tool_s=5.8, size=8)), memory_gib=2.5, rounds=3)
 THREE = Workload(
     "three",
     (PoolLoad("small", 4, tool_s=3.0, tasks=4), PoolLoad("middle", 4, tool_s=6.0, tasks=4), PoolLoad("large", 4, tool_s=10.0, tasks=4)),
