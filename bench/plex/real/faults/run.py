@@ -102,7 +102,7 @@ async def _run(wanted: Run, scene: Scene, reference: Mapping[str, list[str]] | N
 
 def specs() -> list[TaskSpec]:
     """Two tenants, each with a task in each pool."""
-    found = [spec for load in LOADS for spec in task_specs(load, WORKLOAD.steps)]
+    found = [spec for load in LOADS for spec in task_specs(load)]
     return [spec.model_copy(update={"tenant": TENANTS[number % len(TENANTS)]}) for number, spec in enumerate(found)]
 
 

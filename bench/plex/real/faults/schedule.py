@@ -12,8 +12,8 @@ from bench.plex.real.faults.tasks import Endless
 from bench.plex.real.workloads import PoolLoad, Workload
 from common.resilience.crashpoints import LEASES, SLICES
 
-LOADS = (PoolLoad("small", 2, 0.6, kv_cache_gib=0.1), PoolLoad("middle", 2, 0.6))
-WORKLOAD = Workload("faults", LOADS, steps=3, memory_gib=1.75)
+LOADS = (PoolLoad("small", 3, 0.6, tasks=2, kv_cache_gib=0.1), PoolLoad("middle", 3, 0.6, tasks=2))
+WORKLOAD = Workload("faults", LOADS, memory_gib=1.75)
 SERVICES = ("rollout", "trainer")
 POINTS = tuple(product(LEASES, SERVICES))
 REPEATED = 5
