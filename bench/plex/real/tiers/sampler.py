@@ -23,12 +23,14 @@ from common.accelerators import Tier
 from common.blobs import Blobs
 from common.bus import Bus, Slots
 from common.pools import Pool
+from common.runtime.garbage import collect_rarely
 from common.task_states import TaskStates
 from rollout_svc import engine_config
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
 from rollout_svc.engine import Engine
 from rollout_svc.engine_config import EngineSettings
+from rollout_svc.engine_process import import_vllm
 from rollout_svc.parking.sampler import Sampler
 from rollout_svc.service import Rollout
 
@@ -87,6 +89,8 @@ async def opened(options: Options) -> AsyncGenerator[SamplerOrders]:
     settings = replace(chosen, adapters_held=8, kv_cache_gib=options.kv_cache_gib, gpu_memory_share=options.gpu_memory_share)
     async with await Bus.connect(options.nats_url, "tiers") as bus:
         await bus.declare()
+        import_vllm(settings)
+        collect_rarely()  # as a service does before its engine is forked: a child's collection copies the pages of what it walks
         engine, blobs, slots = await Engine.start(settings), Blobs(bus), Slots(SLOTS)
         try:
             await engine.warm_up()
