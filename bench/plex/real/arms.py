@@ -23,7 +23,7 @@ class Arm:
 
     @property
     def file_name(self) -> str:
-        return self.name.replace(", ", "-").replace(" ", "-")
+        return self.name.replace(" ", "-")
 
 
 DEDICATED = Arm("dedicated", None, dedicated=True)
@@ -37,9 +37,9 @@ ARMS = (
     FCFS,
     Arm("round-robin", {"policy": '"round-robin"'}),
     RATIO,
-    Arm("ratio, no residency", {"policy": '"ratio"', "residency": "0"}),
-    Arm("ratio, no backfill", {"policy": '"ratio"', "backfill": "0"}),
-    Arm("ratio, neither", {"policy": '"ratio"', "residency": "0", "backfill": "0"}),
+    Arm("ratio without residency", {"policy": '"ratio"', "residency": "0"}),
+    Arm("ratio without backfill", {"policy": '"ratio"', "backfill": "0"}),
+    Arm("ratio without both", {"policy": '"ratio"', "residency": "0", "backfill": "0"}),
 )
 ALL = {one.name: one for one in ARMS}
 
