@@ -44,6 +44,7 @@ TABLES: dict[str, Table] = {
     "plex-speed": plex_tables.speed,
     "plex-tiers": plex_tables.tiers,
     "plex-real-two": plex_tables.real,
+    "plex-predicted": plex_tables.predicted,
     **{f"serving-{name}": getattr(serving_tables, name) for name in serving_tables.__all__},
 }
 

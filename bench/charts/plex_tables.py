@@ -183,24 +183,33 @@ def _services(result: Result) -> list[str]:
 def real(result: Result) -> str:
     """Accelerator-seconds a step of each arm, against pools that have the accelerator to themselves."""
     work = result["workload"]
-    pools = "; ".join(f"{one['base']}: {one['tasks']} × {work['steps']} steps, tools of {one['tool_s']:g} s" for one in work["pools"])
+    pools = "; ".join(_pool(one) for one in work["pools"])
     budget = next((part["budget_mib"] for run in result["runs"] for part in run["recorded"]), 0)
     lines = [
         f"Real runs on {result['machine']['processor']}, one core as the accelerator, {budget} MiB. {pools}.",
         "",
-        "| arm | runs | accelerator-seconds a step (spread) | saved | slower | load |",
-        "|---|---|---|---|---|---|",
+        "| arm | runs | accelerator-seconds a step (spread) | saved | slower | switches | in switches | p90 of waiting, s | peak, MiB |",
+        "|---" * 9 + "|",
     ]
     for name, arm in sorted(result["arms"].items(), key=lambda one: one[1]["accelerator_s_per_step"][0]):
         seconds = _with_spread(arm["accelerator_s_per_step"], "{:.2f}")
         saved, slower = (_with_spread(arm[key], form) if key in arm else "–" for key, form in (("saved", "{:.1%}"), ("slowdown", "{:.2f}")))
-        lines.append(f"| {name} | {arm['runs']} | {seconds} | {saved} | {slower} | {arm['load'][0]:.1f} |")
+        booked = arm.get("booked")
+        taken = "– | – | –" if booked is None else f"{booked['switches']:g} | {booked['switch_share']:.1%} | {booked['p90_wait_s']:.2f}"
+        lines.append(f"| {name} | {arm['runs']} | {seconds} | {saved} | {slower} | {taken} | {arm['peak_private_mib']} |")
     lines.append("")
     if "bound" in result:
         alone = ", ".join(f"{one[0]:.2f}" for one in result["bubble_alone"])
         lines.append(f"Idle share of each pool alone: {alone}. The most that sharing can save: {result['bound']:.1%}.")
     shared = [arm for name, arm in result["arms"].items() if name not in OWN_PROCESSES]
     looks, several, together = (sum(arm[key] for arm in shared) for key in ("looks", "held_by_several", "computing_together"))
+    booked = [arm["booked"] for arm in shared if "booked" in arm]
+    if booked:
+        lines.append(
+            f"{sum(one['slices'] for one in booked):,} slices: in {sum(one['wrongly_booked'] for one in booked)} the milliseconds booked to"
+            f" tasks are not those held; switch, work and idle time and time without a slice are the wall time but for at most"
+            f" {max(one['unaccounted_share'] for one in booked):.3%}."
+        )
     same = sum(result["equal_digests"].values())
     lines.append(
         f"In the arms that take turns, a recorder outside the services looked {looks:,} times: the lock had several holders in {several},"
@@ -208,6 +217,30 @@ def real(result: Result) -> str:
         " the same, version by version, in all arms."
     )
     return "\n".join(lines)
+
+
+def _pool(one: Result) -> str:
+    tasks = f"{one['tasks']} tasks of " if one["tasks"] > 1 else ""
+    return f"`{one['base']}`: {tasks}{one['steps']} steps of {one['groups'] * one['size']} trajectories, tools of {one['tool_s']:g} s"
+
+
+def predicted(result: Result) -> str:
+    """The simulator's figures of a workload beside those of real runs."""
+    names = {
+        "makespan_s": "until the last task ends, s",
+        "accelerator_s_per_step": "accelerator-seconds a step",
+        "switches": "switches",
+        "p90_wait_s": "p90 of an executor's wait, s",
+    }
+    lines = ["| policy | figure | simulated | real (spread) | simulated above real | within 10 % |", "|---" * 6 + "|"]
+    for policy, rows in result["policies"].items():
+        for name, label in names.items():
+            row = rows[name]
+            real_ = _with_spread(row["real"], "{:.2f}")
+            said = "yes" if row["is_within"] else "no"
+            lines.append(f"| {policy} | {label} | {row['simulated']:.2f} | {real_} | {row['off_by']:+.0%} | {said} |")
+    runs = " and ".join(f"{rows['runs']} of {policy}" for policy, rows in result["policies"].items())
+    return "\n".join([*lines, "", f"Real runs: {runs}."])
 
 
 def _with_spread(values: list[float], form: str) -> str:

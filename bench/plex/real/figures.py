@@ -49,6 +49,16 @@ def _arm(runs: Sequence[Mapping[str, Any]], alone: Sequence[Mapping[str, Any]]) 
         "computing_together": sum(part["computing_together"] for one in runs for part in one["recorded"]),
         "load": _spread([one["load"] for one in runs]),
     }
+    booked = [part for one in runs for part in one["booked"] if part]
+    if booked:
+        found["booked"] = {
+            "switches": statistics.median(part["switches"] for part in booked),
+            "switch_share": round(statistics.median(part["switch_s"] / part["wall_s"] for part in booked), 4),
+            "p90_wait_s": round(statistics.median(part["wait_s"]["p90"] for part in booked), 3),
+            "unaccounted_share": max(part["unaccounted_share"] for part in booked),
+            "wrongly_booked": sum(part["wrongly_booked"] for part in booked),
+            "slices": sum(part["booked"] for part in booked),
+        }
     if alone:
         apart = statistics.median(one["accelerator_s_per_step"] for one in alone)
         alone_s = {task: statistics.median(one["task_s"][task] for one in alone) for task in alone[0]["task_s"]}
