@@ -1,0 +1,77 @@
+"""Figures of real runs on a shared accelerator, and what the simulator is given of them, without a stack."""
+
+import pytest
+
+from bench.plex.real import arms, predict
+from bench.plex.real.calibration import Costs, fitted
+from bench.plex.real.slices import Reports, described, waits_s
+from bench.plex.real.workloads import PAIR, PoolLoad
+from common.accelerators import ExecutorState, Function, Tier
+from common.accelerators.trace import Executor
+from common.messages import ExecutorReport, ShareOf, SliceOf
+
+MOVES = {(Tier.DEVICE, Tier.HOST): (0.1,), (Tier.HOST, Tier.DEVICE): (0.1,), (Tier.DEVICE, Tier.DEVICE): (0.02,)}
+
+
+def slice_of(epoch: int, executor: str, ordered_s: float, parts_ms: tuple[int, int, int], booked_ms: int | None = None) -> SliceOf:
+    held_ms = sum(parts_ms)
+    switch, busy, idle = parts_ms
+    return SliceOf(
+        number=epoch, accelerator="core", epoch=epoch, executor=executor, pool="a", function=Function.GENERATE, reason="ratio",
+        from_tier=Tier.HOST, to_tier=Tier.HOST, ordered_s=ordered_s, awake_s=ordered_s + switch / 1000, asked_s=None,
+        ended_s=ordered_s + held_ms / 1000, ended="switched", expected_s=0.1, switch_ms=switch, busy_ms=busy, idle_ms=idle,
+        shares=[ShareOf(task="t", ms=held_ms if booked_ms is None else booked_ms)],
+    )  # fmt: skip
+
+
+def reports(executor: str, *ready: tuple[float, float | None]) -> Reports:
+    """`ready`: times of reports, and since when there was work by then."""
+    given = {"accelerator": "core", "executor": executor, "pool": "a", "replica": "r", "epoch": 1, "device_bytes": 1, "host_bytes": 1}
+    state = {"state": ExecutorState.PARKED, "tier": Tier.HOST}
+    return Reports({executor: [ExecutorReport(**given, **state, at_s=at_s, ready_since_s=since_s) for at_s, since_s in ready]})  # type: ignore[arg-type]
+
+
+def test_wait_begins_when_work_is_ready_and_the_latest_slice_is_over() -> None:
+    slices = [slice_of(1, "x", 10.0, (500, 1000, 500)), slice_of(3, "x", 14.0, (250, 1000, 0)), slice_of(4, "x", 20.0, (100, 0, 0))]
+    found = waits_s(slices, reports("x", (9.0, 8.5), (11.0, None), (13.0, 9.0), (19.0, None)))
+    assert found == [pytest.approx(2.0), pytest.approx(2.25)], "from 8.5 to 10.5; from 12 to 14.25; nothing was ready before the third"
+
+
+def test_parts_of_slices_and_times_without_any_are_the_wall_time() -> None:
+    slices = [slice_of(1, "x", 10.0, (500, 1000, 500)), slice_of(2, "y", 13.0, (200, 300, 500))]
+    found = described(slices, Reports(), 9.0, 20.0)
+    assert (found["wall_s"], found["without_slice_s"], found["unaccounted_share"]) == (4.0, 1.0, 0.0)
+    assert (found["switch_s"], found["busy_s"], found["idle_s"], found["wrongly_booked"]) == (0.7, 1.3, 1.0, 0)
+    late = slices[1].model_copy(update={"ended_s": 15.0})
+    assert described([slices[0], late], Reports(), 9.0, 20.0)["unaccounted_share"] == pytest.approx(0.2)
+    other = slice_of(2, "y", 13.0, (200, 300, 500), booked_ms=999)
+    assert described([slices[0], other], Reports(), 9.0, 20.0)["wrongly_booked"] == 1
+
+
+def test_costs_are_those_of_the_line_through_the_sizes() -> None:
+    load = PoolLoad("middle", 4, tool_s=1.0, size=4, turns=2)
+    rows = [{"size": n, "generate_s": 2 * (0.3 + 0.1 * n), "train_s": 0.05 * n, "step_s": 2.0} for n in (2, 4, 8)]
+    found = fitted(load, rows)
+    assert (found.first_s, found.each_s, found.train_s) == (pytest.approx(0.3), pytest.approx(0.1), 0.2)
+    assert found.off_s == pytest.approx(2.0 - 1.4 - 0.2)
+    assert found.gain(4) == pytest.approx((1.0, 1.6, 2.0, 4 * 0.4 / 0.7))
+
+
+def tables() -> dict[str, Executor]:
+    found: dict[str, Executor] = {}
+    for load in PAIR.pools:
+        for kind, functions in (("rollout", (Function.GENERATE,)), ("trainer", (Function.TRAIN,))):
+            name = f"{kind}-{load.base}"
+            found[name] = Executor(name, load.base, functions, 2**30, 2**20, moves=MOVES)
+    return found
+
+
+def test_simulated_figures_follow_the_costs() -> None:
+    costs = {load.base: Costs(0.1, 0.01, 0.2, 0.1) for load in PAIR.pools}
+    dear = {base: Costs(0.4, 0.04, 0.8, 0.1) for base in costs}
+    cheap, slow = (predict.simulated(arms.RATIO, PAIR, tables(), each) for each in (costs, dear))
+    assert slow["makespan_s"] > cheap["makespan_s"] > 12 * (0.2 + 2 * 0.11 + 2 * 0.5)
+    assert cheap["switches"] > 12
+    rows = predict.compared(cheap, [{**cheap, "switches": cheap["switches"] * 1.2}])
+    assert (rows["makespan_s"]["is_within"], rows["switches"]["is_within"]) == (True, False)
+    assert rows["switches"]["off_by"] == pytest.approx(1 / 1.2 - 1, abs=1e-3)
