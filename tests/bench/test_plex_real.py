@@ -1,9 +1,11 @@
 """Figures of real runs on a shared accelerator, and what the simulator is given of them, without a stack."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench.plex.real import arms, predict
-from bench.plex.real.calibration import Costs, fitted
+from bench.plex.real.calibration import fitted
 from bench.plex.real.slices import Reports, described, waits_s
 from bench.plex.real.workloads import PAIR, PoolLoad
 from common.accelerators import ExecutorState, Function, Tier
@@ -66,12 +68,26 @@ def tables() -> dict[str, Executor]:
     return found
 
 
+BASES = [load.base for load in PAIR.pools]
+
+
+def rows(times: float) -> list[dict[str, float]]:
+    return [{"size": n, "generate_s": times * 2 * (0.1 + 0.01 * n), "train_s": times * 0.2, "step_s": times * 0.9} for n in (2, 4, 8)]
+
+
 def test_simulated_figures_follow_the_costs() -> None:
-    costs = {load.base: Costs(0.1, 0.01, 0.2, 0.1) for load in PAIR.pools}
-    dear = {base: Costs(0.4, 0.04, 0.8, 0.1) for base in costs}
-    cheap, slow = (predict.simulated(arms.RATIO, PAIR, tables(), each) for each in (costs, dear))
-    assert slow["makespan_s"] > cheap["makespan_s"] > 12 * (0.2 + 2 * 0.11 + 2 * 0.5)
+    cheap, dear = (predict.simulated(arms.RATIO, PAIR, predict.Known(tables(), {base: rows(times) for base in BASES})) for times in (1, 4))
+    assert dear["makespan_s"] > cheap["makespan_s"] > 12 * (0.2 + 2 * 0.11 + 2 * 0.5)
     assert cheap["switches"] > 12
-    rows = predict.compared(cheap, [{**cheap, "switches": cheap["switches"] * 1.2}])
-    assert (rows["makespan_s"]["is_within"], rows["switches"]["is_within"]) == (True, False)
-    assert rows["switches"]["off_by"] == pytest.approx(1 / 1.2 - 1, abs=1e-3)
+    found = predict.compared(cheap, [{**cheap, "switches": cheap["switches"] * 1.2}])
+    assert (found["makespan_s"]["is_within"], found["switches"]["is_within"]) == (True, False)
+    assert found["switches"]["off_by"] == pytest.approx(1 / 1.2 - 1, abs=1e-3)
+
+
+def test_time_of_orders_is_what_real_switches_take_beyond_their_moves() -> None:
+    known = predict.Known(tables(), {base: rows(1) for base in BASES})
+    alone = predict.simulated(arms.RATIO, PAIR, known)["switch_s"]
+    seen = {PAIR: [{"booked": [{"switch_s": 40 * (alone + 0.05), "switches": 40}]}]}
+    assert predict.order_s(known, seen) == pytest.approx(0.05, abs=1e-3)
+    later = predict.simulated(arms.RATIO, PAIR, replace(known, order_s=0.05))
+    assert later["switch_s"] == pytest.approx(alone + 0.05, abs=0.02)

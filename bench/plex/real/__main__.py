@@ -17,9 +17,9 @@ from bench.plex.real.workloads import WORKLOADS
 MEASURES = ("bench/plex/real", *report.CODE)
 
 
-def kept_in(folder: Path, name: str, device: str = "cpu") -> Path:
-    """Where finished runs of this commit are."""
-    found = folder / "runs" / f"{name}-{device.replace(':', '')}-{report.commit()[:12]}"
+def kept_in(folder: Path, name: str, device: str = "cpu", commit: str | None = None) -> Path:
+    """Where finished runs of a commit are; None: of this one."""
+    found = folder / "runs" / f"{name}-{device.replace(':', '')}-{(commit or report.commit())[:12]}"
     found.mkdir(parents=True, exist_ok=True)
     return found
 

@@ -7,8 +7,8 @@ is read before its figures are simulated. Then both are compared, under two poli
 import argparse
 import json
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,43 +36,94 @@ WITHIN = 0.1
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=report.ROOT / ".marlaas" / "plex", help="of base models and finished runs")
+    parser.add_argument("--commit", default=report.commit(), help="whose runs are read")
     options = parser.parse_args()
-    machine = report.machine()
-    tables = _tables(options.folder)
-    calibrated = _calibrated(options.folder, THIRD.pools)
-    costs = {pool: Costs(**one["costs"]) for pool, one in calibrated.items()}
-    found: dict[str, Any] = {}
-    for arm in (arms.FCFS, arms.RATIO):
-        predicted = simulated(arm, THIRD, tables, costs)
-        found[arm.name] = compared(predicted, [_figures(one) for one in _runs(options.folder, THIRD, arm)])
-    result: dict[str, object] = {"machine": machine, "calibration": calibrated, "policies": found}
-    print(json.dumps(found, indent=1))
+    machine, kept = report.machine(), Kept(options.folder, options.commit)
+    calibrated = _calibrated(kept, THIRD.pools)
+    known = Known(_tables(kept), {pool: one["rows"] for pool, one in calibrated.items()})
+    seen = {workload.name: kept.runs(workload, arms.RATIO) for workload in (TWO, PAIR)}
+    known = replace(known, order_s=order_s(known, {TWO: seen["two"], PAIR: seen["pair"]}))
+    inside = {one.name: compared(simulated(arms.RATIO, one, known), map(_figures, seen[one.name])) for one in (TWO, PAIR)}
+    policies = {arm.name: compared(simulated(arm, THIRD, known), map(_figures, kept.runs(THIRD, arm))) for arm in (arms.FCFS, arms.RATIO)}
+    result: dict[str, object] = {
+        "machine": machine,
+        "runs_of": options.commit,
+        "calibration": calibrated,
+        "order_s": known.order_s,
+        "in_sample": inside,
+        "policies": policies,
+    }
+    print(json.dumps({key: result[key] for key in ("order_s", "in_sample", "policies")}, indent=1))
     print(f"written: {report.write('plex-predicted', result, MEASURES)}")
 
 
-def simulated(arm: arms.Arm, workload: Workload, tables: Mapping[str, Executor], costs: Mapping[str, Costs]) -> dict[str, float]:
+@dataclass(frozen=True)
+class Kept:
+    """Finished runs of a commit."""
+
+    folder: Path
+    commit: str
+
+    def runs(self, workload: Workload, arm: arms.Arm) -> list[dict[str, Any]]:
+        found = kept_in(self.folder, workload.name, commit=self.commit).glob(f"{arm.file_name}-[0-9]*.json")
+        if runs := [json.loads(path.read_text()) for path in sorted(found)]:
+            return runs
+        missing = f"python -m bench.plex.real {workload.name} --arms {arm.name}"
+        raise BenchError(f"there are no runs of {workload.name} under {arm.name}: {missing}")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the simulator is given."""
+
+    tables: Mapping[str, Executor]
+    rows: Mapping[str, Sequence[Mapping[str, float]]]
+    """By base model, of the calibration."""
+    order_s: float = 0.0
+    """Seconds of a switch beyond its moves: orders, answers and locks."""
+
+    def costs(self, load: PoolLoad) -> Costs:
+        return calibration.fitted(load, self.rows[load.base])
+
+    def table(self, service: str, pool: str) -> Executor:
+        one = self.tables[f"{service}-{pool}"]
+        moves = {
+            between: tuple(each + self.order_s for each in seconds) if between[1] is Tier.DEVICE else seconds
+            for between, seconds in one.moves.items()
+        }
+        return replace(one, moves=moves)
+
+
+def order_s(known: Known, seen: Mapping[Workload, Sequence[Mapping[str, Any]]]) -> float:
+    """Mean real switch of known workloads less the simulated one of moves alone."""
+    beyond: list[float] = []
+    for workload, runs in seen.items():
+        real = statistics.median(part["switch_s"] / part["switches"] for run in runs for part in run["booked"])
+        beyond.append(real - simulated(arms.RATIO, workload, known)["switch_s"])
+    return round(max(0.0, statistics.mean(beyond)), 4)
+
+
+def simulated(arm: arms.Arm, workload: Workload, known: Known) -> dict[str, float]:
     """Medians over many seeds, which decide the tools' times and which of the measured moves each move takes."""
     options = {key: json.loads(value) for key, value in (arm.options or {}).items()}
     accelerator = Accelerator.model_validate({"device": "cpu", "cores": str(arms.CORE), "memory_gib": workload.memory_gib, **options})
     rows: list[dict[str, float]] = []
     for seed in SEEDS:
-        run = simulate(trace_of(workload, tables, costs, Random(seed)), rules_of(accelerator, []), seed)
+        run = simulate(trace_of(workload, known, Random(seed)), rules_of(accelerator, []), seed)
         counts, steps = run.accelerator.counts, sum(len(one.step_s) for one in run.tasks)
         waits = report.percentile(counts.executor_waits_s, 0.9)
-        values = (run.makespan_s, run.makespan_s / steps, float(counts.switches), waits)
-        rows.append(dict(zip(FIGURES, values, strict=True)))
-    return {name: round(statistics.median(row[name] for row in rows), 4) for name in FIGURES}
+        values = (run.makespan_s, run.makespan_s / steps, float(counts.switches), waits, counts.switch_s / counts.switches)
+        rows.append(dict(zip((*FIGURES, "switch_s"), values, strict=True)))
+    return {name: round(statistics.median(row[name] for row in rows), 4) for name in rows[0]}
 
 
-def trace_of(workload: Workload, tables: Mapping[str, Executor], costs: Mapping[str, Costs], random: Random) -> Trace:
+def trace_of(workload: Workload, known: Known, random: Random) -> Trace:
     """The workload as the simulator plays it."""
-    tasks = [_task(load, spec.name, costs[load.base], random) for load in workload.pools for spec in task_specs(load, 1)]
     used: list[Executor] = []
     for load in workload.pools:
-        sampler, trainer = tables[f"rollout-{load.base}"], tables[f"trainer-{load.base}"]
-        gain = costs[load.base].gain(PLACES)
-        used.append(replace(sampler, places=PLACES, gain=gain, refill=REPEATED))
-        used.append(trainer)
+        gain = known.costs(load).gain(PLACES)
+        used += [replace(known.table("rollout", load.base), places=PLACES, gain=gain, refill=REPEATED), known.table("trainer", load.base)]
+    tasks = [_task(load, spec.name, known.costs(load), random) for load in workload.pools for spec in task_specs(load, 1)]
     return Trace(tuple(used), tuple(tasks))
 
 
@@ -91,9 +142,9 @@ def _task(load: PoolLoad, name: str, costs: Costs, random: Random) -> Task:
     return Task(name, name, load.base, 0.0, (after,) * load.steps, members=members)
 
 
-def compared(predicted: Mapping[str, float], real: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+def compared(predicted: Mapping[str, float], runs: Iterable[Mapping[str, float]]) -> dict[str, Any]:
     """Of each figure what was simulated, median and extremes of the runs, and by what share the first is above that median."""
-    rows: dict[str, Any] = {}
+    real, rows = list(runs), dict[str, Any]()
     for name in FIGURES:
         values = [one[name] for one in real]
         median = statistics.median(values)
@@ -113,12 +164,12 @@ def _figures(run: Mapping[str, Any]) -> dict[str, float]:
     return dict(zip(FIGURES, values, strict=True))
 
 
-def _tables(folder: Path) -> dict[str, Executor]:
+def _tables(kept: Kept) -> dict[str, Executor]:
     """Executors with their moves, from all kept runs of the workloads that are not predicted."""
     found: dict[str, Executor] = {}
     for workload in (TWO, PAIR):
-        for run in _runs(folder, workload, arms.RATIO):
-            path = folder / "trace.jsonl"
+        for run in kept.runs(workload, arms.RATIO):
+            path = kept.folder / "trace.jsonl"
             path.write_text("\n".join(line for part in run["trace"] for line in part))
             for one in traces.read(path).executors:
                 before = found.get(one.executor)
@@ -129,25 +180,16 @@ def _tables(folder: Path) -> dict[str, Executor]:
     return found
 
 
-def _calibrated(folder: Path, pools: Sequence[PoolLoad]) -> dict[str, Any]:
+def _calibrated(kept: Kept, pools: Sequence[PoolLoad]) -> dict[str, Any]:
     """By base model; measured once for a commit."""
-    path = kept_in(folder, "calibration") / "costs.json"
+    path = kept_in(kept.folder, "calibration", commit=kept.commit) / "costs.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    models = bases.make(folder / "bases")
+    models = bases.make(kept.folder / "bases")
     for load in pools:
         if load.base not in found:
             found[load.base] = calibration.measure(load, models)
             path.write_text(json.dumps(found))
             print(f"{load.base}: {found[load.base]}", flush=True)
-    return found
-
-
-def _runs(folder: Path, workload: Workload, arm: arms.Arm) -> list[dict[str, Any]]:
-    found = [json.loads(path.read_text()) for path in sorted(kept_in(folder, workload.name).glob(f"{arm.file_name}-[0-9]*.json"))]
-    if not found:
-        raise BenchError(
-            f"there are no runs of {workload.name} under {arm.name}: python -m bench.plex.real {workload.name} --arms {arm.name}"
-        )
     return found
 
 
