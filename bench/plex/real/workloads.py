@@ -36,20 +36,20 @@ class Workload:
 
 
 # Tools so slow that either pool alone leaves the core idle for about 0.78 of its time, and as many steps as make both last as long.
-TWO = Workload("two", (PoolLoad("middle", 10, tool_s=2.2, size=8), PoolLoad("large", 4, tool_s=5.8, size=8)), memory_gib=2.5, rounds=3)
+TWO = Workload("two", (PoolLoad("middle", 10, tool_s=2.2, size=8), PoolLoad("large", 4, tool_s=5.8, size=8)), memory_gib=1.5, rounds=3)
 THREE = Workload(
     "three",
     (PoolLoad("small", 4, tool_s=3.0, tasks=4), PoolLoad("middle", 4, tool_s=6.0, tasks=4), PoolLoad("large", 4, tool_s=10.0, tasks=4)),
-    memory_gib=2.5,
+    memory_gib=1.5,
 )
-PAIR = Workload("pair", (PoolLoad("small", 12, tool_s=1.0), PoolLoad("large", 6, tool_s=2.0)), memory_gib=2.5)
+PAIR = Workload("pair", (PoolLoad("small", 12, tool_s=1.0), PoolLoad("large", 6, tool_s=2.0)), memory_gib=1.5)
 THIRD = Workload(
     "third",
     (PoolLoad("small", 6, tool_s=2.5), PoolLoad("middle", 8, tool_s=2.0), PoolLoad("large", 5, tool_s=3.0)),
-    memory_gib=2.5,
+    memory_gib=1.5,
     rounds=2,
 )
-CUT = Workload("tiny-cut", (PoolLoad("small", 2, tool_s=1.0, kv_cache_gib=0.1), PoolLoad("middle", 2, tool_s=1.0)), memory_gib=2.5)
+CUT = Workload("tiny-cut", (PoolLoad("small", 2, tool_s=1.0, kv_cache_gib=0.1), PoolLoad("middle", 2, tool_s=1.0)), memory_gib=0.8)
 WORKLOADS = {one.name: one for one in (TWO, THREE, PAIR, THIRD, CUT)}
 
 
