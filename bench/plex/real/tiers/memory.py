@@ -1,4 +1,6 @@
-"""Private memory of processes, from the kernel's lists of their mappings.
+"""Memory that processes alone have, from the kernel's lists of their mappings.
+
+Pages that a process and its forked child share are private to neither, and become private when one of them ends. Here they count once.
 
 A clean page of a program or library belongs to the kernel's cache of files. The kernel calls it private while no other process maps it,
 so 35 MiB of a sampler become private when another program with the same libraries ends. They are reported apart, and freed by no tier.
@@ -12,12 +14,12 @@ from pathlib import Path
 import psutil
 
 KIB = 1024
-CLEAN, DIRTY = b"Private_Clean:", b"Private_Dirty:"
+CLEAN, DIRTY, COPIED, SHARE = b"Private_Clean:", b"Private_Dirty:", b"Anonymous:", b"Pss_Anon:"
 
 
 @dataclass(frozen=True)
 class Private:
-    """Bytes that no other process maps."""
+    """Bytes that no other processes have."""
 
     own: int
     libraries: int
@@ -27,28 +29,52 @@ class Private:
         return Private(self.own + other.own, self.libraries + other.libraries)
 
 
+@dataclass
+class _File:
+    """Private pages of a mapped file in bytes."""
+
+    clean: int = 0
+    dirty: int = 0
+    copied: int = 0
+    """Of these, pages that the process has written to without changing the file: anonymous memory."""
+    is_program: bool = False
+
+
 def private(processes: Iterable[psutil.Process]) -> Private:
-    """Of all these processes; nothing of one that has ended."""
+    """Of all these processes, a family; nothing of one that has ended."""
     return sum(map(_of, processes), Private(0, 0))
 
 
 def _of(process: psutil.Process) -> Private:
     try:
-        text = Path(f"/proc/{process.pid}/smaps").read_bytes()
+        summary, mappings = (Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("smaps_rollup", "smaps"))
     except (OSError, ProcessLookupError):
         return Private(0, 0)
-    clean: dict[bytes, int] = {}
-    programs = set[bytes]()
-    own, file = 0, b""
-    for line in text.splitlines():
-        if line.startswith(CLEAN):
-            clean[file] = clean.get(file, 0) + KIB * int(line.split()[1])
-        elif line.startswith(DIRTY):
-            own += KIB * int(line.split()[1])
-        elif b"-" in line[:17]:  # a mapping: its addresses, rights, offset, device, inode, and file
+    anonymous = sum(_bytes(line) for line in summary.splitlines() if line.startswith(SHARE))
+    files = _files(mappings).values()
+    data = sum(max(0, one.clean + one.dirty - one.copied) for one in files if not one.is_program)
+    return Private(anonymous + data, sum(one.clean for one in files if one.is_program))
+
+
+def _files(mappings: bytes) -> dict[bytes, _File]:
+    found: dict[bytes, _File] = {}
+    file: _File | None = None
+    for line in mappings.splitlines():
+        if b"-" in line[:17]:  # a mapping: its addresses, rights, offset, device, inode, and file
             _, rights, _, _, inode, *path = line.split(maxsplit=5)
-            file = path[0] if path and inode != b"0" else b""
-            if file and b"x" in rights:
-                programs.add(file)
-    libraries = sum(size for name, size in clean.items() if name in programs)
-    return Private(own + sum(clean.values()) - libraries, libraries)
+            file = found.setdefault(path[0], _File()) if path and inode != b"0" else None
+            if file is not None:
+                file.is_program |= b"x" in rights
+        elif file is None:
+            continue
+        elif line.startswith(CLEAN):
+            file.clean += _bytes(line)
+        elif line.startswith(DIRTY):
+            file.dirty += _bytes(line)
+        elif line.startswith(COPIED):
+            file.copied += _bytes(line)
+    return found
+
+
+def _bytes(line: bytes) -> int:
+    return KIB * int(line.split()[1])
