@@ -61,7 +61,7 @@ class Recording:
         return sum(bool(one.holders) for one in inside) / len(inside) if inside else 0.0
 
     def computing_together(self) -> int:
-        """Windows in which more than one executor computed."""
+        """Windows of one holder in which more than one executor computed. One that parks and one that wakes share no window."""
         return sum(len(names) > 1 for names in self._computing())
 
     def busy_s(self, began_s: float, ended_s: float) -> dict[str, float]:
@@ -80,7 +80,9 @@ class Recording:
         found: list[set[str]] = []
         begin = 0
         for index, one in enumerate(self.looks):
-            if one.at_s - self.looks[begin].at_s >= WINDOW_S:
+            if one.holders != self.looks[begin].holders:
+                begin = index
+            elif one.at_s - self.looks[begin].at_s >= WINDOW_S:
                 before, seconds = self.looks[begin], one.at_s - self.looks[begin].at_s
                 found.append({name for name, spent in one.cpu_s.items() if spent - before.cpu_s.get(name, spent) > COMPUTING * seconds})
                 begin = index
