@@ -82,6 +82,11 @@ class Locks:
         others = {name: held for name, held in _memory_held(self._folder).items() if f"{name}{MEMORY}" != self._own}
         if unreadable := sorted(name for name, held in others.items() if held < 0):
             shortage = f"nobody knows how much {', '.join(unreadable)} has on the device"
+        elif size > budget:
+            shortage = (
+                f"{size} bytes are needed on the device, of {budget} for all its executors: raise memory_gib of the accelerator, or lower "
+                "kv_cache_gib (of a sampler) or train_tokens (of a trainer)"
+            )
         elif sum(others.values()) + size > budget:
             holders = ", ".join(f"{name} {held}" for name, held in sorted(others.items())) or "no other executor"
             shortage = f"{size} bytes are needed on the device, of {budget}; held by {holders}"

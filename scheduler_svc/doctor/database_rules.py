@@ -186,6 +186,11 @@ RULES: dict[str, str] = {
             OR (t.state NOT IN {ENDED_STATES} AND count(e.id) FILTER (WHERE e.event IN ('finished', 'cancelled', 'failed')) > 0)""",
     "no message waits in the outbox for more than a minute": """
         SELECT id, subject, created_at FROM outbox WHERE created_at < now() - interval '1 minute'""",
+    "each executor fits on its accelerator: if not, raise memory_gib, or lower kv_cache_gib (rollout) or train_tokens (trainer)": """
+        SELECT e.accelerator, e.id AS executor, e.device_bytes AS needed_bytes,
+               floor((a.spec ->> 'memory_gib')::numeric * 2 ^ 30)::bigint AS has_bytes
+        FROM executors e JOIN accelerators a ON a.id = e.accelerator
+        WHERE e.tier <> 'off' AND e.device_bytes > floor((a.spec ->> 'memory_gib')::numeric * 2 ^ 30)""",
     "slices of an accelerator follow each other: each has a higher epoch than those that began before, and begins when they are over": """
         SELECT s.accelerator, s.epoch, s.executor, n.epoch AS next, s.ended, s.ended_at, n.ordered_at FROM slices s
         JOIN LATERAL (SELECT * FROM slices m WHERE m.accelerator = s.accelerator AND m.epoch > s.epoch ORDER BY m.epoch LIMIT 1) n ON true

@@ -7,7 +7,7 @@
     quota         its tenant has as much in flight, stored, or in checks of environments, as it may have
     share         the pool is full, and others hold places in it
     capacity      the pool is full with the task's own work
-    accelerator   its pool's samplers, or the trainer that has its step, wait for the accelerator that they share
+    accelerator   its pool's samplers, or the trainer that has its step, wait for the accelerator that they share, or do not fit on it
     environment   its groups are old, and the samplers have room: the environment takes the time
     trainer       its step is with the trainers: others are trained before it
     pace          its next step waits for its own groups
@@ -20,8 +20,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from common.limits import Limit, sentence
+from scheduler_svc.decisions.accelerators.room import Misfit
 from scheduler_svc.decisions.sharing.oversubscription import IDLE_SHARE, LATE
 from scheduler_svc.decisions.sharing.shares import NO_LIMITS, NOTHING, Capacity, InFlightLimits, Load
+
+NEVER_S = float("inf")
 
 
 class Kind(StrEnum):
@@ -142,10 +145,12 @@ class AcceleratorWait:
     """Whether an operator has parked it."""
     faults: int = 0
     """Attempts to wake it that have failed since it last woke."""
+    misfit: Misfit | None = None
+    """That it needs more than its accelerator has."""
 
     @property
     def left_s(self) -> float:
-        return max(self.wake_s, (self.usual_s or 0.0) - self.waited_s)
+        return NEVER_S if self.misfit is not None else max(self.wake_s, (self.usual_s or 0.0) - self.waited_s)
 
 
 @dataclass(frozen=True)
@@ -205,6 +210,9 @@ def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limi
         return Cause(Kind.QUOTA, task.checks, f"{task.checks} other tasks of its tenant are checked at '{task.environment}', the maximum")
     if not task.is_accepted:
         return Cause(Kind.ENVIRONMENT, replicas.environments, f"{replicas.environments} environment replicas have its check to answer")
+    for wait in (task.sampler_waits, task.trainer_waits):
+        if wait is not None and wait.misfit is not None:
+            return _for_an_accelerator(task.pool, wait)
     if task.queue is not None:
         return _with_the_trainers(task, task.queue, replicas)
     if not replicas.samplers:
@@ -241,6 +249,8 @@ def _with_the_trainers(task: WaitingTask, queue: TrainerQueue, replicas: Replica
 
 def _for_an_accelerator(pool: str, wait: AcceleratorWait) -> Cause:
     where = f"pool '{pool}' waits for its accelerator '{wait.accelerator}'"
+    if wait.misfit is not None:
+        return Cause(Kind.ACCELERATOR, wait.misfit.needed_gib, f"{where}: {wait.misfit.sentence}")
     if wait.is_held:
         return Cause(Kind.ACCELERATOR, 1, f"{where}: 1 order of an operator keeps it parked; `marlaas pools wake {pool}` lifts it")
     if wait.faults:

@@ -10,14 +10,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.accelerators import Tier
 from common.messages import AskSlices, ExecutorOf, MoveOf, ShareOf, SliceOf, StepPhases, TracedTask
 from scheduler_svc.decisions.accelerators.moves import Rates, prior_s
+from scheduler_svc.decisions.accelerators.room import misfit
 from scheduler_svc.store.queries.fairness.waiting import accelerator_waits
 
 _S = "extract(epoch FROM {0})::float8 AS {1}"
 _EXECUTORS = text(f"""
 SELECT accelerator, executor, pool, service, state, tier, held, is_holder, {_S.format("since", "since_s")},
        {_S.format("waiting_since", "waiting_since_s")}, wake_s, switch_share::float8, parked_s::float8, device_bytes, host_bytes, fault,
-       {_S.format("retry_at", "retry_s")}
-FROM pool_status WHERE CAST(:pool AS text) IS NULL OR pool = :pool ORDER BY accelerator, executor
+       {_S.format("retry_at", "retry_s")}, (a.spec ->> 'memory_gib')::float8 AS memory_gib
+FROM pool_status JOIN accelerators a ON a.id = accelerator
+WHERE CAST(:pool AS text) IS NULL OR pool = :pool ORDER BY accelerator, executor
 """)
 
 
@@ -28,6 +30,8 @@ async def executors(connection: AsyncConnection, pool: str | None, *, for_operat
         tier, is_measured = Tier(row["tier"]), row["wake_s"] is not None
         wake_s = row["wake_s"] if is_measured else prior_s(tier, Tier.DEVICE, row["device_bytes"], Rates())
         values = {**row, "wake_s": None if row["state"] == "awake" else wake_s, "is_measured": is_measured}
+        if (unfit := misfit(row["accelerator"], row["service"], row["pool"], row["device_bytes"], row["memory_gib"])) is not None:
+            values |= {"fault": unfit.sentence, "wake_s": None}
         if not for_operator:
             values |= {"device_bytes": 0, "host_bytes": 0, "fault": None, "retry_s": None}
         found.append(ExecutorOf.model_validate(values))
@@ -126,7 +130,7 @@ class PoolState:
     is_parked: bool
     parked_since_s: float | None
     wakes_in_s: float | None
-    """Seconds until one is expected to wake; None where one is awake."""
+    """Seconds until one is expected to wake; None where one is awake, and where none fits on its accelerator."""
 
 
 async def pool_states(connection: AsyncConnection, pools: Collection[str]) -> dict[str, PoolState]:
@@ -135,5 +139,7 @@ async def pool_states(connection: AsyncConnection, pools: Collection[str]) -> di
     for row in (await connection.execute(_POOLS, {"pools": sorted(pools)})).all():
         wait = (await accelerator_waits(connection, row.pool)).get("rollout") if row.is_parked else None
         parked_since_s = row.parked_since_s if row.is_parked else None
-        found[row.pool] = PoolState(row.accelerators, row.is_parked, parked_since_s, wait.left_s if wait is not None else None)
+        found[row.pool] = PoolState(
+            row.accelerators, row.is_parked, parked_since_s, wait.left_s if wait is not None and wait.misfit is None else None
+        )
     return found

@@ -5,6 +5,8 @@ import pytest
 from common import streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus, Outgoing
+from common.door.asking import Door
+from common.door.tenancy.accelerators import Accelerators
 from common.messages import LeaseDone, LeaseOrder
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import MIB, SLICES, TWO_TASKS, Executor, clean, clock_of, running_world
@@ -104,6 +106,28 @@ async def test_executor_that_ignores_its_order_loses_its_slice(bus: Bus, databas
         await world.becomes("SELECT ended, faults FROM slices s JOIN executors e ON e.id = s.executor", [("died", 1)])
         await two.has_work(1)
         await two.wakes()
+
+
+async def test_executor_that_does_not_fit_delays_nobody_and_its_tasks_know_why(bus: Bus, nats_url: str, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        one.device_bytes = 1025 * MIB
+        await one.answer(one.epoch, one.state, one.tier)
+        await one.has_work(1)
+        await two.has_work(1)
+        await two.wakes()
+        await two.works(t2=1)
+        await world.becomes("SELECT device_bytes FROM executors WHERE id = 'rollout-one'", [(one.device_bytes,)])
+        operator = Accelerators(Door(bus, nats_url, None))
+        (said,) = [each.fault for each in await operator.executors("one") if each.executor == "rollout-one"]
+        assert said is not None and said.startswith(
+            "rollout-one needs 1074790400 bytes (1.00 GiB) on the device, and accelerator 'a' has 1.00"
+        )
+        assert one.orders == []
+        one.device_bytes = 1024 * MIB
+        await one.answer(one.epoch, one.state, one.tier)
+        await one.wakes()
 
 
 # --------------------------------------------------------------------------------------------------------------- liars

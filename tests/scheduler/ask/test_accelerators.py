@@ -15,7 +15,9 @@ from common.messages import (
     TraceAnswer,
     UsageAnswer,
 )
+from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries.fairness.waiting import accelerator_waits
 from tests.scheduler.ask.asking import answering, asker
 from tests.scheduler.stages import POOLS
 
@@ -130,6 +132,25 @@ async def test_executors_say_where_their_state_is_who_waits_and_what_waking_cost
         assert (pools["tiny"].accelerators, pools["tiny"].is_parked, pools["tiny"].wakes_in_s) == (["a"], False, None)
         assert (pools["other"].is_parked, pools["other"].wakes_in_s) == (True, pytest.approx(1.1))
         assert pools["other"].parked_since_s is not None
+
+
+async def test_executor_that_does_not_fit_is_said_by_all_who_are_asked(bus: Bus, nats_url: str, filled: Database) -> None:
+    line = "rollout-other needs 8589934592 bytes (8.00 GiB) on the device, and accelerator 'a' has 7.50 GiB for all its executors"
+    async with filled.transaction() as tx:
+        await tx.connection.execute(text("""UPDATE accelerators SET spec = '{"memory_gib": 7.5}'"""))
+        assert [one.where for one in await examine_database(tx.connection) if "fits on its accelerator" in one.rule] == [
+            "accelerator=a executor=rollout-other needed_bytes=8589934592 has_bytes=8053063680"
+        ]
+    async with answering(bus, filled, SHARED), asker(nats_url) as asks:
+        executors = {one.executor: one for one in (await asks.ask(ExecutorsAnswer, None, "executors")).executors}
+        assert (executors["rollout-other"].fault or "").startswith(line) and executors["rollout-other"].wake_s is None
+        assert executors["rollout-tiny"].fault is None
+        pools = {one.name: one for one in (await asks.ask(PoolsAnswer, "acme", "pools")).pools}
+        assert (pools["other"].is_parked, pools["other"].wakes_in_s) == (True, None)
+    async with filled.transaction() as tx:
+        assert (await accelerator_waits(tx.connection, "tiny")).get("rollout") is None
+        wait = (await accelerator_waits(tx.connection, "other"))["rollout"]
+        assert wait.misfit is not None and wait.misfit.sentence.startswith(line)
 
 
 async def test_moves_and_traces_are_for_operators(bus: Bus, nats_url: str, filled: Database) -> None:

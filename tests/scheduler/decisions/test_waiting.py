@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler_svc.decisions.accelerators.room import misfit
 from scheduler_svc.decisions.sharing.shares import Capacity, InFlightLimits, Load
 from scheduler_svc.decisions.sharing.waiting import (
     AcceleratorWait,
@@ -29,6 +30,7 @@ NONE = Limits()
 PARKED = AcceleratorWait("a", wake_s=2.0, usual_s=30.0, waited_s=10.0)
 LONG = AcceleratorWait("a", wake_s=2.0, usual_s=30.0, waited_s=100.0)
 NEW = AcceleratorWait("a", wake_s=2.0, usual_s=None, waited_s=1.0)
+TOO_LARGE = replace(PARKED, misfit=misfit("a", "rollout", "tiny", 5 * 2**30, 4.0))
 HELD, POISONED = replace(PARKED, is_held=True), replace(PARKED, faults=3)
 
 
@@ -60,6 +62,9 @@ SITUATIONS: list[Situation] = [
     (replace(TASK, sampler_waits=PARKED, queue=TrainerQueue(2, 1.0)), ALL, ROOM, NONE, Kind.TRAINER, 3),
     (replace(TASK, sampler_waits=HELD), ALL, ROOM, NONE, Kind.ACCELERATOR, 1),
     (replace(TASK, sampler_waits=POISONED), ALL, ROOM, NONE, Kind.ACCELERATOR, 3),
+    *[(replace(one, trainer_waits=TOO_LARGE), ALL, ROOM, NONE, Kind.ACCELERATOR, 5) for one in (TASK, MAY_OPEN)],
+    (replace(TASK, sampler_waits=replace(TOO_LARGE, faults=3), queue=TrainerQueue(2, 1.0)), ALL, ROOM, NONE, Kind.ACCELERATOR, 5),
+    (replace(TASK, sampler_waits=TOO_LARGE, is_paused=True), ALL, ROOM, NONE, Kind.PAUSED, 3),
     # Paused, whatever else there is.
     *[(replace(TASK, is_paused=True, open_groups=number), ALL, ROOM, NONE, Kind.PAUSED, number) for number in (0, 1, 5)],
     (replace(MAY_OPEN, is_paused=True), ALL, FULL, tokens(9, 9), Kind.PAUSED, 0),
@@ -153,6 +158,16 @@ def test_the_cause_is_named_with_its_number(
     if cause is not None:
         assert cause.number == number
         assert cause.kind in (Kind.SHARE, Kind.PAUSED) or f"{number:.0f}" in cause.sentence
+
+
+def test_executor_that_is_too_large_is_named_with_its_bytes_the_budget_and_the_way_out() -> None:
+    found = misfit("a", "trainer", "big", 4 * 2**30 + 1, 4.0)
+    assert found is not None
+    assert found.sentence == (
+        "trainer-big needs 4294967297 bytes (4.00 GiB) on the device, and accelerator 'a' has 4.00 GiB for all its executors, so it never"
+        " wakes: raise memory_gib of [accelerator.a], or lower train_tokens of [big]"
+    )
+    assert misfit("a", "trainer", "big", 4 * 2**30, 4.0) is None and misfit("a", "trainer", "big", 4 * 2**30, None) is None
 
 
 def test_a_share_is_told_in_numbers_only() -> None:

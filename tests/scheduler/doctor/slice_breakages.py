@@ -2,7 +2,7 @@
 
 from scheduler_svc.doctor.database_rules import RULES
 
-FOLLOW, WHOLE, LEDGER, CLOCK = list(RULES)[-4:]
+FIT, FOLLOW, WHOLE, LEDGER, CLOCK = list(RULES)[-5:]
 AT = "'2030-01-01 12:00:{:02d}Z'::timestamptz"
 
 
@@ -48,7 +48,16 @@ BOOKED = "INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES ('acme'
 TWO = slices(a_slice(1, booked=True), a_slice(2, 2, 5, booked=True), shares=f"{OF_A.format(2000)}, ('a', 2, 'a', 'acme', 3000)")
 STANDS = "INSERT INTO pool_clocks (pool, parked_since) VALUES ('tiny', now())"
 
+
+def executor(size: int, memory: str = '"memory_gib": 2', tier: str = "none") -> str:
+    """A statement that inserts an executor that needs so many bytes, on an accelerator of its own."""
+    known = f"WITH known AS (INSERT INTO accelerators (id, spec) VALUES ('a', '{{{memory}}}'))"
+    values = f"('a', 'trainer-tiny', 'tiny', 'trainer', '{tier}', {size})"
+    return f"{known} INSERT INTO executors (accelerator, id, pool, service, tier, device_bytes) VALUES {values}"
+
+
 VIOLATIONS: dict[str, list[str]] = {
+    FIT: [executor(2**31 + 1), executor(2**30 + 1, '"memory_gib": 1.0', "disk")],
     FOLLOW: [
         slices(a_slice(1, end_s=None), a_slice(2)),
         slices(a_slice(1, 0, 5), a_slice(2, 4, 6)),
@@ -76,6 +85,7 @@ VIOLATIONS: dict[str, list[str]] = {
     ],
 }
 COMPLIANT: dict[str, list[str]] = {
+    FIT: [executor(2**31), executor(2**31 + 1, ""), executor(2**31 + 1, tier="off")],
     FOLLOW: [
         slices(a_slice(1, 0, 5, how="switched"), a_slice(4, 5, None)),
         slices(a_slice(1, 0, 5), a_slice(4, 9, 12)),
