@@ -116,7 +116,7 @@ class Scheduler:
         self._asks = Asks(bus, sources)
         self._stability = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
         deployed = Deployed.of(accelerators or {}, pools)
-        self._leader = Leader(bus, database, deployed, self._relay.wake) if deployed.places else None
+        self._leader = Leader(bus, database, deployed, settings.slices_days, self._relay.wake) if deployed.places else None
         self._context = context = HandlerContext(
             bus,
             database,

@@ -22,6 +22,8 @@ class SchedulerSettings(Settings):
     """The same for a superuser, with which `migrate` makes the roles, with the passwords in its `passfile`. Empty: they exist."""
     audit_days: int = Field(default=0, ge=0, le=36_500)
     """Days that rows of the audit are kept, 0 for ever. `migrate`, which each start runs, deletes older ones."""
+    slices_days: int = Field(default=30, ge=0, le=36_500)
+    """Days that booked slices of shared accelerators are kept, with who paid for them; 0 for ever. Bills are kept without them."""
     policy: SchedulingPolicy = SchedulingPolicy.ASYNCHRONOUS
     """`sequential` (one task at a time) and `synchronous` (all tasks in lockstep) are baselines for measurements."""
     tick_s: float = Field(default=1.0, gt=0)

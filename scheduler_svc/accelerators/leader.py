@@ -37,7 +37,7 @@ from scheduler_svc.decisions.accelerators.moves import NEWEST
 from scheduler_svc.decisions.accelerators.slicing import next_slice
 from scheduler_svc.decisions.accelerators.state import Idle, Switch
 from scheduler_svc.store.database import SLICES_LOCK, Database
-from scheduler_svc.store.queries.accelerators import executors, moves
+from scheduler_svc.store.queries.accelerators import executors, moves, slices
 from scheduler_svc.store.queries.accelerators.executors import Fault
 from scheduler_svc.store.queries.accelerators.standing import ExecutorRow, Standing
 from scheduler_svc.store.states import Hold, SliceEnd, SliceReason
@@ -49,7 +49,9 @@ REFRESH_S = 1.0
 LATE_S = 0.5
 """Delay of this process beyond which it may not have read reports that had come."""
 FORGET_S = 600.0
-"""Time between two deletions of moves that count no more."""
+"""Time between two deletions of moves that count no more, and of old slices."""
+SLICES_AT_ONCE = 10_000
+"""Maximum slices that one of them deletes."""
 IGNORED_S = 30.0
 """Time in which an executor must have begun to wake after its order, or have said why not."""
 IGNORED = f"it did not begin to wake within {IGNORED_S:g} s of its order"
@@ -60,10 +62,12 @@ log = structlog.get_logger()
 
 
 class Leader:
-    def __init__(self, bus: Bus, database: Database, deployed: Deployed, wake_relay: Callable[[], None]) -> None:
+    def __init__(self, bus: Bus, database: Database, deployed: Deployed, slices_days: int, wake_relay: Callable[[], None]) -> None:
+        """`slices_days`: how long booked slices are kept; 0 for ever."""
         self._bus = bus
         self._database = database
         self._deployed = deployed
+        self._slices_days = slices_days
         self._wake_relay = wake_relay
         self._stirred = asyncio.Event()
         self._rows_changed = True
@@ -104,7 +108,7 @@ class Leader:
             async with asyncio.TaskGroup() as runners:
                 runners.create_task(self._listen(listening))
                 runners.create_task(self._decide_when_stirred(connection))
-                runners.create_task(run_periodically(self._forget_moves, FORGET_S, _not_forgotten))
+                runners.create_task(run_periodically(self._forget, FORGET_S, _not_forgotten, at_once=True))
 
     async def _listen(self, listening: Listening) -> None:
         while True:
@@ -265,9 +269,11 @@ class Leader:
             self.wake()
         return bool(found)
 
-    async def _forget_moves(self) -> None:
+    async def _forget(self) -> None:
         async with self._database.transaction() as tx:
             await moves.forget(tx.connection, NEWEST)
+            if self._slices_days:
+                await slices.forget(tx.connection, self._slices_days, SLICES_AT_ONCE)
 
     async def _watch_switch(self, standing: Standing, holder: ExecutorRow, now_s: float) -> float:
         """An executor that does not begin to wake loses its slice. One that does is limited by its own watchdog."""

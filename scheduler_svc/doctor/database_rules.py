@@ -190,7 +190,7 @@ RULES: dict[str, str] = {
         SELECT e.accelerator, e.id AS executor, e.device_bytes AS needed_bytes,
                floor((a.spec ->> 'memory_gib')::numeric * 2 ^ 30)::bigint AS has_bytes
         FROM executors e JOIN accelerators a ON a.id = e.accelerator
-        WHERE e.tier <> 'off' AND e.device_bytes > floor((a.spec ->> 'memory_gib')::numeric * 2 ^ 30)""",
+        WHERE NOT e.tier = 'off' AND e.device_bytes > floor((a.spec ->> 'memory_gib')::numeric * 2 ^ 30)""",
     "slices of an accelerator follow each other: each has a higher epoch than those that began before, and begins when they are over": """
         SELECT s.accelerator, s.epoch, s.executor, n.epoch AS next, s.ended, s.ended_at, n.ordered_at FROM slices s
         JOIN LATERAL (SELECT * FROM slices m WHERE m.accelerator = s.accelerator AND m.epoch > s.epoch ORDER BY m.epoch LIMIT 1) n ON true
@@ -209,7 +209,10 @@ RULES: dict[str, str] = {
         SELECT coalesce(h.task, l.task) AS task, coalesce(h.number, l.number) AS slice, h.tenant, h.ms, l.tenant AS payer, l.tokens
         FROM (SELECT h.task, s.number, h.tenant, h.ms FROM slice_shares h
               JOIN slices s ON s.accelerator = h.accelerator AND s.epoch = h.epoch JOIN tasks t ON t.id = h.task) h
-        FULL JOIN (SELECT * FROM ledger WHERE kind = 'accelerator') l ON l.task = h.task AND l.number = h.number
+        FULL JOIN (SELECT * FROM ledger l WHERE l.kind = 'accelerator' AND (
+            EXISTS (SELECT FROM slices s WHERE s.number = l.number) OR l.number > (
+                SELECT coalesce(max(k.first), 0) FROM (SELECT min(number) AS first FROM slices GROUP BY accelerator) k))
+        ) l ON l.task = h.task AND l.number = h.number
         WHERE h.ms IS DISTINCT FROM l.tokens OR h.tenant <> l.tenant""",
     "the clock of a pool goes while one of its samplers is awake": """
         SELECT c.pool, c.parked_since, s.accelerator, s.epoch FROM pool_clocks c

@@ -305,7 +305,9 @@ async def test_state_that_is_larger_than_estimated_does_not_stay_above_the_budge
     async with following(bus, Follower(means(bus, tmp_path, "one", larger))):
         await order(bus, "one", 1, wake=True)
         failed = await answer(bus, "one", 1)
-        assert (failed.state, failed.device_bytes) == (FAULTY, 200) and "200 bytes are needed on the device, of 150 for all" in str(failed.failure)
+        assert (failed.state, failed.device_bytes) == (FAULTY, 200) and "200 bytes are needed on the device, of 150 for all" in str(
+            failed.failure
+        )
     assert larger.tier is Tier.NONE and holders(tmp_path).memory == {}
 
 

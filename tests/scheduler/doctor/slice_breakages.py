@@ -46,6 +46,11 @@ def beside(statement: str, sliced: str) -> str:
 OF_A, OF_NOBODY = "('a', 1, 'a', 'acme', {})", "('a', 1, '', NULL, {})"
 BOOKED = "INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES ('acme', 'a', 'accelerator', 999991, 2000)"
 TWO = slices(a_slice(1, booked=True), a_slice(2, 2, 5, booked=True), shares=f"{OF_A.format(2000)}, ('a', 2, 'a', 'acme', 3000)")
+TWO_ACCELERATORS = slices(
+    a_slice(5, booked=True),
+    a_slice(1, booked=True).replace("('a'", "('b'"),
+    shares="('a', 5, '', NULL, 2000), ('b', 1, '', NULL, 2000)",
+).replace("('a', '{}', 9)", "('a', '{}', 9), ('b', '{}', 9)")
 STANDS = "INSERT INTO pool_clocks (pool, parked_since) VALUES ('tiny', now())"
 
 
@@ -75,6 +80,11 @@ VIOLATIONS: dict[str, list[str]] = {
     LEDGER: [
         BOOKED,
         slices(a_slice(1, booked=True), shares=OF_A.format(2000)),
+        beside(BOOKED.replace("999991", "999993"), slices(a_slice(1, booked=True), shares=OF_NOBODY.format(2000))),
+        beside(
+            BOOKED.replace("999991", "999992"),
+            slices(a_slice(1, booked=True), a_slice(3, 2, 4, booked=True), shares=f"{OF_NOBODY.format(2000)}, ('a', 3, '', NULL, 2000)"),
+        ),
         beside(BOOKED.replace("2000", "1999"), slices(a_slice(1, booked=True), shares=OF_A.format(2000))),
         beside(BOOKED.replace("acme", "other"), slices(a_slice(1, booked=True), shares=OF_A.format(2000))),
         beside(BOOKED, slices(a_slice(1, booked=True), shares=OF_A.format(2000).replace("acme", "other"))),
@@ -101,6 +111,8 @@ COMPLIANT: dict[str, list[str]] = {
         slices(a_slice(1, booked=True), shares=OF_NOBODY.format(2000)),
         beside(BOOKED, slices(a_slice(1, booked=True), shares=OF_A.format(2000))),
         beside(f"{BOOKED}, ('acme', 'a', 'accelerator', 999992, 3000)", TWO),
+        beside(BOOKED, slices(a_slice(2, booked=True), shares="('a', 2, '', NULL, 2000)")),  # the first was deleted
+        beside(BOOKED.replace("999991", "999993"), TWO_ACCELERATORS),  # one of `a` was deleted, which is younger than those of `b`
     ],
     CLOCK: [
         beside(STANDS, slices(a_slice(1, end_s=None, executor="rollout-tiny"))),

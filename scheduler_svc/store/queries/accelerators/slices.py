@@ -1,4 +1,4 @@
-"""Queries on the life of a slice, from its order to its booking. All are for a locked accelerator."""
+"""Queries on the life of a slice, from its order to its booking; for a locked accelerator, but for the deletion of old ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -172,3 +172,22 @@ async def share(
     rows = [(accelerator, epoch, task, tenants.get(task), ms) for task, ms in sorted(ms_by_task.items()) if ms]
     if rows:
         await _SHARES.run(connection, _share.of(rows))
+
+
+_FORGET = text("""
+DELETE FROM slices WHERE number IN (
+    SELECT s.number FROM slices s
+    WHERE s.epoch < (SELECT min(k.epoch) FROM slices k WHERE k.accelerator = s.accelerator AND (
+        k.booked_at IS NULL OR k.ended_at > now() - make_interval(days => :days)
+        OR k.epoch = (SELECT max(m.epoch) FROM slices m WHERE m.accelerator = s.accelerator)))
+    ORDER BY s.accelerator, s.epoch LIMIT :most)
+RETURNING number
+""")
+
+
+async def forget(connection: AsyncConnection, days: int, most: int) -> int:
+    """Delete each accelerator's oldest slices with their shares, those that were booked and ended so many days ago; returns their number.
+
+    What is left has no gaps, and each accelerator keeps its newest. The ledger keeps what they cost.
+    """
+    return len((await connection.execute(_FORGET, {"days": days, "most": most})).all())
