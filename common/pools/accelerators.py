@@ -127,6 +127,12 @@ def _unplaced(accelerators: Mapping[str, Accelerator], pools: Mapping[str, Pool]
         for key, chosen in (("generate_on", pool.samplers_on), ("train_on", pool.trainers_on)):
             if len(set(chosen)) < len(chosen):
                 found.append(f"{name}.{key}: an accelerator is named twice")
+        on_cpus = [each for each in pool.samplers_on if each in accelerators and accelerators[each].on_cpu]
+        if on_cpus and pool.precision == "bfloat16":
+            found.append(
+                f"{name}: precision = 'bfloat16', but its sampler is on accelerator.{on_cpus[0]}, a shared CPU: vLLM keeps copies of such "
+                "weights in its kernels, which no sleep frees; set precision = 'float32', or give the sampler cores of its own"
+            )
         if pool.serving is not None and pool.samplers_on and not pool.serve_parked:
             found.append(
                 f"{name}: its sampler shares an accelerator, so requests to its versions wait for a slice; say serve_parked = true, "

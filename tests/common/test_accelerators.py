@@ -38,6 +38,18 @@ def test_samplers_and_trainers_have_accelerators_of_their_own(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        CPU + '[p]\nMODEL\ntrain_on = ["a"]\nprecision = "bfloat16"\n',
+        CPU + '[p]\nMODEL\non = "a"\nprecision = "auto"\n',
+        '[accelerator.a]\ndevice = "cuda:0"\n[p]\nMODEL\non = "a"\nprecision = "bfloat16"\n',
+    ],
+)
+def test_bfloat16_is_for_trainers_and_gpus(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text)[1]
+
+
+@pytest.mark.parametrize(
     ("text", "complaint"),
     [
         (CPU + '[p]\nMODEL\non = "b"\n', "p: there is no accelerator 'b'; described: a"),
@@ -45,6 +57,7 @@ def test_samplers_and_trainers_have_accelerators_of_their_own(tmp_path: Path) ->
         (CPU + '[p]\nMODEL\non = "a"\ntrain_on = ["a"]\n', "p: give `on`, or `generate_on` and `train_on`, not both"),
         (CPU + '[p]\nMODEL\ntrain_on = ["a", "a"]\n', "p.train_on: an accelerator is named twice"),
         (CPU + '[p]\nMODEL\non = "a"\n[p.serving]\n', "say serve_parked = true, or remove [p.serving]"),
+        (CPU + '[p]\nMODEL\non = "a"\nprecision = "bfloat16"\n', "but its sampler is on accelerator.a, a shared CPU: vLLM keeps copies"),
         (CPU + "[p]\nMODEL\nserve_parked = true\n", "p: serve_parked is for a pool with [p.serving]"),
         (CPU + '[p]\nMODEL\nparked = "host"\n', "p: parked is for a pool on a shared accelerator"),
         (CPU + '[p]\nMODEL\non = "a"\nparked = "off"\n', "p.parked: must be"),
