@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from bench.harness.measures import usage
 from common.accelerators.executable import NoMemory
 from common.accelerators.words import Tier
 from common.pools import Pool
@@ -43,9 +44,7 @@ class Parkable:
         return json.loads(answer)
 
     def private_bytes(self) -> int:
-        """Memory that no other process shares, as the kernel counts it."""
-        lines = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines()
-        return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:")))
+        return usage.private_bytes(self.process.pid)
 
 
 @contextmanager

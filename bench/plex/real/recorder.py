@@ -127,7 +127,7 @@ class Recorder:
             self.recording.looks.append(Seen(now_s, computing, {name: self._spent_s[name] for name in counted}))
             if now_s - weighed_s > MEMORY_EVERY_S:
                 weighed_s = now_s
-                self.recording.memory.append((now_s, {name: sum(map(private_bytes, families[name])) for name in counted}))
+                self.recording.memory.append((now_s, {name: sum(map(_private_bytes, families[name])) for name in counted}))
 
     def _spend(self, families: Mapping[str, list[psutil.Process]], counted: Set[str]) -> None:
         """Add what the processes have used since the last look. A child that is new has used all it has since."""
@@ -164,11 +164,9 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def private_bytes(process: psutil.Process) -> int:
-    """Private memory of one process, from the kernel; 0 once it has ended."""
+def _private_bytes(process: psutil.Process) -> int:
+    """0 once it has ended."""
     try:
-        text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-    except (OSError, ProcessLookupError):
+        return usage.private_bytes(process.pid)
+    except OSError:
         return 0
-    kib = [int(line.split()[1]) for line in text.splitlines() if line.startswith(("Private_Clean", "Private_Dirty"))]
-    return 1024 * sum(kib)

@@ -28,12 +28,6 @@ def engine_pid(engine: Engine) -> int:
     return process.pid
 
 
-def private_bytes(pid: int) -> int:
-    """Memory that belongs to this process alone."""
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith(("Private_Clean:", "Private_Dirty:")))
-
-
 def processor_s(pid: int) -> float:
     """Processor time that the process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -11,6 +11,7 @@ from resource import RLIM_INFINITY, RLIMIT_DATA, prlimit
 
 import pytest
 
+from bench.harness.measures.usage import private_bytes
 from common.accelerators import NoMemory, Tier, WrongState
 from common.blobs import Blobs
 from rollout_svc.adapters import Adapters
@@ -18,7 +19,7 @@ from rollout_svc.engine import Engine
 from rollout_svc.parking.sampler import Sampler
 from tests.rollout.conftest import Oracle, sample_request
 from tests.rollout.parking.conftest import damage, is_same, long_requests, progressed, versions
-from tests.rollout.parking.outside import engine_pid, private_bytes
+from tests.rollout.parking.outside import engine_pid
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from bench.harness.measures.usage import private_bytes
 from common.accelerators import Tier
 from rollout_svc import engine_config
 from rollout_svc.engine import Engine
@@ -13,7 +14,7 @@ from rollout_svc.parking.sampler import Sampler
 from rollout_svc.parking.tiers import Parking
 from tests.rollout.conftest import POOL, sample_request
 from tests.rollout.parking.conftest import sleeping_settings
-from tests.rollout.parking.outside import children, engine_pid, private_bytes, processor_s
+from tests.rollout.parking.outside import children, engine_pid, processor_s
 
 MIB = 2**20
 MOVES = (Tier.HOST, Tier.DISK)

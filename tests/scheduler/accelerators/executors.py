@@ -161,11 +161,14 @@ class Executor:
         return self.state is ExecutorState.AWAKE
 
     async def answer(self, epoch: int, state: ExecutorState, from_tier: Tier, **about: object) -> None:
+        await self.send(self.done(epoch, state, from_tier, **about))
+        await self.tell()
+
+    def done(self, epoch: int, state: ExecutorState, from_tier: Tier, **about: object) -> LeaseDone:
+        """An answer of its own; `about`: further fields, or others than its own."""
         values = {"accelerator": self.accelerator, "executor": self.name, "pool": self.pool, "replica": self.replica, "epoch": epoch}
         values |= {"state": state, "from_tier": from_tier, "tier": self.tier, "at_s": self.bus.clock.now_s()}
-        values |= {"device_bytes": self.device_bytes, "host_bytes": MIB, **about}
-        await self.send(LeaseDone.model_validate(values))
-        await self.tell()
+        return LeaseDone.model_validate({**values, "device_bytes": self.device_bytes, "host_bytes": MIB, **about})
 
     async def send(self, done: LeaseDone) -> None:
         subject = streams.lease_done(self.accelerator, self.name)

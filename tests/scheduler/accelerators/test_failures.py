@@ -142,17 +142,7 @@ async def test_lies_change_nothing(bus: Bus, database_url: str) -> None:
         await world.becomes("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
         rows = "SELECT epoch, executor, awake_at, ended_at FROM slices"
         before = await world.rows(rows)
-        true = LeaseDone(
-            accelerator="a",
-            executor="rollout-two",
-            pool="two",
-            replica="r1",
-            epoch=0,
-            state=ExecutorState.PARKED,
-            from_tier=Tier.DEVICE,
-            tier=Tier.HOST,
-            at_s=bus.clock.now_s(),
-        )
+        true = two.done(0, ExecutorState.PARKED, Tier.DEVICE, tier=Tier.HOST)
         lies: list[dict[str, object]] = [
             {"executor": "rollout-one", "pool": "one"},  # on the subject of another
             {"pool": "one"},
