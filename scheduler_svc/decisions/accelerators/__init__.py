@@ -3,7 +3,7 @@
 state.py         executors, their ready work and tiers; the rules; the decisions
 moves.py         seconds of moves between tiers: measured, or from bytes until one was measured
 prediction.py    seconds of ready work, and seconds until the next piece of work
-tiers.py         which executors leave the device for the next one, how deep, and what to fetch ahead
+tiers.py         which executors leave the device for the next one, and how deep
 room.py          executors that never fit, and what to change
 situation.py     one accelerator at one moment: costs of each switch, who is overdue, who is ahead of its share
 slicing.py       `next_slice`: the holder keeps, idles, or another executor is next; how a holder is parked

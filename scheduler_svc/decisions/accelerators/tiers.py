@@ -1,4 +1,4 @@
-"""Which executors leave the device for the next one, how deep they are parked, and what is fetched ahead. Pure.
+"""Which executors leave the device for the next one, and how deep they are parked. Pure.
 
 State stays on the device while the budget allows it: parking an executor that way only pauses it. Where the next executor does not fit,
 those leave that are needed last, and each goes to the allowed tier from which it is back soonest. Host memory has a budget too.
@@ -79,29 +79,3 @@ def where_to_park(next_: Demand, residents: Residents, budget: Budget) -> tuple[
 def _round_trip_s(one: Demand, tier: Tier, moves: Moves) -> float:
     there = moves.seconds(one.executor, Tier.DEVICE, tier, one.device_bytes)
     return there + moves.seconds(one.executor, tier, Tier.DEVICE, one.device_bytes)
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """An executor that is expected to be next, in `seconds`."""
-
-    executor: Demand
-    seconds: float
-
-
-def prefetch(forecasts: Sequence[Forecast], residents: Residents, budget: Budget, moves: Moves) -> Park | None:
-    """The move that fetches the executor needed soonest into host memory while another computes.
-
-    None where none of them is deeper, has room in host memory, and is done sooner that way than by waking it from where it is.
-    """
-    free = budget.host_bytes - residents.host_bytes
-    for forecast in sorted(forecasts, key=lambda each: (each.seconds, each.executor.executor)):
-        one = forecast.executor
-        if one.tier.depth <= Tier.HOST.depth or one.host_bytes > free:
-            continue
-        direct = moves.seconds(one.executor, one.tier, Tier.DEVICE, one.device_bytes)
-        fetched = moves.seconds(one.executor, one.tier, Tier.HOST, one.device_bytes)
-        woken = moves.seconds(one.executor, Tier.HOST, Tier.DEVICE, one.device_bytes)
-        if max(0.0, fetched - forecast.seconds) + woken < direct:
-            return Park(one.executor, one.tier, Tier.HOST)
-    return None

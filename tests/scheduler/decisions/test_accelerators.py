@@ -11,8 +11,8 @@ from common.accelerators import Function, Tier
 from scheduler_svc.decisions.accelerators.moves import Moves, Rates, measured, prior_s
 from scheduler_svc.decisions.accelerators.prediction import Estimate, Latencies, OpenStep, Piece, expected, gap
 from scheduler_svc.decisions.accelerators.slice_shares import slice_shares
-from scheduler_svc.decisions.accelerators.state import Budget, Demand, Park
-from scheduler_svc.decisions.accelerators.tiers import Forecast, Residents, prefetch, where_to_park
+from scheduler_svc.decisions.accelerators.state import Demand, Park
+from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
 from tests.scheduler.decisions.accelerators import RULES, demand, idle, moves
 
 NAMES = ("a", "b", "c", "d")
@@ -58,15 +58,6 @@ def test_paused_on_the_device_only_stays_there() -> None:
     held = idle("a", tier=Tier.DEVICE, deepest=Tier.DEVICE)
     assert where_to_park(demand("b"), residents(held), RULES.budget) is None
     assert where_to_park(demand("b", device_bytes=0), residents(held), RULES.budget) == ()
-
-
-def test_prefetch_takes_the_soonest_that_gains_by_it() -> None:
-    on_disk, in_host = idle("a", tier=Tier.DISK), idle("b")
-    forecasts = [Forecast(in_host, 1.0), Forecast(on_disk, 2.0)]
-    known = Moves(moves("a", "b").measured, Rates(fixed_s=1.0))
-    assert prefetch(forecasts, residents(on_disk, in_host), RULES.budget, known) == Park("a", Tier.DISK, Tier.HOST)
-    assert prefetch(forecasts, residents(on_disk, in_host), Budget(100, 150), known) is None
-    assert prefetch([Forecast(in_host, 1.0)], residents(in_host), RULES.budget, known) is None
 
 
 # ------------------------------------------------------------------------------------------------------- prediction
