@@ -81,6 +81,8 @@ class Executor:
     """Whether it does nothing that it is ordered to."""
     orders: list[LeaseOrder] = field(default_factory=list[LeaseOrder])
     move_s: float = 0.01
+    drain_s: float = 0.0
+    """Seconds until what it has begun has ended, once it is ordered to park."""
     sent: int = 0
     """Number of its answers."""
 
@@ -149,6 +151,7 @@ class Executor:
 
     async def _park(self, order: LeaseOrder) -> None:
         from_tier, was_awake = self.tier, self.is_awake
+        await asyncio.sleep(self.drain_s)
         self.state = ExecutorState.PARKED
         if order.tier.depth > self.tier.depth:
             self.tier = order.tier

@@ -67,6 +67,24 @@ async def test_slices_follow_each_other_and_are_booked_to_the_millisecond(bus: B
         await clean(world)
 
 
+async def test_time_until_running_work_has_ended_is_its_own_slices_and_not_the_next_ones_switch(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        one.drain_s = 1.0
+        await one.has_work(1)
+        await one.wakes()
+        await one.works(t1=1)
+        one.busy_ms = 10**6
+        await two.has_work(1)
+        await two.wakes()
+        await world.becomes("SELECT count(*) FROM slices WHERE booked_at IS NOT NULL", [(1,)])
+        drained = "SELECT executor, ended_at - asked_at > interval '0.9 seconds', idle_ms FROM slices WHERE booked_at IS NOT NULL"
+        assert await world.rows(drained) == [("rollout-one", True, 0)]
+        await world.becomes("SELECT awake_at - ordered_at < interval '0.9 seconds' FROM slices WHERE ended_at IS NULL", [(True,)])
+        await clean(world)
+
+
 async def test_clock_of_a_pool_stands_from_the_order_to_park_until_its_sampler_is_awake(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
         await world.execute(*TWO_TASKS)

@@ -104,6 +104,28 @@ async def end(connection: AsyncConnection, accelerator: str, epoch: int, how: Sl
     return (await connection.execute(_END, given)).first() is not None
 
 
+_EXTEND = text("""
+WITH drained AS (
+    SELECT s.epoch, s.ended_at, n.epoch AS next,
+           least(to_timestamp(:until_ms / 1000.0), coalesce(n.awake_at, n.ended_at, 'infinity')) AS until
+    FROM slices s
+    JOIN LATERAL (SELECT * FROM slices m WHERE m.accelerator = s.accelerator AND m.epoch > s.epoch ORDER BY m.epoch LIMIT 1) n ON true
+    WHERE s.accelerator = :accelerator AND s.executor = :executor AND s.ended = 'switched' AND s.awake_at IS NOT NULL
+      AND s.parked_at IS NULL AND s.booked_at IS NULL AND n.booked_at IS NULL
+      AND s.epoch = (SELECT max(epoch) FROM slices WHERE accelerator = :accelerator AND executor = :executor AND epoch <= :epoch)),
+followed AS (
+    UPDATE slices n SET ordered_at = d.until FROM drained d
+    WHERE n.accelerator = :accelerator AND n.epoch = d.next AND d.until > d.ended_at RETURNING n.epoch)
+UPDATE slices s SET ended_at = d.until FROM drained d, followed f
+WHERE s.accelerator = :accelerator AND s.epoch = d.epoch AND f.epoch = d.next
+""")
+
+
+async def extend(connection: AsyncConnection, accelerator: str, executor: str, epoch: int, until_ms: int) -> None:
+    """Its executor, ordered to park by `epoch`, ended what it had begun until then: that time is no part of the next slice's switch."""
+    await connection.execute(_EXTEND, {"accelerator": accelerator, "executor": executor, "epoch": epoch, "until_ms": until_ms})
+
+
 _PARKED = text("""
 UPDATE slices SET parked_at = to_timestamp(:parked_ms / 1000.0), to_tier = :tier
 WHERE accelerator = :accelerator AND executor = :executor AND parked_at IS NULL AND ended_at IS NOT NULL AND epoch = (
