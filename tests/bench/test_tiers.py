@@ -9,7 +9,7 @@ from typing import Any
 import llvmlite
 import pytest
 
-from bench.plex.real.recorder import private_bytes
+from bench.harness.measures import usage
 from bench.plex.real.tiers.__main__ import complaints
 from bench.plex.real.tiers.figures import joined
 from bench.plex.real.tiers.orders import Executor, Play, end
@@ -131,7 +131,7 @@ def test_a_mapped_file_is_private_memory_unless_it_is_a_library(tmp_path: Path) 
         executor.order(f"map {data} {16 * MIB}")
         assert executor.private_bytes() - before.own == pytest.approx(16 * MIB, abs=MIB)
         executor.order(f"execute {library} {16 * MIB}")
-        found, total = executor.private(), sum(map(private_bytes, executor.family))
+        found, total = executor.private(), sum(usage.private_bytes(one.pid) for one in executor.family)
         assert found.own - before.own == pytest.approx(16 * MIB, abs=MIB)
         assert found.own + found.libraries == pytest.approx(total, abs=MIB)
         end(process)
