@@ -5,6 +5,7 @@ import argparse
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,13 @@ def main() -> None:
     parser.add_argument("name", choices=sorted(WORKLOADS))
     parser.add_argument("--arms", type=lambda text: [arms.ALL[one] for one in text.split(",")], default=list(arms.ARMS))
     parser.add_argument("--runs", type=int, default=5, help="starts of each arm, in shuffled order")
+    parser.add_argument("--rounds", type=int, help="on each start, one after another; default: the workload's")
     parser.add_argument("--folder", type=Path, default=report.ROOT / ".marlaas" / "plex", help="of base models and finished runs")
     parser.add_argument("--device", default="cpu", help="the accelerator: cpu, or cuda:N")
     parser.add_argument("--forget", action="store_true", help="repeat finished runs")
     options = parser.parse_args()
     workload = WORKLOADS[options.name]
+    workload = replace(workload, rounds=options.rounds or workload.rounds)
     kept = kept_in(options.folder, workload.name, options.device)
     if options.forget:
         shutil.rmtree(kept)
