@@ -8,7 +8,7 @@ unless it holds a lock.
 
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +64,10 @@ class Recording:
         """Windows of one holder in which more than one executor computed. One that parks and one that wakes share no window."""
         return sum(len(names) > 1 for names in self._computing())
 
+    def together(self) -> dict[str, int]:
+        """Those windows by the executors that computed."""
+        return dict(Counter(" and ".join(sorted(names)) for names in self._computing() if len(names) > 1))
+
     def busy_s(self, began_s: float, ended_s: float) -> dict[str, float]:
         """Processor seconds of each executor between two times."""
         inside = [one for one in self.looks if began_s <= one.at_s <= ended_s]
@@ -81,8 +85,8 @@ class Recording:
         begin = 0
         for index, one in enumerate(self.looks):
             if one.holders != self.looks[begin].holders:
-                begin = index
-            elif one.at_s - self.looks[begin].at_s >= WINDOW_S:
+                begin = min(index + 1, len(self.looks) - 1)  # what was used just before the change is seen at the look after it
+            elif index >= begin and one.at_s - self.looks[begin].at_s >= WINDOW_S:
                 before, seconds = self.looks[begin], one.at_s - self.looks[begin].at_s
                 found.append({name for name, spent in one.cpu_s.items() if spent - before.cpu_s.get(name, spent) > COMPUTING * seconds})
                 begin = index

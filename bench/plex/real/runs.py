@@ -180,6 +180,7 @@ def _described(recording: Recording, workload: Workload) -> dict[str, Any]:
         "looks": len(recording.looks),
         "held_by_several": recording.held_by_several(),
         "computing_together": recording.computing_together(),
+        "together": recording.together(),
         "peak_private_mib": round(recording.peak_private_bytes() / 2**20),
         "budget_mib": round(workload.memory_gib * 1024),
     }
