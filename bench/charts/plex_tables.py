@@ -6,7 +6,7 @@ POLICIES = ("ratio", "fcfs", "round-robin", "static")
 ABLATIONS = ("without residency", "without backfill", "without both", "without a maximum wait")
 OWN_PROCESSES = ("dedicated", "all-awake")
 """Arms whose pools' samplers and trainers do not take turns."""
-CAVEAT = "Simulated, and not yet compared with real executors."
+CAVEAT = "Simulated."
 
 
 def cells(result: Result) -> str:
@@ -232,15 +232,20 @@ def predicted(result: Result) -> str:
         "switches": "switches",
         "p90_wait_s": "p90 of an executor's wait, s",
     }
-    lines = ["| policy | figure | simulated | real (spread) | simulated above real | within 10 % |", "|---" * 6 + "|"]
+    runs = " and ".join(f"{rows['runs']} of {policy}" for policy, rows in result["policies"].items())
+    lines = [
+        f"Real runs: {runs}.",
+        "",
+        "| policy | figure | simulated | real (spread) | simulated above real | within 10 % |",
+        "|---" * 6 + "|",
+    ]
     for policy, rows in result["policies"].items():
         for name, label in names.items():
             row = rows[name]
             real_ = _with_spread(row["real"], "{:.2f}")
             said = "yes" if row["is_within"] else "no"
-            lines.append(f"| {policy} | {label} | {row['simulated']:.2f} | {real_} | {row['off_by']:+.0%} | {said} |")
-    runs = " and ".join(f"{rows['runs']} of {policy}" for policy, rows in result["policies"].items())
-    return "\n".join([*lines, "", f"Real runs: {runs}."])
+            lines.append(f"| {policy} | {label} | {row['simulated']:.2f} | {real_} | {row['off_by']:+.1%} | {said} |")
+    return "\n".join(lines)
 
 
 def _with_spread(values: list[float], form: str) -> str:
