@@ -9,7 +9,7 @@ and locks, which the executors hold. Without NATS nothing is decided: no order c
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import structlog
@@ -33,6 +33,7 @@ from scheduler_svc.accelerators.deployed import Deployed, Key
 from scheduler_svc.accelerators.knowledge import Knowledge
 from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, end_without_next, order_park, order_slice
 from scheduler_svc.accelerators.reports import Reports, has_ended
+from scheduler_svc.accelerators.strays import Strays
 from scheduler_svc.decisions.accelerators.moves import NEWEST
 from scheduler_svc.decisions.accelerators.slicing import next_slice
 from scheduler_svc.decisions.accelerators.state import Idle, Switch
@@ -75,6 +76,7 @@ class Leader:
         self._knowledge = Knowledge(deployed)
         self._told: set[Key] = set()
         """Held executors without a slice that were ordered off the device."""
+        self._strays = Strays()
 
     def wake(self) -> None:
         """Rows have changed."""
@@ -213,6 +215,8 @@ class Leader:
                 return await self._end(standing, holder, SliceEnd.HELD)
             if holder.newest.awake_ms is None:
                 return await self._watch_switch(standing, holder, now_s)
+            if holder.executor not in picture.executors:  # a new leader has not heard it yet; it would not be ordered to park
+                return now_s + REFRESH_S
         decision = next_slice(now_s, picture.held, picture.demands, picture.moves, picture.rules)
         if isinstance(decision, Switch):
             return await self._order(standing, picture, decision)
@@ -236,12 +240,17 @@ class Leader:
         return Picture(now_s, standing, live, self._knowledge.moves[name], rules)
 
     async def _record_gone(self, standing: Standing, row: ExecutorRow) -> bool:
-        """Whether anything was left to record of an executor that does not report."""
+        """Whether anything was left to do about an executor that does not report."""
+        if row is not standing.holder and row.tier is Tier.OFF and not row.has_unbooked:
+            return False
+        asked_s = time.monotonic()
+        await self._lease_epoch(standing.accelerator)
+        if time.monotonic() - asked_s > LATE_S:  # NATS was silent, and not the executor: its reports are on their way
+            self._reports.excuse(self._bus.clock.now_s())
+            return True
         if row is standing.holder:
             await self._end(standing, row, SliceEnd.DIED)
             return True
-        if row.tier is Tier.OFF and not row.has_unbooked:
-            return False
         async with self._database.transaction() as tx:
             await executors.locked_epoch(tx.connection, standing.accelerator)
             await executors.record_absence(tx.connection, row.accelerator, row.executor)
@@ -259,15 +268,19 @@ class Leader:
                 self._told.discard(key)
             elif row is not standing.holder and one.report.tier is Tier.DEVICE is not one.deepest and key not in self._told:
                 found.append(ParkOrder(row.executor, one.deepest))
-        for park in found:
+        await self._order_parks(standing, found)
+        self._told |= {(standing.accelerator, park.executor) for park in found}
+        return bool(found)
+
+    async def _order_parks(self, standing: Standing, parks: Sequence[ParkOrder]) -> None:
+        """Order executors that have no slice."""
+        for park in parks:
             above = await self._lease_epoch(standing.accelerator)
             async with self._database.transaction() as tx:
                 epoch = await executors.locked_epoch(tx.connection, standing.accelerator)
                 await order_park(tx, standing.accelerator, park, above=max(epoch or 0, above))
-            self._told.add((standing.accelerator, park.executor))
             self._wake_relay()
             self.wake()
-        return bool(found)
 
     async def _forget(self) -> None:
         async with self._database.transaction() as tx:
@@ -276,10 +289,11 @@ class Leader:
                 await slices.forget(tx.connection, self._slices_days, SLICES_AT_ONCE)
 
     async def _watch_switch(self, standing: Standing, holder: ExecutorRow, now_s: float) -> float:
-        """An executor that does not begin to wake loses its slice. One that does is limited by its own watchdog."""
+        """An executor that does not begin to wake loses its slice. One that does is limited by its own watchdog, once others let it."""
         assert holder.newest is not None
         report = self._reports.newest((holder.accelerator, holder.executor), now_s)
         ends_s = holder.newest.ordered_ms / 1000 + IGNORED_S
+        await self._order_parks(standing, self._strays.parks(standing, self._reports, now_s))
         if report is None or report.state is ExecutorState.WAKING or now_s < ends_s:
             return ends_s if now_s < ends_s else NEVER_S
         log.error("order_ignored", executor=holder.executor, epoch=holder.newest.epoch, state=str(report.state))

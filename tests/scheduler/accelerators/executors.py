@@ -79,6 +79,8 @@ class Executor:
     lacks_memory: bool | None = None
     is_deaf: bool = False
     """Whether it does nothing that it is ordered to."""
+    is_mute: bool = False
+    """Whether it reports nothing."""
     orders: list[LeaseOrder] = field(default_factory=list[LeaseOrder])
     move_s: float = 0.01
     drain_s: float = 0.0
@@ -123,7 +125,8 @@ class Executor:
             at_s=self.bus.clock.now_s(),
         )
         report = report.model_copy(update=changes)
-        await self.bus.requests.tell(streams.executor_now(self.accelerator, self.name), report)
+        if not self.is_mute:
+            await self.bus.requests.tell(streams.executor_now(self.accelerator, self.name), report)
 
     async def _follow(self) -> None:
         subject = streams.lease_order(self.accelerator, self.name)

@@ -1,5 +1,7 @@
 """Executors that die, fail, hang, fence themselves, or lie to the leader, with real PostgreSQL and NATS."""
 
+import asyncio
+
 import pytest
 
 from common import streams
@@ -8,8 +10,11 @@ from common.bus import Bus, Outgoing
 from common.door.asking import Door
 from common.door.tenancy.accelerators import Accelerators
 from common.messages import LeaseDone, LeaseOrder
+from marlaas.stack import servers
+from scheduler_svc.accelerators.leader import LATE_S
+from tests.chaos.proxy import Wire
 from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import MIB, SLICES, TWO_TASKS, Executor, clean, clock_of, running_world
+from tests.scheduler.accelerators.executors import MIB, SLICES, TWO_TASKS, Executor, a_scheduler, clean, clock_of, running_world
 
 # ------------------------------------------------------------------------------------------------------- failing executors
 
@@ -30,6 +35,27 @@ async def test_slice_of_an_executor_that_died_ends_and_the_next_is_ordered(bus: 
         found = await clock_of(world, "one")
         assert found is not None and found.parked_since_s is not None
         await clean(world)
+
+
+async def test_executors_are_not_gone_because_nats_was_silent(
+    bus: Bus, nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler_svc.accelerators.reports.SILENT_S", 0.6)
+    async with (
+        Wire("silent", int(nats_url.rpartition(":")[2])).listening() as wire,
+        await Bus.connect(servers.nats_url(wire.port), "behind the wire") as behind,
+        running_world(behind, database_url) as world,
+    ):
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        await one.has_work(3)
+        await one.wakes()
+        wire.silence()
+        await asyncio.sleep(3 * LATE_S)
+        wire.speak()
+        await one.works(t1=3)
+        await two.has_work(1)
+        await two.wakes()
+        await world.becomes(SLICES, [("rollout-one", "first", "switched"), ("rollout-two", "ratio", None)])
 
 
 async def test_process_that_begins_anew_ends_the_slice_of_its_predecessor(bus: Bus, database_url: str) -> None:
@@ -131,6 +157,27 @@ async def test_executor_that_does_not_fit_delays_nobody_and_its_tasks_know_why(b
 
 
 # --------------------------------------------------------------------------------------------------------------- liars
+
+
+async def test_executor_that_is_awake_without_a_slice_is_parked_for_the_next(
+    bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after PostgreSQL was restored to a time before its slice."""
+    monkeypatch.setattr("scheduler_svc.accelerators.strays.STRAY_S", 1.0)
+    async with running_world(bus, database_url) as world:
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        one.device_bytes = two.device_bytes = 100 * MIB  # neither needs the other's room
+        await one.has_work(1)
+        await one.wakes()
+        await world.becomes("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
+        world.lead.cancel()
+        await asyncio.gather(world.lead, return_exceptions=True)
+        await world.execute("DELETE FROM slices", "UPDATE executors SET epoch = 0, state = 'cold', tier = 'none'")
+        async with a_scheduler(bus, database_url):
+            await one.works()
+            await two.has_work(1)
+            await two.wakes()
+            assert [order.wake for order in one.orders] == [True, False]
 
 
 async def test_lies_change_nothing(bus: Bus, database_url: str) -> None:

@@ -26,6 +26,9 @@ from tests.scheduler.accelerators.executors import (
 from tests.scheduler.stages import Stages
 from tests.scheduler.stages import running_world as world_of_tasks
 
+OF_LEADER = f"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = {SLICES_LOCK}
+                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+
 # ------------------------------------------------------------------------------------------------------------- switches
 
 
@@ -203,15 +206,34 @@ async def test_another_replica_continues_where_the_leader_ended(bus: Bus, databa
             await clean(world)
 
 
+async def test_new_leader_hears_the_holder_before_it_orders_another(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the holder would not be ordered to park, and the other would wait for it, until it counts as a stray."""
+    monkeypatch.setattr("scheduler_svc.accelerators.strays.STRAY_S", 3600.0)
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        await one.has_work(1)
+        await one.wakes()
+        await world.becomes("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
+        one.is_mute = True
+        world.lead.cancel()
+        await asyncio.gather(world.lead, return_exceptions=True)
+        async with a_scheduler(bus, database_url):
+            await two.has_work(1)
+            await world.becomes(OF_LEADER, [(1,)])
+            await asyncio.sleep(1.0)  # shorter than the silence after which it would count as gone
+            one.is_mute = False
+            await one.works()
+            await two.wakes()
+
+
 async def test_leader_whose_connection_is_lost_leads_again(bus: Bus, database_url: str) -> None:
     """As often as it is lost: a leader that fails must not end."""
-    of_leader = f"""FROM pg_locks WHERE locktype = 'advisory' AND objid = {SLICES_LOCK}
-                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
     async with running_world(bus, database_url) as world:
         one, two = world.executors["rollout-one"], world.executors["rollout-two"]
         for each in (one, two):
-            await world.becomes(f"SELECT count(*) {of_leader}", [(1,)])
-            await world.execute(f"SELECT pg_terminate_backend(pid) {of_leader}")
+            await world.becomes(OF_LEADER, [(1,)])
+            await world.execute(OF_LEADER.replace("count(*)", "pg_terminate_backend(pid)"))
             await each.has_work(1)
             await each.wakes()
             await each.works()
