@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench.charts import composition_tables, plex_tables, policy_tables, serving_tables, tables
 from bench.charts.interval_tables import intervals
+from bench.charts.plex_faults_table import faults
 from bench.charts.recovery_table import chaos
 from bench.charts.smollm_table import smollm
 from bench.charts.tables import Result
@@ -43,6 +44,7 @@ TABLES: dict[str, Table] = {
     "plex-histories": plex_tables.histories,
     "plex-speed": plex_tables.speed,
     "plex-tiers": plex_tables.tiers,
+    "plex-faults": faults,
     "plex-real-two": plex_tables.real,
     "plex-predicted": plex_tables.predicted,
     **{f"serving-{name}": getattr(serving_tables, name) for name in serving_tables.__all__},

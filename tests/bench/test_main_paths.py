@@ -33,6 +33,7 @@ SMALL: dict[str, str] = {
     "oversubmission": "--places 2 --times 2",
     "paired_step": "HEAD --models small --precisions float32 --steps 2 --groups 1 --new 4",
     "plex": "cells,cluster,histories,speed --small",
+    "plex.real.faults": "--small",
     "rogue": "--messages 200 --steps 2 --over 1",
     "sandboxes": "confined",
     "scaling": "--tasks 2 --runs 1 --steps 1",
@@ -59,11 +60,14 @@ TESTED_ELSEWHERE = {
     "intervals",
     "learning",
     "pages",
+    "plex.real",
+    "plex.real.tiers",
     "programs",
     "quotes",
 }
 """Tested by `rollout/test_precision.py`, `gateway/test_fuzz.py`, `test_grading.py`, `test_intervals.py`, `test_learning.py`,
-`test_programs.py` and `test_quotes.py`; the last also by `make check`."""
+`test_programs.py` and `test_quotes.py`; the last also by `make check`. `plex.real` starts the stacks and recorders of `plex.real.faults`;
+`plex.real.tiers` has `test_tiers.py`."""
 
 NOT_RUN = {"trl_task"}
 """Started by `bench.trl` in TRL's own environment, which takes minutes to install."""
@@ -71,7 +75,7 @@ NOT_RUN = {"trl_task"}
 
 def runnable() -> set[str]:
     modules = {path.stem for path in (ROOT / "bench").glob("*.py") if 'if __name__ == "__main__"' in path.read_text()}
-    return modules | {path.parent.name for path in (ROOT / "bench").glob("*/__main__.py")}
+    return modules | {".".join(path.parent.relative_to(ROOT / "bench").parts) for path in (ROOT / "bench").rglob("__main__.py")}
 
 
 def test_every_benchmark_is_here() -> None:

@@ -31,8 +31,8 @@ def test_run_in_which_all_holds_is_not_complained_of() -> None:
     ("of_run", "of_fault", "of_poison", "complaint"),
     [
         ({"differing": ["small-0"]}, {}, {}, "small-0 has other adapters"),
-        ({"held_by_several": 1}, {}, {}, "1 looks with several holders"),
-        ({"computing_together": 2}, {}, {}, "2 looks at several that compute"),
+        ({"held_by_several": 1}, {}, {}, "1 looks at several holders"),
+        ({"computing_together": 2}, {}, {}, "2 windows in which several computed"),
         ({"booked_ms": 999}, {}, {}, "1000 ms were held, and 999 ms are booked"),
         ({}, {"within": False, "in_use_after_s": 15.6}, {}, "in use again after 15.6 s, allowed are 15.5 s"),
         ({}, {"hung_s": 33.0, "hung_allowed_s": 32.25}, {}, "hung for 33.0 s, allowed are 32.25 s"),

@@ -7,6 +7,7 @@ the one before has been recovered from. Every task of every run must end with th
     schedule.py   runs, and the faults of each
     run.py        one run: its stack, its faults, what is true at its end
     scene.py      the stack as faults see it: processes, rows, who holds the accelerator
+    rows.py       rows of a PostgreSQL that may be killed
     armed.py      a service that dies or hangs at a point which is named while it runs
     tasks.py      tasks that are submitted again when they have finished
     points.py     faults of an executor: killed or hung at a point, stopped

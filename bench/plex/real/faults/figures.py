@@ -30,14 +30,14 @@ def complaints(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     for one in runs:
         name = one["run"]
         found += [f"{name}: {task} has other adapters than in the undisturbed run" for task in one["differing"]]
-        found += [f"{name}: {one[key]} looks {what}" for key, what in RECORDED.items() if one[key]]
+        found += [f"{name}: {one[key]} {what}" for key, what in RECORDED.items() if one[key]]
         if one["held_ms"] != one["booked_ms"]:
             found.append(f"{name}: {one['held_ms']} ms were held, and {one['booked_ms']} ms are booked")
         found += [f"{name}: {fault['kind']}: {reason}" for fault in one["faults"] for reason in _of_fault(fault)]
     return found
 
 
-RECORDED = {"held_by_several": "with several holders", "computing_together": "at several that compute"}
+RECORDED = {"held_by_several": "looks at several holders", "computing_together": "windows in which several computed"}
 
 
 def _of_fault(fault: Mapping[str, Any]) -> list[str]:

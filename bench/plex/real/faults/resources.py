@@ -14,26 +14,25 @@ from bench.harness.services import BenchError
 from bench.plex.real.faults.scene import ACCELERATOR, PATIENCE_S, Scene, until
 from bench.plex.real.faults.tasks import Endless
 
-MARGIN_BYTES = 16 * 2**20
-"""Room that a process without memory still has: for messages, not for weights or a KV cache."""
+MARGIN_BYTES = 32 * 2**20
+"""Room that a process without memory still has: for threads and messages, not for weights or a KV cache."""
 LOCKED_OUT_S = 12.0
 REFUSED = "cannot be used for locks"
 
 
-async def no_memory(scene: Scene, executor: str, attempts: int) -> dict[str, Any]:
-    """RLIMIT_DATA of a parked executor leaves no room for what it needs awake, until so many wakes have failed."""
-    limited = scene.family(executor)
+async def no_memory(scene: Scene, executors: Sequence[str], attempts: int) -> dict[str, Any]:
+    """RLIMIT_DATA leaves the first of these that is parked no room for what it needs awake, until so many wakes have failed."""
+    limited = list[psutil.Process]()
     try:
-        await _limited(scene, executor, limited)
+        executor = await _limited(scene, executors, limited)
         faults = await _failed(scene, executor, attempts)
-        other = await scene.in_use(time.time(), again=False)
+        other = await scene.in_use(time.time())
     finally:
         for one in limited:
-            with suppress(psutil.NoSuchProcess):
-                _limit(one, -1)
+            _limit(one, -1)
     mended_s = time.time()
     await _woke(scene, [executor])
-    found = other.described() | {"failed_wakes": faults, "awake_again_after_s": round(time.time() - mended_s, 2)}
+    found = other.described() | {"executor": executor, "failed_wakes": faults, "awake_again_after_s": round(time.time() - mended_s, 2)}
     await scene.ready()
     return found
 
@@ -44,7 +43,7 @@ async def no_model(scene: Scene, pool: str) -> dict[str, Any]:
     began_s = time.time()
     with _gone(scene.models / pool):
         faulty, reason = await _any_failed(scene, executors)
-        other = await scene.in_use(time.time(), again=False)
+        other = await scene.in_use(time.time())
     mended_s = time.time()
     await _woke(scene, [faulty])
     found = other.described() | {"executor": faulty, "reason": reason, "to_point_s": round(mended_s - began_s, 2)}
@@ -63,11 +62,11 @@ async def poison(scene: Scene, pool: str, other: str, tasks: Endless) -> dict[st
         with _gone(scene.models / pool):
             began_s = time.time()
             poisoned = runners.create_task(tasks.once(pool))
-            faulty, reason = await _any_failed(scene, executors)
             beside_s = await tasks.once(other)
             ended_s = time.time()
-            task = (await scene.rows("SELECT id FROM tasks WHERE state IN ('submitted', 'running') AND pool = %s LIMIT 1", pool))[0][0]
-            why = await scene.client.why(str(task))
+            faulty, reason = await _any_failed(scene, executors)
+            query = "SELECT id FROM tasks WHERE state IN ('submitted', 'running') AND pool = %s LIMIT 1"
+            why = await scene.client.why(str((await scene.rows(query, pool))[0][0]))
             told = [one.fault for one in await scene.client.accelerators.executors(pool) if one.executor == faulty]
             attempts = await _attempts(scene, executors, began_s, ended_s)
         await poisoned
@@ -109,7 +108,8 @@ async def read_only_locks(scene: Scene, executor: str) -> dict[str, Any]:
 
 
 def _limit(process: psutil.Process, size: int) -> None:
-    process.rlimit(psutil.RLIMIT_DATA, (size, -1))
+    with suppress(psutil.NoSuchProcess):
+        process.rlimit(psutil.RLIMIT_DATA, (size, -1))
 
 
 @contextmanager
@@ -134,23 +134,31 @@ def _read_only(folder: Path) -> Generator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-async def _limited(scene: Scene, executor: str, family: Sequence[psutil.Process]) -> None:
-    """Limit it while it is parked: what it has while it is awake would be enough."""
+async def _limited(scene: Scene, executors: Sequence[str], limited: list[psutil.Process]) -> str:
+    """Limit the first that is parked: what an executor has while it is awake would be enough. `limited` receives its processes."""
+    found = ""
 
     async def look() -> bool:
-        _, tier, _ = await scene.tier(executor)
-        if tier not in ("host", "disk"):
-            return False
-        for one in family:
-            _limit(one, one.memory_info().data + MARGIN_BYTES)
-        state, tier, _ = await scene.tier(executor)
-        if state == "parked" and tier in ("host", "disk") and scene.holder != executor:
-            return True
-        for one in family:
-            _limit(one, -1)
+        nonlocal found
+        for found in executors:
+            if await _is_off(scene, found):
+                service, *engine = scene.family(found)
+                limited[:] = engine or [service]
+                for one in limited:
+                    _limit(one, one.memory_info().data + MARGIN_BYTES)
+                if await _is_off(scene, found):
+                    return True
+                for one in limited:
+                    _limit(one, -1)
         return False
 
-    await until(look, f"{executor} is parked off the device")
+    await until(look, f"{' or '.join(executors)} is parked off the device")
+    return found
+
+
+async def _is_off(scene: Scene, executor: str) -> bool:
+    state, tier, _ = await scene.tier(executor)
+    return state == "parked" and tier in ("host", "disk") and scene.holder != executor
 
 
 async def _failed(scene: Scene, executor: str, attempts: int) -> int:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from bench.harness import report
 from bench.harness.services import BenchError, local_stack
 from bench.plex.real import arms
 from bench.plex.real.arms import RATIO
+from bench.plex.real.faults.rows import Rows
 from bench.plex.real.faults.scene import ACCELERATOR, PATIENCE_S, Scene, executors, pipe, until
 from bench.plex.real.faults.schedule import LOADS, WORKLOAD, Run
 from bench.plex.real.faults.tasks import Endless, differing
@@ -38,7 +40,6 @@ def run(wanted: Run, bases: Mapping[str, Path], reference: Mapping[str, list[str
 
     Raises: BenchError when the stack does not recover, or a task does not finish.
     """
-    os.sched_setaffinity(0, {0})
     with tempfile.TemporaryDirectory(prefix="marlaas-faults-") as name:
         models = Path(name) / "models"
         own = {base: Path(shutil.copytree(bases[base], models / base)) for base in (one.base for one in LOADS)}
@@ -64,8 +65,8 @@ def run(wanted: Run, bases: Mapping[str, Path], reference: Mapping[str, list[str
 async def _on(
     stack: Stack, wanted: Run, data: Path, models: Path, recording: Recording, reference: Mapping[str, list[str]] | None
 ) -> dict[str, Any]:
-    async with Client.connect(stack.nats_url) as client:
-        return await _run(wanted, Scene(data, models, stack, client, recording), reference)
+    async with Client.connect(stack.nats_url) as client, aclosing(Rows(stack.database_url.replace("+psycopg", ""))) as rows:
+        return await _run(wanted, Scene(data, models, client, rows, recording), reference)
 
 
 async def _run(wanted: Run, scene: Scene, reference: Mapping[str, list[str]] | None) -> dict[str, Any]:

@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import psycopg
 
 from bench.harness.services import BenchError
 from bench.plex.real.faults.armed import REACHED
+from bench.plex.real.faults.rows import Rows
 from bench.plex.real.recorder import Executor, Recording
 from common.streams import LEASE_TTL_S
 from marlaas.client import Client
-from marlaas.stack.state_files import Component, Stack, read_stack
+from marlaas.stack.state_files import Component, read_stack
 
 LOOK_S = 0.05
 PATIENCE_S = 120.0
 """Maximum time until a stack has recovered from a fault."""
-ROWS_S = 10.0
-"""Maximum time of one question to PostgreSQL."""
 ACCELERATOR = "core"
 NEXT_AWAKE = """
 SELECT s.executor, extract(epoch FROM s.awake_at)::float, m.seconds, s.from_tier FROM slices s
@@ -57,8 +55,8 @@ class Scene:
     data: Path
     models: Path
     """Folder of the models' folders, which are this run's own."""
-    stack: Stack
     client: Client
+    stored: Rows
     recording: Recording
 
     # ------------------------------------------------------------------------------------------------------- processes
@@ -121,12 +119,7 @@ class Scene:
 
     async def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Repeated until PostgreSQL answers."""
-        url = self.stack.database_url.replace("+psycopg", "")
-        while True:
-            with suppress(psycopg.OperationalError, TimeoutError):
-                async with asyncio.timeout(ROWS_S), await psycopg.AsyncConnection.connect(url) as connection:
-                    return await (await connection.execute(query.encode(), values)).fetchall()
-            await asyncio.sleep(LOOK_S)
+        return await self.stored.ask(query, *values)
 
     async def tier(self, executor: str) -> tuple[str, str, int]:
         """State, tier, and number of failed attempts to wake since it last woke."""
@@ -158,8 +151,12 @@ class Scene:
 
         await until(look, "the accelerator is in use")
         by, awake_s, wake_s, _ = found[0]
+        await until(lambda: self._has_looked(awake_s), "the recorder looks")
         locked_s = self._locked_s(since_s)
         return InUse(str(by), awake_s - since_s, None if locked_s is None else locked_s - since_s, float(wake_s or 0.0))
+
+    async def _has_looked(self, at_s: float) -> bool:
+        return self.recording.looks[-1].at_s > at_s
 
     def _locked_s(self, since_s: float) -> float | None:
         """When the recorder first saw the lock held after it was free, or by another. Children of a dead process have it for a moment."""

@@ -12,13 +12,14 @@ from bench.plex.real.faults.tasks import Endless
 from bench.plex.real.workloads import PoolLoad, Workload
 from common.resilience.crashpoints import LEASES, SLICES
 
-LOADS = (PoolLoad("small", 3, 0.6, tasks=2, kv_cache_gib=0.1), PoolLoad("middle", 3, 0.6, tasks=2))
-WORKLOAD = Workload("faults", LOADS, memory_gib=1.75)
+LOADS = (PoolLoad("small", 3, 0.6, tasks=2, kv_cache_gib=0.6), PoolLoad("middle", 3, 0.6, tasks=2, kv_cache_gib=0.6))
+WORKLOAD = Workload("faults", LOADS, memory_gib=1.15)
+"""Either pool has room, and not both."""
 SERVICES = ("rollout", "trainer")
 POINTS = tuple(product(LEASES, SERVICES))
 REPEATED = 5
-KILLS_A_RUN = 10
-HANGS_A_RUN = 4
+KILLS_A_RUN = 7
+HANGS_A_RUN = 3
 ON_DISK = {"host_gib": "0.001"}
 """Of the accelerator: no state fits into host memory, so that each park is to disk, and each wake reads the model's folder."""
 
@@ -55,7 +56,7 @@ def whole() -> list[Run]:
         *_runs("hangs", hangs, HANGS_A_RUN),
         Run("servers", [*_silences(5.0, 60.0), _server_kill("nats"), *_decisions()]),
         Run("resources", [*_stops(), *_shortages(), _locked_out()]),
-        Run("models", [_no_model("middle"), _no_model("small"), _no_model("small")], then=_poison, options=ON_DISK),
+        Run("models", [_no_model("middle"), _no_model("small")], then=_poison, options=ON_DISK),
     ]
 
 
@@ -92,8 +93,10 @@ def _stops() -> list[Fault]:
 
 
 def _shortages() -> list[Fault]:
-    cases = (("rollout-middle", 1), ("rollout-middle", 2), ("trainer-middle", 1))
-    return [Fault(f"no memory {name}, {n}", partial(resources.no_memory, executor=name, attempts=n)) for name, n in cases]
+    """The small trainer needs less than a process has to spare."""
+    samplers, trainers = [f"rollout-{load.base}" for load in LOADS], ["trainer-middle"]
+    cases = (("sampler", samplers, 1), ("sampler", samplers, 2), ("trainer", trainers, 1))
+    return [Fault(f"no memory {name}, {n}", partial(resources.no_memory, executors=names, attempts=n)) for name, names, n in cases]
 
 
 def _locked_out() -> Fault:
