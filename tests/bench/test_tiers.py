@@ -10,6 +10,7 @@ import llvmlite
 import pytest
 
 from bench.harness.measures import usage
+from bench.harness.measures.memory import own_bytes
 from bench.plex.real.tiers.__main__ import complaints
 from bench.plex.real.tiers.figures import joined
 from bench.plex.real.tiers.orders import Executor, Play, end
@@ -133,6 +134,7 @@ def test_a_mapped_file_is_private_memory_unless_it_is_a_library(tmp_path: Path) 
         executor.order(f"execute {library} {16 * MIB}")
         found, total = executor.private(), sum(usage.private_bytes(one.pid) for one in executor.family)
         assert found.own - before.own == pytest.approx(16 * MIB, abs=MIB)
+        assert own_bytes(process.pid) == pytest.approx(found.own, abs=MIB)
         assert found.own + found.libraries == pytest.approx(total, abs=MIB)
         end(process)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.harness.measures import usage
+from bench.harness.measures.memory import own_bytes
 from common.accelerators.executable import NoMemory
 from common.accelerators.words import Tier
 from common.pools import Pool
@@ -44,7 +44,7 @@ class Parkable:
         return json.loads(answer)
 
     def private_bytes(self) -> int:
-        return usage.private_bytes(self.process.pid)
+        return own_bytes(self.process.pid)
 
 
 @contextmanager

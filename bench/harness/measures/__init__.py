@@ -5,5 +5,6 @@ timeline.py         utilization and latencies from stage times
 stages.py           a step's time in sampler, environment and trainer
 cores.py            shares of the processor's cores
 usage.py            processor time and memory of processes
+memory.py           memory that processes alone have, without libraries
 scheduler_costs.py  one admission and one noted step, rolled back
 """

@@ -30,6 +30,9 @@ def pss_bytes(process: psutil.Process) -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that no other process shares, as the kernel counts it. Raises: OSError for a process that has ended: it has freed nothing."""
+    """Memory that no other process shares, as the kernel counts it at once: with libraries, unlike `memory.own_bytes`.
+
+    Raises: OSError for a process that has ended: it has freed nothing.
+    """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(PRIVATE))

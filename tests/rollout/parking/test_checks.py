@@ -11,7 +11,7 @@ from resource import RLIM_INFINITY, RLIMIT_DATA, prlimit
 
 import pytest
 
-from bench.harness.measures.usage import private_bytes
+from bench.harness.measures.memory import own_bytes
 from common.accelerators import NoMemory, Tier, WrongState
 from common.blobs import Blobs
 from rollout_svc.adapters import Adapters
@@ -73,14 +73,14 @@ async def test_other_weights_in_the_models_folder_are_found(sampler: Sampler, sl
                     await sampler.wake()
             weights.write_bytes(with_wide_layer(right))
             for _ in range(2):
-                parked = private_bytes(pid)
+                parked = own_bytes(pid)
                 with pytest.raises(WrongState, match="did not wake from tier 'disk'"):
                     await sampler.wake()
             weights.unlink()
             with pytest.raises(WrongState, match="did not wake from tier 'disk'"):
                 await sampler.wake()
             assert sampler.tier is Tier.DISK
-            assert private_bytes(pid) - parked < 2**20
+            assert own_bytes(pid) - parked < 2**20
         finally:
             weights.write_bytes(right)
 
@@ -115,7 +115,7 @@ async def test_other_files_in_an_adapters_folder_are_found_and_fetched_anew(
 async def test_wake_without_memory_leaves_the_state_where_it_was(sampler: Sampler, sleeper: Engine, tier: Tier) -> None:
     pid = engine_pid(sleeper)
     async with frozen_requests(sampler, sleeper, tier):
-        parked = private_bytes(pid)
+        parked = own_bytes(pid)
         used = int(Path(f"/proc/{pid}/status").read_text().partition("VmData:")[2].split()[0]) * 1024
         before = prlimit(pid, RLIMIT_DATA, (used + 2**20, RLIM_INFINITY))
         try:
@@ -123,6 +123,6 @@ async def test_wake_without_memory_leaves_the_state_where_it_was(sampler: Sample
                 with pytest.raises(NoMemory, match=r"no memory for .*(can't|Cannot) allocate memory"):
                     await sampler.wake()
             assert sampler.tier is tier
-            assert private_bytes(pid) - parked < 8 * 2**20
+            assert own_bytes(pid) - parked < 8 * 2**20
         finally:
             prlimit(pid, RLIMIT_DATA, before)

@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 
-from bench.harness.measures.usage import private_bytes
+from bench.harness.measures.memory import own_bytes
 from common.accelerators import Tier
 from rollout_svc import engine_config
 from rollout_svc.engine import Engine
@@ -26,9 +27,9 @@ async def no_adapters(_: bool) -> None:
 
 async def freed_share(parking: Parking, engine: Engine, tier: Tier) -> float:
     """Private bytes that a park to `tier` gives back, as a share of what the engine needs on its device."""
-    before = private_bytes(engine_pid(engine))
+    before = own_bytes(engine_pid(engine))
     await parking.park(tier)
-    return (before - private_bytes(engine_pid(engine))) / parking.device_bytes
+    return (before - own_bytes(engine_pid(engine))) / parking.device_bytes
 
 
 @pytest.mark.parametrize("tier", MOVES)
@@ -91,7 +92,7 @@ async def test_moves_leave_no_memory_behind(sampler: Sampler, sleeper: Engine) -
     for number in range(22):
         await sleeper.sample(sample_request())
         await sampler.park(MOVES[number % 2], 0)
-        parked.append(private_bytes(pid))
+        parked.append(own_bytes(pid))
         await sampler.wake()
     assert max(parked[-2:]) - max(parked[:2]) <= 16 * MIB
 
@@ -99,7 +100,7 @@ async def test_moves_leave_no_memory_behind(sampler: Sampler, sleeper: Engine) -
 @pytest.mark.slow
 async def test_engine_that_is_closed_and_opened_leaves_no_process_and_no_thread() -> None:
     """The first start of a closed engine is a wake."""
-    settings = sleeping_settings(POOL.model)
+    settings = sleeping_settings(Path(POOL.model))
     before = children()
     engine = Engine.closed(settings)
     parking = Parking(engine)

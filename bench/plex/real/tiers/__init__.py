@@ -5,7 +5,7 @@ freed is read from the kernel, and on a GPU from the driver, never from the proc
 
 Parts     tiers, with cycles · sequences · stock: vLLM's own worker · services, only where asked for: parked processes of a whole stack
 
-Layout    orders.py orders to a process, and what is seen of it · memory.py private memory · sampler.py trainer.py the two executors ·
+Layout    orders.py orders to a process, and what is seen of it · sampler.py trainer.py the two executors ·
           traffic.py random moves under seeded requests · versions.py adapters and their canaries · worker.py workers whose cache can
           be filled · figures.py the measurement · services.py processor time of parked services
 """

@@ -111,7 +111,7 @@ def _cycles(executor: Executor, cycles: int, moves: Moves) -> dict[str, Any]:
     """Cycles of all near tiers, with work in each; growth of what stays when parked, from after the first few to the last.
 
     The last is the least of `LAST` parks: what is gone at the next one was not left behind. `parked_mib` has the sizes on the way, and
-    `libraries_mib` the least and greatest of what counts as private by the other programs that run (`memory.py`).
+    `libraries_mib` the least and greatest of what counts as private by the other programs that run (`bench/harness/measures/memory.py`).
     """
     stays: dict[str, list[int]] = {tier: [] for tier in CYCLED}
     libraries: list[int] = []

@@ -16,9 +16,9 @@ from typing import Any, TextIO
 import psutil
 
 from bench.harness.measures import usage
+from bench.harness.measures.memory import Private, private
 from bench.harness.report import ROOT
 from bench.harness.services import BenchError
-from bench.plex.real.tiers.memory import Private, private
 
 ANSWER_S = 900.0
 """Maximum seconds of one order."""

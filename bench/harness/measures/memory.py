@@ -7,7 +7,7 @@ so 35 MiB of a sampler become private when another program with the same librari
 Pages of other files count: a trainer maps its base model.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,26 +47,37 @@ def private(processes: Iterable[psutil.Process]) -> Private:
 
 def _of(process: psutil.Process) -> Private:
     try:
-        summary, mappings = (Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("smaps_rollup", "smaps"))
+        summary, files = Path(f"/proc/{process.pid}/smaps_rollup").read_bytes(), _files(process.pid)
     except (OSError, ProcessLookupError):
         return Private(0, 0)
     anonymous = sum(_bytes(line) for line in summary.splitlines() if line.startswith(SHARE))
-    files = _files(mappings).values()
-    data = sum(max(0, one.clean + one.dirty - one.copied) for one in files if not one.is_program)
-    return Private(anonymous + data, sum(one.clean for one in files if one.is_program))
+    data = sum(max(0, one.clean + one.dirty - one.copied) for name, one in files.items() if name and not one.is_program)
+    return Private(anonymous + data, _libraries(files))
 
 
-def _files(mappings: bytes) -> dict[bytes, _File]:
+def own_bytes(pid: int) -> int:
+    """Private memory of one process, without libraries: for figures that are compared while other programs begin and end.
+
+    Raises: OSError for a process that has ended.
+    """
+    files = _files(pid)
+    return sum(one.clean + one.dirty for one in files.values()) - _libraries(files)
+
+
+def _libraries(files: Mapping[bytes, _File]) -> int:
+    return sum(one.clean for one in files.values() if one.is_program)
+
+
+def _files(pid: int) -> dict[bytes, _File]:
+    """By name; all that is mapped from no file has the empty one."""
     found: dict[bytes, _File] = {}
-    file: _File | None = None
-    for line in mappings.splitlines():
+    file = _File()
+    for line in Path(f"/proc/{pid}/smaps").read_bytes().splitlines():
         if b"-" in line[:17]:  # a mapping: its addresses, rights, offset, device, inode, and file
             _, rights, _, _, inode, *path = line.split(maxsplit=5)
-            file = found.setdefault(path[0], _File()) if path and inode != b"0" else None
-            if file is not None:
-                file.is_program |= b"x" in rights
-        elif file is None:
-            continue
+            name = path[0] if path and inode != b"0" else b""
+            file = found.setdefault(name, _File())
+            file.is_program |= bool(name) and b"x" in rights
         elif line.startswith(CLEAN):
             file.clean += _bytes(line)
         elif line.startswith(DIRTY):
