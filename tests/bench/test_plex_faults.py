@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
+from bench.plex.real import recorder
 from bench.plex.real.faults.figures import complaints, summary
 from bench.plex.real.faults.schedule import LOADS, POINTS, REPEATED, whole
 from bench.plex.real.recorder import COMPUTE, Executor, Recorder, Recording
@@ -78,6 +79,12 @@ async def looked(recording: Recording) -> None:
         return len(recording.looks) >= there
 
     await eventually(look, 30)
+
+
+@pytest.fixture(autouse=True)
+def little_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of a core counts as computing: beside other tests a process gets no more."""
+    monkeypatch.setattr(recorder, "COMPUTING", 0.1)
 
 
 async def test_recorder_sees_two_compute_of_which_one_has_the_lock(tmp_path: Path, burning: Callable[[str], psutil.Process]) -> None:
