@@ -17,7 +17,7 @@ from bench.plex.real.tiers.orders import Executor, running
 from bench.plex.real.tiers.services import parked_services
 from common.accelerators import Tier
 
-MEASURES = ("bench/plex/real/tiers", "common/accelerators", "rollout_svc", "trainer_svc")
+MEASURES = ("bench/plex/real/tiers", "bench/harness/measures/memory.py", "common/accelerators", "rollout_svc", "trainer_svc")
 EXECUTORS = ("sampler", "trainer")
 PARTS = ("tiers", "sequences", "stock")
 MORE_PARTS = ("services",)
