@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +19,8 @@ TO_POINT_S = 90.0
 ENDS_HUNG_S = MIN_LIMIT_S + BACKSTOP_S + CHECK_S
 """Time in which a hung process must have been ended by its own watchdog, where its moves take less than a tenth of that."""
 HUNG_PATIENCE_S = 4 * MIN_LIMIT_S
+LOOKED_S = 1.0
+"""The recorder has looked by then, however busy the machine is."""
 STOPPED_S = 20.0
 """Longer than a lease, shorter than the watchdog's patience."""
 
@@ -41,23 +44,37 @@ async def hang(scene: Scene, executor: str, point: str) -> dict[str, Any]:
 
 async def stop(scene: Scene, executor: str) -> dict[str, Any]:
     """SIGSTOP while it holds the accelerator. No other may compute until it runs again, and has parked itself or died."""
-    await scene.holds(executor)
-    family = scene.family(executor)
+    family = await _stopped(scene, executor)
     try:
-        for one in family:
-            one.suspend()
         await asyncio.sleep(STOPPED_S)
         holder = scene.holder
     finally:
-        for one in family:
-            with suppress(psutil.NoSuchProcess):
-                one.resume()
+        _resume(family)
     went_on_s = time.time()
     if holder != executor:
         raise BenchError(f"{executor} was stopped with the lock, and then the holder is {holder}")
     found = (await scene.in_use(went_on_s)).described()
     await scene.ready()
     return found | {"stopped_s": STOPPED_S}
+
+
+async def _stopped(scene: Scene, executor: str) -> list[psutil.Process]:
+    """Its processes, stopped while it holds the accelerator: it may have parked between the recorder's look and the signals."""
+    while True:
+        await scene.holds(executor)
+        family = scene.family(executor)
+        for one in family:
+            one.suspend()
+        await asyncio.sleep(LOOKED_S)
+        if scene.holder == executor:
+            return family
+        _resume(family)
+
+
+def _resume(family: Sequence[psutil.Process]) -> None:
+    for one in family:
+        with suppress(psutil.NoSuchProcess):
+            one.resume()
 
 
 async def _reach(scene: Scene, executor: str, setting: str) -> float:

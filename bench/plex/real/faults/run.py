@@ -87,6 +87,7 @@ async def _run(wanted: Run, scene: Scene, reference: Mapping[str, list[str]] | N
         print(f"  {outcomes[-1]}", flush=True)
     return {
         "run": wanted.name,
+        "commit": report.commit(),
         "took_s": round(time.monotonic() - began_s, 1),
         "load": report.load_now(),
         "faults": outcomes,

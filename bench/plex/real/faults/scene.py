@@ -90,7 +90,10 @@ class Scene:
         """Wait until the process has ended; returns when."""
 
         async def look() -> bool:
-            return not (process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+            try:
+                return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+            except psutil.NoSuchProcess:
+                return True
 
         await until(look, f"process {process.pid} has ended", patience_s, every_s=0.01)
         return time.time()
