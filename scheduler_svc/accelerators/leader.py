@@ -32,7 +32,7 @@ from scheduler_svc.accelerators.demands import Live, Picture, rules_of
 from scheduler_svc.accelerators.deployed import Deployed, Key
 from scheduler_svc.accelerators.knowledge import Knowledge
 from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, end_without_next, order_park, order_slice
-from scheduler_svc.accelerators.reports import Reports, has_ended
+from scheduler_svc.accelerators.reports import Reports, has_ended, has_woken
 from scheduler_svc.accelerators.strays import Strays
 from scheduler_svc.decisions.accelerators.moves import NEWEST
 from scheduler_svc.decisions.accelerators.slicing import next_slice
@@ -195,7 +195,7 @@ class Leader:
             report, newest = self._reports.newest((row.accelerator, row.executor), now_s), row.newest
             if report is None or newest is None or newest.ended_ms is not None:
                 continue
-            woke = report.state is ExecutorState.AWAKE and report.epoch >= newest.epoch and newest.awake_ms is None
+            woke = has_woken(report, newest.epoch) and newest.awake_ms is None
             if woke or has_ended(report, newest.epoch):
                 return True
         return False
@@ -294,7 +294,7 @@ class Leader:
         report = self._reports.newest((holder.accelerator, holder.executor), now_s)
         ends_s = holder.newest.ordered_ms / 1000 + IGNORED_S
         await self._order_parks(standing, self._strays.parks(standing, self._reports, now_s))
-        if report is None or report.state is ExecutorState.WAKING or now_s < ends_s:
+        if report is None or report.state is ExecutorState.WAKING or has_woken(report, holder.newest.epoch) or now_s < ends_s:
             return ends_s if now_s < ends_s else NEVER_S
         log.error("order_ignored", executor=holder.executor, epoch=holder.newest.epoch, state=str(report.state))
         return await self._end(standing, holder, SliceEnd.DIED, fault=IGNORED)

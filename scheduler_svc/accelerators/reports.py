@@ -89,6 +89,11 @@ def has_work(report: ExecutorReport) -> bool:
     return report.running is not None or report.ready > 0 or report.begun > 0
 
 
+def has_woken(report: ExecutorReport, epoch: int) -> bool:
+    """Whether it is awake for the slice of that epoch; its answer may still be on its way."""
+    return report.state is ExecutorState.AWAKE and report.epoch >= epoch
+
+
 def has_ended(report: ExecutorReport, epoch: int) -> bool:
     """Whether the executor has read the order of its slice `epoch`, and is neither awake by it nor on the way."""
     return report.epoch >= epoch and report.state not in (ExecutorState.AWAKE, ExecutorState.WAKING, ExecutorState.PARKING)

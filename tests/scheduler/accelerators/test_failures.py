@@ -159,6 +159,25 @@ async def test_executor_that_does_not_fit_delays_nobody_and_its_tasks_know_why(b
 # --------------------------------------------------------------------------------------------------------------- liars
 
 
+async def test_executor_that_has_waited_for_the_lock_for_long_keeps_its_slice(
+    bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind one that hung until its watchdog ended it: the report that it is awake comes before its answer."""
+    monkeypatch.setattr("scheduler_svc.accelerators.leader.IGNORED_S", 1.0)
+    async with running_world(bus, database_url) as world:
+        one = world.executors["rollout-one"]
+        world.device.holder = "one that hangs"
+        await one.has_work(1)
+        await eventually(lambda: one.state is ExecutorState.WAKING)
+        await asyncio.sleep(1.5)
+        await one.tell(state=ExecutorState.AWAKE, epoch=one.epoch)
+        world.device.free("one that hangs")
+        await one.wakes()
+        await world.becomes(
+            "SELECT ended, awake_at IS NOT NULL, faults FROM slices s JOIN executors e ON e.id = s.executor", [(None, True, 0)]
+        )
+
+
 async def test_executor_that_is_awake_without_a_slice_is_parked_for_the_next(
     bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
