@@ -14,7 +14,7 @@ from bench.harness.services import BenchError
 from bench.plex.real.faults.scene import ACCELERATOR, PATIENCE_S, Scene, until
 from bench.plex.real.faults.tasks import Endless
 
-MARGIN_BYTES = 32 * 2**20
+MARGIN_BYTES = 16 * 2**20
 """Room that a process without memory still has: for threads and messages, not for weights or a KV cache."""
 LOCKED_OUT_S = 12.0
 REFUSED = "cannot be used for locks"

@@ -59,7 +59,13 @@ def run(wanted: Run, bases: Mapping[str, Path], reference: Mapping[str, list[str
                 return asyncio.run(_on(stack, wanted, data[0], models, recording, reference))
             except* BenchError as errors:
                 shutil.copytree(data[0] / "logs", logs, dirs_exist_ok=True)
-                raise BenchError(f"{'; '.join(map(str, errors.exceptions))}; logs: {logs}") from None
+                raise BenchError(f"{'; '.join(_leaves(errors))}; logs: {logs}") from None
+
+
+def _leaves(error: BaseException) -> list[str]:
+    if isinstance(error, BaseExceptionGroup):
+        return [text for one in error.exceptions for text in _leaves(one)]
+    return [str(error)]
 
 
 async def _on(

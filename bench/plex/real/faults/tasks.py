@@ -12,7 +12,7 @@ from common.task_states import ENDED
 from marlaas.client import ClientError, NoAnswer, new_task_id
 
 SUBMIT_S = 5.0
-FINISH_S = 240.0
+FINISH_S = 600.0
 """Maximum time of a task with faults meanwhile."""
 DIGESTS = """
 SELECT data->'stored'->'adapter'->'blob'->>'sha256' FROM events WHERE task = %s AND event = 'step' ORDER BY number
