@@ -29,6 +29,8 @@ def faults(result: Result) -> str:
         "",
         _held(result),
     ]
+    if result["missing"]:
+        lines += ["", f"Not run yet: {', '.join(result['missing'])}."]
     poisons = [fault for run in result["runs"] for fault in run["faults"] if fault["kind"] == "poison"]
     return "\n".join([*lines, *(line for one in poisons for line in ("", _poison(one)))])
 

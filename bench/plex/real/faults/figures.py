@@ -55,7 +55,9 @@ def _of_fault(fault: Mapping[str, Any]) -> list[str]:
 
 
 def _kind(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Median and most. An executor that could not wake itself does not show that the accelerator is in use."""
     found: dict[str, Any] = {"times": len(outcomes)}
+    outcomes = [one for one in outcomes if one.get("by") is None or one["by"] != one.get("executor")]
     for name in ("in_use_after_s", "wake_s", "hung_s", "ready_after_s"):
         if values := [one[name] for one in outcomes if one.get(name) is not None]:
             found[name] = [round(statistics.median(values), 2), max(values)]
