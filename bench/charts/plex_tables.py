@@ -201,6 +201,9 @@ def real(result: Result) -> str:
     if "bound" in result:
         alone = ", ".join(f"{one[0]:.2f}" for one in result["bubble_alone"])
         lines.append(f"Idle share of each pool alone: {alone}. The most that sharing can save: {result['bound']:.1%}.")
+    if planned := result.get("planned"):
+        saved, slower = _with_spread(planned["saved"], "{:.1%}"), _with_spread(planned["slowdown"], "{:.2f}")
+        lines.append(f"`marlaas pools plan` expects from the runs' traces: saved {saved}, slower {slower}.")
     shared = [arm for name, arm in result["arms"].items() if name not in OWN_PROCESSES]
     looks, several, together = (sum(arm[key] for arm in shared) for key in ("looks", "held_by_several", "computing_together"))
     booked = [arm["booked"] for arm in shared if "booked" in arm]

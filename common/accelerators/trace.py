@@ -102,10 +102,15 @@ class Trace:
 
 def read(path: Path) -> Trace:
     """The trace of a file. Raises: ValueError naming the line that is not one of the three kinds, or lacks a field."""
+    return parsed(path.read_text().splitlines(), str(path))
+
+
+def parsed(lines: Iterable[str], source: str = "trace") -> Trace:
+    """The trace of lines, `source` being their name in errors. Raises: as `read`."""
     executors: dict[str, dict[str, object]] = {}
     moves: dict[str, dict[tuple[Tier, Tier], list[float]]] = {}
     steps: dict[str, list[dict[str, object]]] = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -123,7 +128,7 @@ def read(path: Path) -> Trace:
             else:
                 raise ValueError(f"kind '{kind}' is none of executor, move, step")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{path}, line {number}: {error!r}") from error
+            raise ValueError(f"{source}, line {number}: {error!r}") from error
     tables = [_executor(one, moves.get(name, {})) for name, one in sorted(executors.items())]
     return Trace(tuple(tables), tuple(_task(found) for _, found in sorted(steps.items())))
 

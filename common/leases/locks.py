@@ -141,7 +141,7 @@ def _entry(size: int) -> bytes:
 
 
 def _identity(descriptor: int) -> str | None:
-    """Of a file, and of the kernel that keeps its lock. Two hosts, and a file that was deleted and made anew, are others."""
+    """Of a file, and of the kernel that keeps its lock. Two hosts, and a file that was deleted and created again, have others."""
     with suppress(OSError):
         about = os.fstat(descriptor)
         return f"{BOOT_ID.read_text().strip()}:{about.st_dev}:{about.st_ino}"

@@ -23,7 +23,7 @@ async def apart(work: Coroutine[Any, Any, T]) -> T:
     """Result of `work`, in a runner of its own, which ends with this one.
 
     Until Python 3.12, a TaskGroup that ends because one of its runners has failed leaves the runner around it marked as cancelled. A loop
-    that begins such a group anew would then end at its next `notice_cancellation`.
+    that begins another such group would then end at its next `notice_cancellation`.
     """
     runner = asyncio.ensure_future(work)
     try:

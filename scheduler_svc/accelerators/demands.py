@@ -7,6 +7,7 @@ from functools import cached_property
 from common.accelerators import ExecutorState, Function, Tier
 from common.messages import ExecutorReport
 from common.pools import Accelerator
+from common.pools.memory import GIB
 from scheduler_svc.accelerators.orders import ParkOrder
 from scheduler_svc.decisions.accelerators.moves import Moves
 from scheduler_svc.decisions.accelerators.prediction import MIN_S, Estimate
@@ -15,7 +16,6 @@ from scheduler_svc.decisions.accelerators.state import Budget, Claim, Demand, Dr
 from scheduler_svc.store.queries.accelerators.standing import ExecutorRow, NewestSlice, Standing
 from scheduler_svc.store.states import Hold
 
-GIB = 2.0**30
 PRIOR = {Function.GENERATE: Estimate(1.0), Function.TRAIN: Estimate(2.0), Function.SCORE: Estimate(1.0)}
 """Seconds of an operation before the first was measured."""
 REPEATED = 0.2

@@ -99,7 +99,7 @@ async def test_start_of_a_process_does_not_count_unless_it_has_a_lock(tmp_path: 
     with Recorder(lambda: present, tmp_path) as recording:
         await eventually(lambda: _held_by(recording, "a"), 30)
         await looked(recording)
-        assert recording.computing_together() == 0
+        assert recording.computing_together() == []
         present["b"] = Executor(burning("b.memory"), is_ready=False)
         await eventually(lambda: _several_compute(recording), 30)
 
@@ -122,7 +122,7 @@ async def test_processor_time_of_a_killed_executor_goes_on_with_its_next_process
 
 
 async def _several_compute(recording: Recording) -> bool:
-    return recording.computing_together() > 0
+    return bool(recording.computing_together())
 
 
 async def _held_by(recording: Recording, name: str | None) -> bool:

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from bench.plex.real import arms, predict
+from bench.plex.real import arms, figures, predict
 from bench.plex.real.calibration import fitted
 from bench.plex.real.slices import Reports, described, waits_s
 from bench.plex.real.workloads import PAIR, PoolLoad
 from common.accelerators import ExecutorState, Function, Tier
-from common.accelerators.trace import Executor
+from common.accelerators import trace as traces
+from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
 from common.messages import ExecutorReport, ShareOf, SliceOf
 
 MOVES = {(Tier.DEVICE, Tier.HOST): (0.1,), (Tier.HOST, Tier.DEVICE): (0.1,), (Tier.DEVICE, Tier.DEVICE): (0.02,)}
@@ -91,3 +92,16 @@ def test_time_of_orders_is_what_real_switches_take_beyond_their_moves() -> None:
     assert predict.order_s(known, seen) == pytest.approx(0.05, abs=1e-3)
     later = predict.simulated(arms.RATIO, PAIR, replace(known, order_s=0.05))
     assert later["switch_s"] == pytest.approx(alone + 0.05, abs=0.02)
+
+
+def test_plan_of_a_run_says_whether_sharing_saves() -> None:
+    def saved(tool_s: float, move_s: float) -> float:
+        moves = {(Tier.DEVICE, Tier.HOST): (move_s,), (Tier.HOST, Tier.DEVICE): (move_s,)}
+        phases = (((ENVIRONMENT, tool_s), (Function.GENERATE, 1.0)),) * 4
+        trace = Trace(
+            tuple(replace(one, moves=moves) for one in tables().values()), tuple(Task(base, base, base, 0.0, phases) for base in BASES)
+        )
+        return figures.advised({"workload": "x", "trace": [traces.text_of(trace).splitlines()]}).saved_share
+
+    assert saved(tool_s=9.0, move_s=0.1) > 0.3
+    assert saved(tool_s=0.5, move_s=2.0) < 0

@@ -4,7 +4,6 @@ repeated, so it may be stopped and resumed."""
 import argparse
 import json
 import random
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,9 @@ from typing import Any
 from bench.harness import report
 from bench.harness.services import BenchError, run_or_exit
 from bench.plex.real import arms, bases, figures
+from bench.plex.real.kept import FOLDER, MEASURES, kept_in, name_of
 from bench.plex.real.runs import run
 from bench.plex.real.workloads import WORKLOADS
-
-MEASURES = ("bench/plex/real", *report.CODE)
-
-
-def kept_in(folder: Path, name: str, device: str = "cpu", commit: str | None = None) -> Path:
-    """Where finished runs of a commit are; None: of this one."""
-    found = folder / "runs" / f"{name}-{device.replace(':', '')}-{(commit or report.commit())[:12]}"
-    found.mkdir(parents=True, exist_ok=True)
-    return found
 
 
 def main() -> None:
@@ -31,16 +22,13 @@ def main() -> None:
     parser.add_argument("--arms", type=lambda text: [arms.ALL[one] for one in text.split(",")], default=list(arms.ARMS))
     parser.add_argument("--runs", type=int, default=5, help="starts of each arm, in shuffled order")
     parser.add_argument("--rounds", type=int, help="on each start, one after another; default: the workload's")
-    parser.add_argument("--folder", type=Path, default=report.ROOT / ".marlaas" / "plex", help="of base models and finished runs")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of base models and finished runs")
     parser.add_argument("--device", default="cpu", help="the accelerator: cpu, or cuda:N")
     parser.add_argument("--forget", action="store_true", help="repeat finished runs")
     options = parser.parse_args()
     workload = WORKLOADS[options.name]
     workload = replace(workload, rounds=options.rounds or workload.rounds)
-    kept = kept_in(options.folder, workload.name, options.device)
-    if options.forget:
-        shutil.rmtree(kept)
-        kept.mkdir()
+    kept = kept_in(options.folder, name_of(workload, options.device), forget=options.forget)
     models, machine = bases.make(options.folder / "bases"), report.machine()
     wanted = [(arm, number) for arm in options.arms for number in range(options.runs)]
     random.Random(0).shuffle(wanted)

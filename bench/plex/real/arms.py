@@ -6,8 +6,12 @@ from pathlib import Path
 
 from bench.plex.real.workloads import PoolLoad, Workload
 
+ACCELERATOR = "core"
+"""Its name."""
 CORE = 1
-"""The accelerator; everything else runs on core 0."""
+"""The accelerator."""
+OTHERS_CORE = 0
+"""Of everything else."""
 GPU_MEMORY_SHARE = 0.4
 """Of a GPU, for each pool's sampler."""
 
@@ -50,7 +54,7 @@ def pools_file(
     """The pools file of one stack. On a GPU, `GPU_MEMORY_SHARE` is the budget into which two pools do not fit."""
     lines: list[str] = []
     if arm.options is not None:
-        lines += ["[accelerator.core]", f'device = "{device}"']
+        lines += [f"[accelerator.{ACCELERATOR}]", f'device = "{device}"']
         if device == "cpu":
             lines += [f'cores = "{CORE}"', f"memory_gib = {workload.memory_gib}"]
         lines += [f"{key} = {value}" for key, value in arm.options.items()]
@@ -60,14 +64,19 @@ def pools_file(
         if device != "cpu":
             lines.append(f"gpu_memory_share = {GPU_MEMORY_SHARE}")
         if arm.options is not None:
-            lines.append('on = "core"')
+            lines.append(f'train_on = ["{ACCELERATOR}"]' if workload.private_samplers else f'on = "{ACCELERATOR}"')
     path = folder / "pools.toml"
     path.write_text("\n".join([*lines, ""]))
     return path
 
 
-def settings(arm: Arm, device: str = "cpu") -> dict[str, str]:
-    """Settings of the services: without a shared accelerator every sampler and trainer is pinned to the same core."""
-    if arm.options is not None or device != "cpu":
+def settings(arm: Arm, workload: Workload, device: str = "cpu") -> dict[str, str]:
+    """Settings of the services: without a shared accelerator samplers and trainers are pinned to its core, but for private samplers."""
+    if device != "cpu":
         return {}
-    return {"MARLAAS_ROLLOUT_CORES": str(CORE), "MARLAAS_TRAINER_CORES": str(CORE), "MARLAAS_TRAINER_THREADS": "1"}
+    found: dict[str, str] = {}
+    if arm.options is None:
+        found |= {"MARLAAS_ROLLOUT_CORES": str(CORE), "MARLAAS_TRAINER_CORES": str(CORE), "MARLAAS_TRAINER_THREADS": "1"}
+    if workload.private_samplers:
+        found["MARLAAS_ROLLOUT_CORES"] = str(OTHERS_CORE)
+    return found

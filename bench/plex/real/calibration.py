@@ -7,17 +7,17 @@ processor seconds from outside; what is left of a step is passed off the acceler
 import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bench.harness.services import local_stack
 from bench.plex.real import arms
-from bench.plex.real.recorder import Recorder, unchanging
-from bench.plex.real.runs import executors, trained
+from bench.plex.real.recorder import Recorder, executors
+from bench.plex.real.runs import trained
 from bench.plex.real.workloads import PoolLoad, Workload, task_specs
+from marlaas.stack.state_files import Stack
 
 SIZES = (2, 4, 8, 16)
 STEPS = 6
@@ -33,7 +33,7 @@ class Costs:
     train_s: float
     """A step of the workload's trajectories."""
     off_s: float
-    """Of a step of such, passed neither in sampler nor trainer nor tools."""
+    """Of such a step, what passes neither in sampler nor trainer nor tools."""
 
     def turn_s(self, requests: int) -> float:
         return self.first_s + requests * self.each_s
@@ -43,26 +43,32 @@ class Costs:
         return tuple(n * self.turn_s(1) / self.turn_s(n) for n in range(1, places + 1))
 
 
-def measure(load: PoolLoad, bases: Mapping[str, Path]) -> dict[str, Any]:
-    """`Costs` of the pool's base model, and what they follow from."""
+Row = dict[str, float]
+"""Mean seconds of a step of a size, and of its sampler and trainer."""
+
+
+def measure(load: PoolLoad, bases: Mapping[str, Path]) -> list[Row]:
+    """A row for each size."""
     workload = Workload("calibration", (load,), memory_gib=0.0)
-    at_once = [replace(load, size=size, tool_s=0.0, tasks=1) for size in SIZES]
-    rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="marlaas-plex-") as name:
         file = arms.pools_file(Path(name), bases, [load], arms.DEDICATED, workload)
-        with local_stack(file, arms.settings(arms.DEDICATED)) as stack, Recorder(unchanging(executors(stack)), None) as recording:
-            asyncio.run(trained(stack, task_specs(replace(load, tool_s=0.0, tasks=1), 1)))
-            for one in at_once:
-                began_s, ended_s, _ = asyncio.run(trained(stack, task_specs(one, STEPS)))
-                last_s = max(ended_s.values())
-                busy = recording.busy_s(began_s, last_s)
-                of = {kind: sum(spent for name, spent in busy.items() if name.startswith(kind)) for kind in ("rollout", "trainer")}
-                step = {"step_s": last_s - began_s, "generate_s": of["rollout"], "train_s": of["trainer"]}
-                rows.append({"size": one.size, **{name: round(seconds / STEPS, 4) for name, seconds in step.items()}})
-    return {"costs": asdict(fitted(load, rows)), "rows": rows}
+        with local_stack(file, arms.settings(arms.DEDICATED, workload)) as stack:
+            asyncio.run(trained(stack, task_specs(replace(load, tool_s=0.0, tasks=1), 1)))  # engines start
+            return [_row(stack, replace(load, size=size, tool_s=0.0, tasks=1)) for size in SIZES]
 
 
-def fitted(load: PoolLoad, rows: Sequence[Mapping[str, float]]) -> Costs:
+def _row(stack: Stack, load: PoolLoad) -> Row:
+    present = executors(stack)
+    with Recorder(lambda: present, None) as recording:
+        began_s, ended_s, _ = asyncio.run(trained(stack, task_specs(load, STEPS)))
+    last_s = max(ended_s.values())
+    busy = recording.busy_s(began_s, last_s)
+    of = {kind: sum(spent for name, spent in busy.items() if name.startswith(kind)) for kind in ("rollout", "trainer")}
+    step = {"step_s": last_s - began_s, "generate_s": of["rollout"], "train_s": of["trainer"]}
+    return {"size": load.size, **{name: round(seconds / STEPS, 4) for name, seconds in step.items()}}
+
+
+def fitted(load: PoolLoad, rows: Sequence[Row]) -> Costs:
     """Least squares over the sizes; training and the rest are of the workload's own size."""
     each_s, first_s = np.polyfit([row["size"] for row in rows], [row["generate_s"] / load.turns for row in rows], 1)
     own = next(row for row in rows if row["size"] == load.size)

@@ -5,8 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bench.plex.real.arms import DEDICATED
+from bench.harness.services import BenchError
+from bench.plex.real.arms import DEDICATED, RATIO
 from bench.plex.real.workloads import Workload
+from common.accelerators import trace as traces
+from scheduler_svc.decisions.accelerators.advice import advice
+from scheduler_svc.decisions.accelerators.load import Worth
 
 
 def summary(workload: Workload, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -19,8 +23,18 @@ def summary(workload: Workload, runs: Sequence[Mapping[str, Any]]) -> dict[str, 
     if alone:
         found["bubble_alone"] = [_spread(values) for values in zip(*(one["bubble"] for one in alone), strict=True)]
         found["bound"] = round(statistics.median(bound(one) for one in alone), 4)
+    if traced := [advised(one) for one in by_arm.get(RATIO.name, [])]:
+        found["planned"] = {"saved": _spread([one.saved_share for one in traced]), "slowdown": _spread([one.slowdown for one in traced])}
     found["equal_digests"] = equal_digests(runs)
     return found
+
+
+def advised(run: Mapping[str, Any]) -> Worth:
+    """What `marlaas pools plan` expects of sharing, from the trace of one run."""
+    together = advice(traces.parsed(line for part in run["trace"] for line in part), ()).together
+    if together is None:
+        raise BenchError(f"{run['workload']} has a single pool")
+    return together.worth
 
 
 def bound(alone: Mapping[str, Any]) -> float:

@@ -14,10 +14,10 @@ from random import Random
 from typing import Any
 
 from bench.harness import report
-from bench.harness.services import BenchError, run_or_exit
+from bench.harness.services import run_or_exit
 from bench.plex.real import arms, bases, calibration
-from bench.plex.real.__main__ import MEASURES, kept_in
-from bench.plex.real.calibration import Costs
+from bench.plex.real.calibration import Costs, Row
+from bench.plex.real.kept import FOLDER, MEASURES, Kept, kept_in
 from bench.plex.real.workloads import PAIR, THIRD, TWO, PoolLoad, Workload, task_specs
 from bench.plex.tasks import simulate
 from common.accelerators import Function, Tier
@@ -35,12 +35,12 @@ WITHIN = 0.1
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=report.ROOT / ".marlaas" / "plex", help="of base models and finished runs")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of base models and finished runs")
     parser.add_argument("--commit", default=report.commit(), help="whose runs are read")
     options = parser.parse_args()
     machine, kept = report.machine(), Kept(options.folder, options.commit)
     calibrated = _calibrated(kept, THIRD.pools)
-    known = Known(_tables(kept), {pool: one["rows"] for pool, one in calibrated.items()})
+    known = Known(_tables(kept), calibrated)
     seen = {workload.name: kept.runs(workload, arms.RATIO) for workload in (TWO, PAIR)}
     known = replace(known, order_s=order_s(known, {TWO: seen["two"], PAIR: seen["pair"]}))
     inside = {one.name: compared(simulated(arms.RATIO, one, known), map(_figures, seen[one.name])) for one in (TWO, PAIR)}
@@ -58,26 +58,11 @@ def main() -> None:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Finished runs of a commit."""
-
-    folder: Path
-    commit: str
-
-    def runs(self, workload: Workload, arm: arms.Arm) -> list[dict[str, Any]]:
-        found = kept_in(self.folder, workload.name, commit=self.commit).glob(f"{arm.file_name}-[0-9]*.json")
-        if runs := [json.loads(path.read_text()) for path in sorted(found)]:
-            return runs
-        missing = f"python -m bench.plex.real {workload.name} --arms {arm.name}"
-        raise BenchError(f"there are no runs of {workload.name} under {arm.name}: {missing}")
-
-
-@dataclass(frozen=True)
 class Known:
     """What the simulator is given."""
 
     tables: Mapping[str, Executor]
-    rows: Mapping[str, Sequence[Mapping[str, float]]]
+    rows: Mapping[str, Sequence[Row]]
     """By base model, of the calibration."""
     order_s: float = 0.0
     """Seconds of a switch beyond its moves: orders, answers and locks."""
@@ -107,9 +92,10 @@ def simulated(arm: arms.Arm, workload: Workload, known: Known) -> dict[str, floa
     """Medians over many seeds, which decide the tools' times and which of the measured moves each move takes."""
     options = {key: json.loads(value) for key, value in (arm.options or {}).items()}
     accelerator = Accelerator.model_validate({"device": "cpu", "cores": str(arms.CORE), "memory_gib": workload.memory_gib, **options})
-    rows: list[dict[str, float]] = []
+    rules, costs = rules_of(accelerator, []), {load.base: known.costs(load) for load in workload.pools}
+    used, rows = _used(workload, known, costs), list[dict[str, float]]()
     for seed in SEEDS:
-        run = simulate(trace_of(workload, known, Random(seed)), rules_of(accelerator, []), seed)
+        run = simulate(Trace(used, _tasks(workload, costs, Random(seed))), rules, seed)
         counts, steps = run.accelerator.counts, sum(len(one.step_s) for one in run.tasks)
         waits = report.percentile(counts.executor_waits_s, 0.9)
         values = (run.makespan_s, run.makespan_s / steps, float(counts.switches), waits, counts.switch_s / counts.switches)
@@ -117,14 +103,16 @@ def simulated(arm: arms.Arm, workload: Workload, known: Known) -> dict[str, floa
     return {name: round(statistics.median(row[name] for row in rows), 4) for name in rows[0]}
 
 
-def trace_of(workload: Workload, known: Known, random: Random) -> Trace:
-    """The workload as the simulator plays it."""
-    used: list[Executor] = []
-    for load in workload.pools:
-        gain = known.costs(load).gain(PLACES)
-        used += [replace(known.table("rollout", load.base), places=PLACES, gain=gain, refill=REPEATED), known.table("trainer", load.base)]
-    tasks = [_task(load, spec.name, known.costs(load), random) for load in workload.pools for spec in task_specs(load, 1)]
-    return Trace(tuple(used), tuple(tasks))
+def _used(workload: Workload, known: Known, costs: Mapping[str, Costs]) -> tuple[Executor, ...]:
+    found: list[Executor] = []
+    for pool in (load.base for load in workload.pools):
+        found.append(replace(known.table("rollout", pool), places=PLACES, gain=costs[pool].gain(PLACES), refill=REPEATED))
+        found.append(known.table("trainer", pool))
+    return tuple(found)
+
+
+def _tasks(workload: Workload, costs: Mapping[str, Costs], random: Random) -> tuple[Task, ...]:
+    return tuple(_task(load, spec.name, costs[load.base], random) for load in workload.pools for spec in task_specs(load, 1))
 
 
 def _task(load: PoolLoad, name: str, costs: Costs, random: Random) -> Task:
@@ -169,9 +157,7 @@ def _tables(kept: Kept) -> dict[str, Executor]:
     found: dict[str, Executor] = {}
     for workload in (TWO, PAIR):
         for run in kept.runs(workload, arms.RATIO):
-            path = kept.folder / "trace.jsonl"
-            path.write_text("\n".join(line for part in run["trace"] for line in part))
-            for one in traces.read(path).executors:
+            for one in traces.parsed(line for part in run["trace"] for line in part).executors:
                 before = found.get(one.executor)
                 moves: dict[tuple[Tier, Tier], tuple[float, ...]] = dict(before.moves) if before else {}
                 for between, seconds in one.moves.items():
@@ -180,10 +166,10 @@ def _tables(kept: Kept) -> dict[str, Executor]:
     return found
 
 
-def _calibrated(kept: Kept, pools: Sequence[PoolLoad]) -> dict[str, Any]:
+def _calibrated(kept: Kept, pools: Sequence[PoolLoad]) -> dict[str, list[Row]]:
     """By base model; measured once for a commit."""
-    path = kept_in(kept.folder, "calibration", commit=kept.commit) / "costs.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    path = kept_in(kept.folder, "calibration", kept.commit) / "costs.json"
+    found: dict[str, list[Row]] = json.loads(path.read_text()) if path.exists() else {}
     models = bases.make(kept.folder / "bases")
     for load in pools:
         if load.base not in found:

@@ -8,14 +8,17 @@ unless it holds a lock.
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from bench.harness.measures import usage
+from marlaas.stack.state_files import Stack
 
 COMPUTE = "compute.lock"
 EVERY_S = 0.02
@@ -45,6 +48,16 @@ class Seen:
     """Processor seconds so far by executor."""
 
 
+@dataclass(frozen=True)
+class Window:
+    """`WINDOW_S` without a change of holder."""
+
+    at_s: float
+    holder: str | None
+    seconds: dict[str, float]
+    """Processor time of each executor that computed."""
+
+
 @dataclass
 class Recording:
     looks: list[Seen] = field(default_factory=list[Seen])
@@ -56,17 +69,13 @@ class Recording:
         return sum(len(one.holders) > 1 for one in self.looks)
 
     def held_share(self, began_s: float, ended_s: float) -> float:
-        """Share of the looks between two times at which somebody held the compute lock."""
+        """Share of the looks between two times at which an executor held the compute lock."""
         inside = [one for one in self.looks if began_s <= one.at_s <= ended_s]
         return sum(bool(one.holders) for one in inside) / len(inside) if inside else 0.0
 
-    def computing_together(self) -> int:
-        """Windows of one holder in which more than one executor computed. One that parks and one that wakes share no window."""
-        return sum(len(names) > 1 for names in self._computing())
-
-    def together(self) -> dict[str, int]:
-        """Those windows by the executors that computed."""
-        return dict(Counter(" and ".join(sorted(names)) for names in self._computing() if len(names) > 1))
+    def computing_together(self) -> list[Window]:
+        """Windows in which more than one executor computed. One that parks and one that wakes share no window."""
+        return [one for one in self._windows() if len(one.seconds) > 1]
 
     def busy_s(self, began_s: float, ended_s: float) -> dict[str, float]:
         """Processor seconds of each executor between two times."""
@@ -80,15 +89,28 @@ class Recording:
         """Largest sum over all executors."""
         return max((sum(found.values()) for _, found in self.memory), default=0)
 
-    def _computing(self) -> list[set[str]]:
-        found: list[set[str]] = []
+    def figures(self) -> dict[str, Any]:
+        """What was seen in all looks."""
+        together = self.computing_together()
+        return {
+            "looks": len(self.looks),
+            "held_by_several": self.held_by_several(),
+            "computing_together": len(together),
+            "together": [asdict(one) for one in together],
+            "peak_private_mib": round(self.peak_private_bytes() / 2**20),
+        }
+
+    def _windows(self) -> list[Window]:
+        found: list[Window] = []
         begin = 0
         for index, one in enumerate(self.looks):
             if one.holders != self.looks[begin].holders:
                 begin = min(index + 1, len(self.looks) - 1)  # what was used just before the change is seen at the look after it
-            elif index >= begin and one.at_s - self.looks[begin].at_s >= WINDOW_S:
-                before, seconds = self.looks[begin], one.at_s - self.looks[begin].at_s
-                found.append({name for name, spent in one.cpu_s.items() if spent - before.cpu_s.get(name, spent) > COMPUTING * seconds})
+            elif index >= begin and (lasted_s := one.at_s - self.looks[begin].at_s) >= WINDOW_S:
+                before = self.looks[begin].cpu_s
+                spent = {name: round(used - before.get(name, used), 3) for name, used in one.cpu_s.items()}
+                computed = {name: seconds for name, seconds in spent.items() if seconds > COMPUTING * lasted_s}
+                found.append(Window(self.looks[begin].at_s, min(one.holders, default=None), computed))
                 begin = index
         return found
 
@@ -155,10 +177,14 @@ class Recorder:
         return found
 
 
-def unchanging(processes: Mapping[str, psutil.Process]) -> Callable[[], dict[str, Executor]]:
-    """Executors that are ready, and that nobody kills."""
-    found = {name: Executor(process) for name, process in processes.items()}
-    return lambda: found
+def executors(stack: Stack) -> dict[str, Executor]:
+    """Processes of samplers and trainers that run in the stack."""
+    found: dict[str, Executor] = {}
+    for one in stack.components:
+        if one.process is not None and one.name.partition("-")[0] in ("rollout", "trainer"):
+            with suppress(psutil.NoSuchProcess):
+                found[one.name] = Executor(psutil.Process(one.process.pid), is_ready=one.condition == "ready")
+    return found
 
 
 def _family(process: psutil.Process) -> list[psutil.Process]:

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from bench.harness import report
 from bench.harness.services import BenchError, local_stack
 from bench.plex.real import arms, slices
-from bench.plex.real.arms import CORE, Arm
-from bench.plex.real.recorder import Recorder, Recording, unchanging
+from bench.plex.real.arms import OTHERS_CORE, Arm
+from bench.plex.real.recorder import Recorder, executors
 from bench.plex.real.workloads import PoolLoad, Workload, task_specs
 from common.accelerators import trace
 from common.messages import SliceOf
@@ -60,7 +58,7 @@ class Ran:
 def run(arm: Arm, workload: Workload, bases: Mapping[str, Path], device: str = "cpu") -> list[dict[str, Any]]:
     """Figures of each round; `device`: of the accelerator. Raises: BenchError when a stack does not start or a task does not finish."""
     if device == "cpu":
-        os.sched_setaffinity(0, {core for core in (0, CORE) if core != CORE})
+        os.sched_setaffinity(0, {OTHERS_CORE})
     parts = [[one] for one in workload.pools] if arm.dedicated else [list(workload.pools)]
     by_part = [_run_stack(arm, workload, pools, bases, device) for pools in parts]
     return [_figures(arm, workload, list(ran)) for ran in zip(*by_part, strict=True)]
@@ -95,8 +93,8 @@ def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: M
             data.append(plan.data)
             return plan
 
-        with local_stack(file, arms.settings(arm, device), changed=noted) as stack:
-            folder = data[0] / "accelerators" / "core" if arm.options is not None else None
+        with local_stack(file, arms.settings(arm, workload, device), changed=noted) as stack:
+            folder = data[0] / "accelerators" / arms.ACCELERATOR if arm.options is not None else None
             asyncio.run(trained(stack, [spec for one in pools for spec in task_specs(one, 1)[:1]]))  # engines start
             return [_round(stack, workload, pools, folder) for _ in range(workload.rounds)]
 
@@ -104,7 +102,8 @@ def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: M
 def _round(stack: Stack, workload: Workload, pools: Sequence[PoolLoad], folder: Path | None) -> Ran:
     """The tasks once. `folder`: of the accelerator's locks; None where there are none."""
     specs = [spec for one in pools for spec in task_specs(one)]
-    with Recorder(unchanging(executors(stack)), folder) as recording:
+    present = {name: one for name, one in executors(stack).items() if not (workload.private_samplers and name.startswith("rollout"))}
+    with Recorder(lambda: present, folder) as recording:
         (began_s, ended_s, digests), booked, lines = asyncio.run(_observed(stack, specs, is_shared=folder is not None))
     last_s = max(ended_s.values())
     return Ran(
@@ -113,19 +112,14 @@ def _round(stack: Stack, workload: Workload, pools: Sequence[PoolLoad], folder: 
         sum(len(found) for found in digests.values()),
         recording.busy_s(began_s, last_s),
         digests,
-        _described(recording, workload) | {"lock_held_share": round(recording.held_share(began_s, last_s), 4)},
+        {
+            **recording.figures(),
+            "budget_mib": round(workload.memory_gib * 1024),
+            "lock_held_share": round(recording.held_share(began_s, last_s), 4),
+        },
         booked,
         lines,
     )
-
-
-def executors(stack: Stack) -> dict[str, psutil.Process]:
-    """Service processes of samplers and trainers by name."""
-    return {
-        one.name: psutil.Process(one.process.pid)
-        for one in stack.components
-        if one.process is not None and one.name.partition("-")[0] in ("rollout", "trainer")
-    }
 
 
 async def _observed(stack: Stack, specs: Sequence[TaskSpec], *, is_shared: bool) -> tuple[Trained, dict[str, Any], list[str]]:
@@ -173,14 +167,3 @@ async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> Trained:
     except ClientError as error:
         raise BenchError(str(error)) from None
     return began_s, ended, digests
-
-
-def _described(recording: Recording, workload: Workload) -> dict[str, Any]:
-    return {
-        "looks": len(recording.looks),
-        "held_by_several": recording.held_by_several(),
-        "computing_together": recording.computing_together(),
-        "together": recording.together(),
-        "peak_private_mib": round(recording.peak_private_bytes() / 2**20),
-        "budget_mib": round(workload.memory_gib * 1024),
-    }

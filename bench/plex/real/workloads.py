@@ -31,12 +31,23 @@ class Workload:
     pools: tuple[PoolLoad, ...]
     memory_gib: float
     """Budget of the accelerator: one pool fits, two do not."""
+    private_samplers: bool = False
+    """Samplers are awake all the time beside the other services; only trainers use the accelerator."""
     rounds: int = 1
     """Runs on one stack, one after another: its start takes as long as a run."""
 
 
-# Tools so slow that either pool alone leaves the core idle for about 0.78 of its time, and as many steps as make both last as long.
-TWO = Workload("two", (PoolLoad("middle", 10, tool_s=2.2, size=8), PoolLoad("large", 4, tool_s=5.8, size=8)), memory_gib=1.5, rounds=3)
+def two(name: str, times: float, middle: int, large: int, **options: Any) -> Workload:
+    """A task of `middle` and `large` steps in two pools, which last as long; `times`: of the tools' times that leave each pool alone
+    idle for about three quarters of its time."""
+    pools = PoolLoad("middle", middle, tool_s=2.2 * times, size=8), PoolLoad("large", large, tool_s=5.8 * times, size=8)
+    return Workload(name, pools, **{"memory_gib": 1.5} | options)
+
+
+TWO = two("two", 1.0, 10, 4, rounds=3)
+BUSY = two("two-busy", 0.2, 20, 8)
+IDLE = two("two-idle", 2.8, 8, 3)
+PRIVATE = two("two-private", 1.0, 10, 4, private_samplers=True, memory_gib=0.8)
 THREE = Workload(
     "three",
     (PoolLoad("small", 4, tool_s=3.0, tasks=4), PoolLoad("middle", 4, tool_s=6.0, tasks=4), PoolLoad("large", 4, tool_s=10.0, tasks=4)),
@@ -50,7 +61,7 @@ THIRD = Workload(
     rounds=2,
 )
 CUT = Workload("tiny-cut", (PoolLoad("small", 2, tool_s=1.0, kv_cache_gib=0.1), PoolLoad("middle", 2, tool_s=1.0)), memory_gib=0.8)
-WORKLOADS = {one.name: one for one in (TWO, THREE, PAIR, THIRD, CUT)}
+WORKLOADS = {one.name: one for one in (TWO, BUSY, IDLE, PRIVATE, THREE, PAIR, THIRD, CUT)}
 
 
 def task_specs(load: PoolLoad, steps: int | None = None) -> list[TaskSpec]:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-GIB = 2.0**30
+from common.pools.memory import GIB
+
 LOWER = {"rollout": "kv_cache_gib", "trainer": "train_tokens"}
 """Setting of a pool that its executors' memory depends on most."""
 

@@ -162,7 +162,7 @@ async def test_lease_of_a_holder_that_has_the_lock_no_more_is_taken_over(bus: Bu
         await order(bus, "one", 2, wake=True)
         await eventually(lambda: follower.state is ExecutorState.WAKING)
         await asyncio.sleep(0.2)  # several attempts, each of which must change nothing
-        assert paper.moves == [] and await lease(bus) == theirs, "while its holder has the lock, nobody takes it"
+        assert paper.moves == [] and await lease(bus) == theirs, "while its holder has the lock, no other takes it"
         killed.release_compute()  # as the kernel does when its process has died
         began_s = bus.clock.now_s()
         assert (await answer(bus, "one", 2)).at_s < began_s + LEASE_TTL_S / 2

@@ -228,6 +228,15 @@ class World:
             for statement in statements:
                 await tx.connection.execute(text(statement))
 
+    async def one_awake(self) -> tuple[Executor, Executor]:
+        """The samplers of both pools, each with a task: the first is awake with work, the second has none."""
+        await self.execute(*TWO_TASKS)
+        one, two = self.executors["rollout-one"], self.executors["rollout-two"]
+        await one.has_work(1)
+        await one.wakes()
+        await self.becomes("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
+        return one, two
+
     async def rows(self, query: str) -> list[tuple[object, ...]]:
         async with self.database.transaction() as tx:
             return [tuple(row) for row in (await tx.connection.execute(text(query))).all()]

@@ -201,11 +201,7 @@ async def test_executor_that_is_awake_without_a_slice_is_parked_for_the_next(
 
 async def test_lies_change_nothing(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
-        await one.has_work(1)
-        await one.wakes()
-        await world.becomes("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
+        one, two = await world.one_awake()
         rows = "SELECT epoch, executor, awake_at, ended_at FROM slices"
         before = await world.rows(rows)
         true = two.done(0, ExecutorState.PARKED, Tier.DEVICE, tier=Tier.HOST)

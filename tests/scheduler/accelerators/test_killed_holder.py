@@ -1,4 +1,4 @@
-"""A holder's process is killed: how long its accelerator is in nobody's use. Processes, locks, lease and leader are real."""
+"""A holder's process is killed: how long its accelerator is idle. Processes, locks, lease and leader are real."""
 
 import asyncio
 import time

@@ -210,11 +210,7 @@ async def test_new_leader_hears_the_holder_before_it_orders_another(bus: Bus, da
     """Else the holder would not be ordered to park, and the other would wait for it, until it counts as a stray."""
     monkeypatch.setattr("scheduler_svc.accelerators.strays.STRAY_S", 3600.0)
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
-        await one.has_work(1)
-        await one.wakes()
-        await world.becomes("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
+        one, two = await world.one_awake()
         one.is_mute = True
         world.lead.cancel()
         await asyncio.gather(world.lead, return_exceptions=True)

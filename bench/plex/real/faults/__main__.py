@@ -3,7 +3,6 @@ resumed."""
 
 import argparse
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from bench.harness.services import BenchError, run_or_exit
 from bench.plex.real import bases
 from bench.plex.real.faults import figures, schedule
 from bench.plex.real.faults.run import run
+from bench.plex.real.kept import FOLDER, kept_in
 
 MEASURES = ("bench/plex/real/faults", "bench/plex/real/recorder.py", *report.CODE)
 
@@ -22,13 +22,10 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="few faults, and numbers that mean nothing")
     parser.add_argument("--only", default="", help="runs whose names begin with one of these")
     parser.add_argument("--most", type=int, default=0, help="end after so many runs; the rest is for another time")
-    parser.add_argument("--folder", type=Path, default=report.ROOT / ".marlaas" / "plex", help="of base models and finished runs")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of base models and finished runs")
     parser.add_argument("--forget", action="store_true", help="repeat finished runs")
     options = parser.parse_args()
-    kept = options.folder / "runs" / f"faults-{'small-' if options.small else ''}{report.commit()[:12]}"
-    if options.forget:
-        shutil.rmtree(kept, ignore_errors=True)
-    kept.mkdir(parents=True, exist_ok=True)
+    kept = kept_in(options.folder, "faults-small" if options.small else "faults", forget=options.forget)
     machine, models = report.machine(), bases.make(options.folder / "bases")
     runs = schedule.small() if options.small else schedule.whole()
     wanted = [one for one in runs if one.name.startswith(tuple(options.only.split(",")))]

@@ -11,7 +11,8 @@ from typing import Any
 import psutil
 
 from bench.harness.services import BenchError
-from bench.plex.real.faults.scene import ACCELERATOR, PATIENCE_S, Scene, until
+from bench.plex.real.arms import ACCELERATOR
+from bench.plex.real.faults.scene import PATIENCE_S, Scene, until
 from bench.plex.real.faults.tasks import Endless
 
 MARGIN_BYTES = 16 * 2**20

@@ -12,7 +12,7 @@ ANSWER_S = 10.0
 
 
 class Rows:
-    """One connection, made anew where it is lost: a question each 50 ms would otherwise cost a third of a core."""
+    """One connection, opened again after it is lost: a question each 50 ms would otherwise cost a third of a core."""
 
     def __init__(self, url: str) -> None:
         self._url = url

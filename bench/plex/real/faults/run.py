@@ -15,16 +15,16 @@ from typing import Any
 from bench.harness import report
 from bench.harness.services import BenchError, local_stack
 from bench.plex.real import arms
-from bench.plex.real.arms import RATIO
+from bench.plex.real.arms import ACCELERATOR, RATIO
 from bench.plex.real.faults.rows import Rows
-from bench.plex.real.faults.scene import ACCELERATOR, PATIENCE_S, Scene, executors, pipe, until
+from bench.plex.real.faults.scene import PATIENCE_S, Scene, pipe, until
 from bench.plex.real.faults.schedule import LOADS, WORKLOAD, Run
 from bench.plex.real.faults.tasks import Endless, differing
-from bench.plex.real.recorder import Recorder, Recording
+from bench.plex.real.recorder import Executor, Recorder, Recording, executors
 from bench.plex.real.workloads import task_specs
 from common.spec import TaskSpec
 from marlaas.client import Client
-from marlaas.stack.state_files import Service, Stack, StackPlan, read_plan
+from marlaas.stack.state_files import Service, Stack, StackPlan, read_plan, read_stack
 
 TENANTS = ("north", "south")
 ARMED = ("rollout_svc", "trainer_svc", "scheduler_svc")
@@ -53,13 +53,19 @@ def run(wanted: Run, bases: Mapping[str, Path], reference: Mapping[str, list[str
 
         with (
             local_stack(file, {"MARLAAS_SCHEDULER_SWEEP_S": str(SWEEP_S)}, changed=changed) as stack,
-            Recorder(lambda: executors(data[0]), data[0] / "accelerators" / ACCELERATOR) as recording,
+            Recorder(lambda: _executors(data[0]), data[0] / "accelerators" / ACCELERATOR) as recording,
         ):
             try:
                 return asyncio.run(_on(stack, wanted, data[0], models, recording, reference))
             except* BenchError as errors:
                 shutil.copytree(data[0] / "logs", logs, dirs_exist_ok=True)
                 raise BenchError(f"{'; '.join(_leaves(errors))}; logs: {logs}") from None
+
+
+def _executors(data: Path) -> dict[str, Executor]:
+    """Those that run now: they are killed and start again."""
+    stack = read_stack(data)
+    return executors(stack) if stack is not None else {}
 
 
 def _leaves(error: BaseException) -> list[str]:
@@ -104,7 +110,7 @@ async def _run(wanted: Run, scene: Scene, reference: Mapping[str, list[str]] | N
         "differing": differing(tasks.finished, reference),
         **await _booked(scene),
         "doctor": await _doctor(scene.data),
-        **_recorded(scene.recording),
+        **scene.recording.figures(),
     }
 
 
@@ -155,12 +161,3 @@ async def _doctor(data: Path) -> str:
         if process.returncode == 0:
             return said.strip().splitlines()[-1]
     raise BenchError(f"the doctor finds: {said}")
-
-
-def _recorded(recording: Recording) -> dict[str, int]:
-    return {
-        "looks": len(recording.looks),
-        "held_by_several": recording.held_by_several(),
-        "computing_together": recording.computing_together(),
-        "peak_private_mib": round(recording.peak_private_bytes() / 2**20),
-    }

@@ -4,7 +4,6 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import psutil
 from bench.harness.services import BenchError
 from bench.plex.real.faults.armed import REACHED
 from bench.plex.real.faults.rows import Rows
-from bench.plex.real.recorder import Executor, Recording
+from bench.plex.real.recorder import Recording
 from common.streams import LEASE_TTL_S
 from marlaas.client import Client
 from marlaas.stack.state_files import Component, read_stack
@@ -22,7 +21,6 @@ from marlaas.stack.state_files import Component, read_stack
 LOOK_S = 0.05
 PATIENCE_S = 120.0
 """Maximum time until a stack has recovered from a fault."""
-ACCELERATOR = "core"
 NEXT_AWAKE = """
 SELECT s.executor, extract(epoch FROM s.awake_at)::float, m.seconds, s.from_tier FROM slices s
 LEFT JOIN moves m ON m.accelerator = s.accelerator AND m.executor = s.executor AND m.epoch = s.epoch AND m.to_tier = 'device'
@@ -177,16 +175,6 @@ class Scene:
 def pipe(data: Path, service: str) -> Path:
     """Named pipe through which crash points of a service are armed."""
     return data / f"{service}.armed"
-
-
-def executors(data: Path) -> dict[str, Executor]:
-    """Processes of samplers and trainers that run now."""
-    stack, found = read_stack(data), dict[str, Executor]()
-    for one in stack.components if stack is not None else ():
-        if one.process is not None and one.name.partition("-")[0] in ("rollout", "trainer"):
-            with suppress(psutil.NoSuchProcess):
-                found[one.name] = Executor(psutil.Process(one.process.pid), is_ready=one.condition == "ready")
-    return found
 
 
 async def until(look: Callable[[], Awaitable[bool]], what: str, patience_s: float = PATIENCE_S, *, every_s: float = LOOK_S) -> None:

@@ -1,4 +1,4 @@
-"""Faults of NATS, PostgreSQL and the scheduler. Each ends with the accelerator in use, whoever computes."""
+"""Faults of NATS, PostgreSQL and the scheduler. Each ends with the accelerator in use, by any executor."""
 
 import asyncio
 import time

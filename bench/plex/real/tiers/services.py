@@ -13,7 +13,7 @@ from typing import Any
 from bench.harness import report
 from bench.harness.measures import usage
 from bench.harness.services import BenchError, local_stack
-from bench.plex.real.runs import executors
+from bench.plex.real.recorder import Executor, executors
 from common.accelerators import ExecutorState, Tier
 from common.messages.accelerators import ExecutorOf
 from marlaas.client import Client, ClientError
@@ -64,8 +64,8 @@ def parked_services(model: Path, core: int, window_s: float) -> dict[str, Any]:
     }
 
 
-def _cpu_s(service: Any) -> float:
-    return sum(map(usage.cpu_s, usage.family(service)))
+def _cpu_s(service: Executor) -> float:
+    return sum(map(usage.cpu_s, usage.family(service.process)))
 
 
 async def _parked(url: str) -> dict[str, str]:
