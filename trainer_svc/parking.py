@@ -47,8 +47,10 @@ class TrainerExecutor:
     @property
     def load(self) -> Load:
         meter = self._learner.meter
-        begun = meter.operations + self._trainer.gate.publishing
-        return Load(Function.TRAIN if meter.is_computing else None, begun, meter.left_s, messages=begun)
+        gate = self._trainer.gate
+        begun = meter.operations + gate.publishing
+        running = Function.TRAIN if meter.is_computing else None
+        return Load(running, begun, meter.left_s, messages=begun, preparing=max(0, gate.behind - begun))
 
     def taken(self) -> Served:
         return self._learner.meter.taken()

@@ -40,6 +40,8 @@ class Load:
     """Expected seconds until they have ended; None where nothing is begun, or nothing is known."""
     messages: int | None = None
     """Messages that these operations are of. None: all that the process has; it then keeps none that it has not begun."""
+    preparing: int = 0
+    """Operations that cannot be interrupted and are read or restored now: parking waits for these too, and one may begin at any moment."""
 
 
 class Executable(Protocol):

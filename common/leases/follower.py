@@ -250,10 +250,13 @@ class Follower:
     # ----------------------------------------------------------------------------------------------------------- moves
 
     def _drain_limit_s(self, drain_s: float | None) -> float:
-        """Maximum time that operations in progress may take to end."""
+        """Maximum time that operations in progress may take to end. An order's `drain_s` bounds those alone that can be frozen."""
         load, tally = self._means.executable.load, self._means.tally
-        if drain_s is not None or not load.begun:
-            return drain_s or 0.0
+        if not load.begun and not load.preparing:
+            return 0.0
+        can_be_frozen = not load.preparing and (load.running is None or load.running.is_interruptible)
+        if drain_s is not None and can_be_frozen:
+            return drain_s
         usual_s = max(load.left_s or 0.0, tally.piece_s or 0.0)
         return DRAIN_FACTOR * usual_s if usual_s else DRAIN_LIMIT_S
 

@@ -40,7 +40,7 @@ class Live:
 
     @property
     def function(self) -> Function:
-        return self.report.running or (Function.GENERATE if self.row.service == "rollout" else Function.TRAIN)
+        return self.report.running or self.row.function
 
     @property
     def piece_s(self) -> float:

@@ -28,7 +28,7 @@ from common.resilience.periodic import run_periodically
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.answers import pause_s
 from scheduler_svc.accelerators.booking import Use, book_ended
-from scheduler_svc.accelerators.demands import Live, Picture, rules_of
+from scheduler_svc.accelerators.demands import Live, Picture, drain_s, rules_of
 from scheduler_svc.accelerators.deployed import Deployed, Key
 from scheduler_svc.accelerators.knowledge import Knowledge
 from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, end_without_next, order_park, order_slice
@@ -322,7 +322,7 @@ class Leader:
         tier = self._deployed.deepest.get(holder.pool, Tier.HOST) if how is SliceEnd.HELD else Tier.DEVICE
         if how is SliceEnd.DIED:  # should it come back, it has nothing on the device
             tier = Tier.HOST
-        park = ParkOrder(holder.executor, tier, None if holder.held is Hold.DRAIN else 0.0)
+        park = ParkOrder(holder.executor, tier, None if holder.held is Hold.DRAIN else drain_s(0.0, holder.function))
         above = await self._lease_epoch(standing.accelerator)
         crashpoints.reached("before_slice_end")
         async with self._database.transaction() as tx:

@@ -7,6 +7,7 @@ read its order yet by how long the holder waits.
 import structlog
 
 from common.accelerators import ExecutorState, Tier
+from scheduler_svc.accelerators.demands import drain_s
 from scheduler_svc.accelerators.deployed import Key
 from scheduler_svc.accelerators.orders import ParkOrder
 from scheduler_svc.accelerators.reports import Reports
@@ -39,5 +40,5 @@ class Strays:
                 continue
             log.error("awake_without_slice", executor=row.executor, epoch=report.epoch)
             self._ordered[key] = report.epoch
-            found.append(ParkOrder(row.executor, Tier.HOST))
+            found.append(ParkOrder(row.executor, Tier.HOST, drain_s(0.0, row.function)))
         return found

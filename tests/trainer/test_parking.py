@@ -146,7 +146,8 @@ async def test_step_in_progress_ends_and_queued_ones_are_handed_back(bus: Bus, o
         for batch in batches.values():
             await send(bus, batch)
         await eventually(lambda: len(learner._queue) == 3 and begun.is_set(), 60)
-        assert (parked.executor.load.running, parked.executor.load.begun) == (Function.TRAIN, 1)
+        load = parked.executor.load
+        assert (load.running, load.begun, load.preparing) == (Function.TRAIN, 1, 2)
         parking = asyncio.ensure_future(parked.executor.park(Tier.HOST, 0.0))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(parking), 0.2)

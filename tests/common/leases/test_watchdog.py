@@ -55,6 +55,10 @@ def test_limit_is_ten_times_the_p90_of_its_kind_also_after_a_restart(tmp_path: P
         (None, Load(Function.TRAIN, begun=1, left_s=7.0), 70.0),
         (12.0, Load(Function.GENERATE, begun=1, left_s=7.0), 12.0),
         (0.0, Load(Function.GENERATE, begun=1, left_s=7.0), 0.0),
+        (0.0, Load(begun=1), 0.0),  # frozen requests, or a version that is being stored
+        (0.0, Load(Function.TRAIN, begun=1, left_s=7.0), 70.0),
+        (12.0, Load(Function.SCORE, begun=1), DRAIN_LIMIT_S),
+        (0.0, Load(preparing=1), DRAIN_LIMIT_S),
     ],
 )
 async def test_operations_that_are_waited_for_may_take_ten_times_as_long_as_usual(

@@ -164,6 +164,9 @@ async def test_operator_parks_an_executor_and_wakes_another(bus: Bus, database_u
         await two.wakes()
         await world.becomes("SELECT reason FROM slices WHERE executor = 'trainer-two'", [("operator",)])
         await world.becomes("SELECT held FROM executors WHERE id = 'trainer-two'", [(None,)])
+        await world.execute("UPDATE executors SET held = 'park' WHERE id = 'trainer-two'")
+        await eventually(lambda: two.state is ExecutorState.PARKED)
+        assert two.orders[-1].drain_s is None, "a step ends first"
         await world.execute("UPDATE executors SET held = NULL")
         await one.wakes()
 

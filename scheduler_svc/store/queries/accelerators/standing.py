@@ -45,6 +45,11 @@ class ExecutorRow:
     has_unbooked: bool
     """Whether one of its slices has ended and is not booked."""
 
+    @property
+    def function(self) -> Function:
+        """What it usually computes."""
+        return Function.GENERATE if self.service == "rollout" else Function.TRAIN
+
 
 @dataclass(frozen=True)
 class Standing:
