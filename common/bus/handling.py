@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 
 from common.bus import metrics
 from common.bus.delivery import MAX_PAYLOAD_BYTES, TRACE_HEADER, Delivery, Handler, Outgoing, Slots, current_trace, delivery_of, trace
+from common.bus.outcomes import Outcomes
 from common.bus.pull import Pull
 from common.errors import Fatal, HandedBack, Reject, Retry, Unavailable
 from common.messages import DeadLetter
@@ -30,6 +31,7 @@ class Handling:
     def __init__(self, publish: Callable[[Outgoing], Awaitable[int]], backoff: Backoff) -> None:
         self._publish = publish
         self._backoff = backoff
+        self._outcomes = Outcomes()
 
     async def handle(self, pull: Pull, message: Msg, handler: Handler, slots: Slots | None) -> None:
         """Raises: Fatal from the handler."""
@@ -41,10 +43,12 @@ class Handling:
         try:
             with structlog.contextvars.bound_contextvars(**_bindings(delivery, consumer)):
                 try:
-                    if delivery.attempt > consumer.max_deliveries:
-                        raise Reject(f"delivered {delivery.attempt - 1} times without an answer; it may kill the process that handles it")
+                    deliveries = delivery.attempt - self._outcomes.of(consumer, message).handed_back
+                    if deliveries > consumer.max_deliveries:
+                        raise Reject(f"delivered {deliveries - 1} times without an answer; it may kill the process that handles it")
                     await self._run_handler(delivery, handler)
                     crashpoints.reached("before_ack")
+                    self._outcomes.forget(consumer, message)
                     pull.done(message)
                 except asyncio.CancelledError:
                     outcome = "returned"
@@ -61,22 +65,25 @@ class Handling:
                     await self._dead_letter(pull, message, delivery, str(error))
                 except HandedBack:
                     outcome = "returned"
+                    self._outcomes.handed_back(consumer, message)
                     await pull.withdraw()  # or the rest of a request would bring it here again
                     await pull.redeliver(message, delay_s=0)
                 except Retry as error:
                     outcome = "retried"
-                    if delivery.attempt >= consumer.max_attempts:
-                        await self._dead_letter(pull, message, delivery, f"gave up after {delivery.attempt} attempts: {error}")
+                    failures = self._outcomes.failed(consumer, message)
+                    if failures >= consumer.max_attempts:
+                        await self._dead_letter(pull, message, delivery, f"gave up after {failures} attempts: {error}")
                     else:
-                        log.warning("message_retried", reason=str(error), attempt=delivery.attempt, delay_s=error.delay_s)
+                        log.warning("message_retried", reason=str(error), attempt=failures, delay_s=error.delay_s)
                         await pull.redeliver(message, delay_s=jittered(error.delay_s))
                 except Exception as error:
                     outcome = "failed"
-                    log.exception("handler_failed", attempt=delivery.attempt)
-                    if delivery.attempt >= consumer.max_attempts:
+                    failures = self._outcomes.failed(consumer, message)
+                    log.exception("handler_failed", attempt=failures)
+                    if failures >= consumer.max_attempts:
                         await self._dead_letter(pull, message, delivery, f"{type(error).__name__}: {error}")
                     else:
-                        await pull.redeliver(message, delay_s=self._backoff.pause_s(delivery.attempt))
+                        await pull.redeliver(message, delay_s=self._backoff.pause_s(failures))
         finally:
             current_trace.reset(previous)
             metrics.HANDLED.labels(consumer.stage, outcome).inc()
@@ -124,6 +131,7 @@ class Handling:
             log.warning("message_retried", reason=str(error), attempt=delivery.attempt, delay_s=error.delay_s)
             await pull.redeliver(message, delay_s=error.delay_s)
         else:
+            self._outcomes.forget(consumer, message)
             await pull.terminate(message)
 
 

@@ -19,9 +19,9 @@ class Consumer:
     ack_wait_s: float = 5.0
     """Lease of a delivery: without a heartbeat for this long, the message is redelivered (ADR 13)."""
     max_attempts: int = 5
-    """Maximum attempts that end in an error of the handler."""
+    """Maximum attempts in one process that end in an error of the handler."""
     max_deliveries: int = 20
-    """Maximum deliveries without an answer; many more than attempts, as a dying process affects innocent messages too."""
+    """Maximum deliveries, less those that this process handed back; many, as a dying process affects innocent messages, too."""
     headers_only: bool = False
     also: str | None = None
     """A second filter beside `subject`."""

@@ -6,9 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots, batch_interval_s
+from common.bus.outcomes import Outcomes
 from common.errors import Fatal, HandedBack, Reject, Retry, Unavailable
 from common.messages import ControlTask, DeadLetter, SubmitTask
 from tests.common.bus.consuming import JOBS, as_handler, consuming, drained, job
@@ -116,6 +119,43 @@ async def test_message_that_is_handed_back_is_redelivered_and_is_no_failed_attem
         await drained(bus)
     assert len(attempts) == JOBS.max_attempts + 2
     assert await bus.streams.backlog(streams.FAILED) == 0
+
+
+async def test_message_that_was_handed_back_may_fail_as_often_as_any_other(bus: Bus) -> None:
+    """As many parks as there are deliveries of a message cost a task nothing, nor the first failure after them."""
+    bounded, attempts = replace(JOBS, max_deliveries=JOBS.max_attempts + 1), list[int]()
+
+    async def handler(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        if len(attempts) <= bounded.max_deliveries:
+            raise HandedBack("parked", delay_s=0.01)
+        raise Retry("the device is full", delay_s=0.01)
+
+    async with consuming(bus, handler, consumer=bounded):
+        await bus.publish(job("a"))
+        letter = await message_on(bus, streams.FAILED, "failed.jobs.none")
+    assert letter.read(DeadLetter).reason == "gave up after 3 attempts: the device is full"
+    assert len(attempts) == bounded.max_deliveries + JOBS.max_attempts
+
+
+async def test_message_that_fails_in_each_process_ends_after_the_maximum_of_deliveries(bus: Bus, nats_url: str) -> None:
+    """What another process counted is unknown to the next one. Each fails once, and is ended in its second attempt."""
+    bounded, attempts = replace(JOBS, max_attempts=2, max_deliveries=4), list[int]()
+
+    async def handler(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        if delivery.attempt % 2:
+            raise Retry("not yet", delay_s=0.01)
+        await asyncio.Event().wait()
+
+    await bus.publish(job("a"))
+    for ended in (2, 4):
+        async with await Bus.connect(nats_url, f"process-{ended}") as other, consuming(other, handler, consumer=bounded):
+            await eventually(lambda: len(attempts) == ended)  # noqa: B023
+    async with consuming(bus, handler, consumer=bounded):
+        letter = await message_on(bus, streams.FAILED, "failed.jobs.none")
+    assert attempts == [1, 2, 3, 4]
+    assert "delivered 4 times without an answer" in letter.read(DeadLetter).reason
 
 
 async def test_no_attempt_is_counted_while_a_server_is_unavailable(bus: Bus) -> None:
@@ -263,3 +303,21 @@ async def test_consumer_ends_even_when_a_library_has_lost_its_cancellation(bus: 
     async with asyncio.timeout(250):
         await asyncio.gather(runner, return_exceptions=True)
     assert runner.cancelled()
+
+
+async def test_pasts_of_messages_are_bounded_and_the_oldest_goes_first() -> None:
+    outcomes, messages = Outcomes(kept=2), [delivered(sequence) for sequence in (1, 2, 3)]
+    for message in messages:
+        assert outcomes.failed(JOBS, message) == 1
+    assert [outcomes.of(JOBS, message).failed for message in messages] == [0, 1, 1]
+    assert outcomes.of(replace(JOBS, name="another"), messages[2]).failed == 0
+    assert outcomes.failed(JOBS, messages[1]) == 2
+    outcomes.forget(JOBS, messages[1])
+    assert (outcomes.of(JOBS, messages[1]).failed, len(outcomes)) == (0, 1)
+
+
+def delivered(sequence: int) -> Msg:
+    """A message as nats-py gives it for a delivery of JetStream."""
+    return Msg(
+        Client(), subject="jobs.submit.acme", reply=f"$JS.ACK.JOBS.scheduler-jobs-acme.1.{sequence}.{sequence}.1700000000000000000.0"
+    )

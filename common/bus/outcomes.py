@@ -1,0 +1,64 @@
+"""How often each message has failed in this process, or was handed back. NATS counts deliveries alone, whatever became of them."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime
+
+from nats.aio.msg import Msg
+
+from common.streams import Consumer
+
+KEPT = 10_000
+"""Maximum messages that are remembered, the newest; another replica may have ended the others."""
+
+_Key = tuple[str, int, datetime]
+"""Consumer, sequence of a message in its stream, and when it was stored: a restored stream has its sequences once more."""
+
+
+@dataclass
+class Past:
+    """What became of a message's earlier deliveries to this process."""
+
+    failed: int = 0
+    """Deliveries whose handler raised Retry, or an exception that is a bug."""
+    handed_back: int = 0
+
+
+class Outcomes:
+    """Kept in memory: after a restart, or in another replica, a message begins anew; `Consumer.max_deliveries` bounds all of them."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._pasts: OrderedDict[_Key, Past] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._pasts)
+
+    def of(self, consumer: Consumer, message: Msg) -> Past:
+        """What is known; nothing for a message that has neither failed nor been handed back here."""
+        return self._pasts.get(_key(consumer, message), Past())
+
+    def failed(self, consumer: Consumer, message: Msg) -> int:
+        """Count a failure; returns how many there are now."""
+        past = self._noted(consumer, message)
+        past.failed += 1
+        return past.failed
+
+    def handed_back(self, consumer: Consumer, message: Msg) -> None:
+        self._noted(consumer, message).handed_back += 1
+
+    def forget(self, consumer: Consumer, message: Msg) -> None:
+        """The message is done, or a dead letter."""
+        self._pasts.pop(_key(consumer, message), None)
+
+    def _noted(self, consumer: Consumer, message: Msg) -> Past:
+        key = _key(consumer, message)
+        past = self._pasts.setdefault(key, Past())
+        self._pasts.move_to_end(key)
+        if len(self._pasts) > self._kept:
+            self._pasts.popitem(last=False)
+        return past
+
+
+def _key(consumer: Consumer, message: Msg) -> _Key:
+    return consumer.name, message.metadata.sequence.stream, message.metadata.timestamp
