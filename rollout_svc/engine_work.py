@@ -72,6 +72,11 @@ class Gate:
     def is_open(self) -> bool:
         return self._opened.is_set()
 
+    @property
+    def waiting(self) -> int:
+        """Requests that will enter when it opens."""
+        return sum(count for request, count in self._waiting.items() if request not in self._dropped)
+
     def open(self) -> None:
         self._opened.set()
 

@@ -2,13 +2,13 @@
 
 Members that finish within `coalescing_window_s` share a message, unless they are too large for one: on its way through
 queue, environment and scheduler it costs as much as a message with one of them. The request is acknowledged after its last
-member; a redelivered one is resampled with the same seeds. While the slots are closed, which they are in a parked replica, requests that
-are not begun are handed back.
+member; a redelivered one is resampled with the same seeds. While the slots are closed, which they are in a parked replica, requests whose
+adapter is not loaded are handed back; those whose prompts are being tokenized wait at the engine's gate.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import structlog
@@ -62,6 +62,8 @@ class Rollout:
         """Task → request ids inside the engine."""
         self._starting: set[asyncio.Timeout] = set()
         """Requests that wait for their adapter; past its deadline, one is handed back."""
+        self.preparing = Pending()
+        """Turns that are not in the engine yet: their adapter is loaded, or their prompt tokenized."""
 
     @property
     def sequences(self) -> int:
@@ -73,6 +75,8 @@ class Rollout:
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         message = delivery.read(SampleTurns)
         group, reserved = message.group, SlotReservation(self._slots, len(message.members) - 1)
+        turns_of_it = [request_ids.request_id(group, request.member, request.turn) for request in message.members]
+        self.preparing.add(turns_of_it)
         try:
             if self._is_unwanted(group):
                 return
@@ -88,6 +92,7 @@ class Rollout:
             for answer in _answers(group, [_failed(request, str(error)) for request in message.members]):
                 yield answer
         finally:
+            self.preparing.discard(turns_of_it)
             reserved.release_all()
 
     @asynccontextmanager
@@ -157,6 +162,7 @@ class Rollout:
 
     async def _sample_one(self, group: GroupContext, request: TurnRequest, adapter: str | None) -> SampledTurn | None:
         """One member's turn; None when it was aborted because its task ended."""
+        request_id = request_ids.request_id(group, request.member, request.turn)
         try:
             prompt = await self._chat.prompt(request, group.limits, group.sampling.template)
             stop_strings = self._chat.stop_strings(group.sampling.stop)
@@ -168,8 +174,10 @@ class Rollout:
                 )
         except UnusablePrompt as error:
             return _failed(request, str(error))
+        finally:
+            self.preparing.discard([request_id])
         wanted = SampleRequest(
-            request_id=request_ids.request_id(group, request.member, request.turn),
+            request_id=request_id,
             ids=prompt.ids_T().tolist(),
             max_tokens=group.sampling.max_tokens,
             temperature=0.0 if group.greedy else group.sampling.temperature,
@@ -229,6 +237,32 @@ class Rollout:
                         pass
             except (Reject, Retry) as error:  # a request that needs it reports it
                 log.warning("version_not_loaded", subject=delivery.subject, reason=str(error))
+
+
+class Pending:
+    """Ids of requests in one stage of their way, and a signal that none is."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, ids: Iterable[str]) -> None:
+        self._ids |= {*ids}
+        if self._ids:
+            self._none.clear()
+
+    def discard(self, ids: Iterable[str]) -> None:
+        self._ids -= {*ids}
+        if not self._ids:
+            self._none.set()
+
+    async def none(self) -> None:
+        """Wait until none is."""
+        await self._none.wait()
 
 
 class SlotReservation:

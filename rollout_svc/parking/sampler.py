@@ -11,17 +11,21 @@ from rollout_svc.adapters import Adapters
 from rollout_svc.engine import Engine
 from rollout_svc.parking.tiers import Parking
 from rollout_svc.service import Rollout
+from rollout_svc.serving.service import Serving
 
 
 class Sampler:
     """`common.accelerators.Executable`. Its operations are requests to the engine: turns of members, and served requests."""
 
-    def __init__(self, engine: Engine, adapters: Adapters, rollout: Rollout, slots: Sequence[Slots]) -> None:
+    def __init__(
+        self, engine: Engine, adapters: Adapters, rollout: Rollout, slots: Sequence[Slots], serving: Serving | None = None
+    ) -> None:
         """`engine` may be closed, until the first wake. `slots`: those of all consumers whose messages reach the engine."""
         self._engine = engine
         self._adapters = adapters
         self._rollout = rollout
         self._slots = slots
+        self._serving = serving
         self._parking = Parking(engine)
         if not engine.gate.is_open:
             self._close_intake()
@@ -40,9 +44,12 @@ class Sampler:
 
     @property
     def load(self) -> Load:
-        work = self._engine.work
-        computing = self._engine.gate.is_open and work.inside > 0
-        return Load(Function.GENERATE if computing else None, work.inside, work.left_s())
+        """Requests on their way to the engine have begun, too: a holder that is left for want of work would give their messages back, and
+        a parked sampler keeps those that wait at the gate, so that nothing else says that it should wake."""
+        work, gate = self._engine.work, self._engine.gate
+        outside = gate.waiting + len(self._rollout.preparing) + (self._serving.preparing if self._serving else 0)
+        begun = work.inside + outside
+        return Load(Function.GENERATE if gate.is_open and begun else None, begun, work.left_s())
 
     async def wake(self) -> None:
         """As `Parking.wake`. Adapters that were fetched meanwhile are loaded after it."""
@@ -53,13 +60,14 @@ class Sampler:
             slots.open()
 
     async def park(self, tier: Tier, drain_s: float | None) -> float:
-        """What runs may end for `drain_s` (None: however long it takes); then it is frozen, and ends after a wake. Seconds after that."""
+        """What has begun may end for `drain_s` (None: however long it takes); then it is frozen, and ends after a wake. Served requests
+        that wait for an adapter are not waited for. Seconds after that."""
         self._close_intake()
         self._rollout.hand_back()
         if self._engine.gate.is_open:  # what is frozen ends after a wake alone
             with suppress(TimeoutError):
                 async with asyncio.timeout(drain_s):
-                    await self._engine.work.idle.wait()
+                    await self._turns_ended()
         began_s = time.monotonic()
         await self._adapters.stop()
         await self._parking.park(tier)
@@ -67,6 +75,11 @@ class Sampler:
 
     def taken(self) -> Served:
         return self._engine.work.taken(self._engine.progress())
+
+    async def _turns_ended(self) -> None:
+        while self._engine.work.inside or self._rollout.preparing:
+            await self._rollout.preparing.none()
+            await self._engine.work.idle.wait()
 
     def _close_intake(self) -> None:
         for slots in self._slots:

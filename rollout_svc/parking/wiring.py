@@ -31,7 +31,7 @@ async def executor_of(
     return leased_executor(
         bus,
         Identity(settings.accelerator, "rollout", settings.pool, settings.replica),
-        Sampler(engine, adapters, rollout, [slots, *served[0]]),
+        Sampler(engine, adapters, rollout, [slots, *served[0]], serving),
         [rollout_samples(settings.pool), *served[1]],
         pools_file=settings.pools_file,
         accelerators_dir=settings.accelerators_dir,

@@ -43,8 +43,10 @@ class Means:
     """Name of the engine, for fingerprints."""
 
 
-async def answer(means: Means, request: ServeRequest, address: Address, send: Callable[[ServedDelta], None]) -> None:
-    """Samples until the reply ends; `send` gets all deltas, the last one with `finish`.
+async def answer(
+    means: Means, request: ServeRequest, address: Address, send: Callable[[ServedDelta], None], enters: Callable[[], None]
+) -> None:
+    """Samples until the reply ends; `send` gets all deltas, the last one with `finish`. `enters` is called when it reaches the engine.
 
     Closed early, it ends the request in the engine. Raises: Refused; Fatal when the engine is dead; Unavailable when the blob store is.
     """
@@ -62,6 +64,7 @@ async def answer(means: Means, request: ServeRequest, address: Address, send: Ca
             async with means.adapters.using(request.adapter, serving=True) as adapter:
                 wanted = _stream_request(request, address, prompt, before, means.chat.stop_ids, adapter)
                 place.tokens = len(prompt.ids)
+                enters()
                 async with aclosing(_deltas(means.sample(wanted), reply, address, prompt, fingerprint)) as deltas:
                     async for delta in deltas:
                         SERVED_TOKENS.inc(len(delta.ids) // 4)

@@ -42,10 +42,17 @@ class Serving:
         self.slots = slots
         self._now_s = now_s
         self._running: dict[Address, asyncio.Task[None]] = {}
+        self._entered: set[Address] = set()
+        """Those of `_running` that have reached the engine."""
 
     @property
     def requests(self) -> int:
         return len(self._running)
+
+    @property
+    def preparing(self) -> int:
+        """Requests that are not in the engine yet: they wait for their prompt, a place or an adapter."""
+        return len(self._running) - len(self._entered)
 
     async def run(self, bus: Bus, pool: str, replica: str) -> None:
         """Until cancelled. Raises: Fatal when the engine is dead. What runs then is reported as lost."""
@@ -106,7 +113,7 @@ class Serving:
                     async with deadline:
                         if left_s <= 0:
                             raise TimeoutError
-                        await answer(self._means, request, address, send)
+                        await answer(self._means, request, address, send, lambda: self._entered.add(address))
                 except TimeoutError:
                     self._fail(address, "overdue", "no replica had a place for it in time")
                 except Refused as error:
@@ -132,6 +139,7 @@ class Serving:
 
     def _close(self, address: Address) -> None:
         if self._running.pop(address, None) is not None:
+            self._entered.discard(address)
             self._replies.close(address)
             self.slots.release()
             SERVING.dec()

@@ -2,23 +2,30 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest_asyncio
 
-from common.accelerators import Tier
+from common.accelerators import Function, Load, Tier
 from common.blobs import Blobs
 from common.bus import Bus
 from common.bus.metrics import HANDLED
-from common.messages import AdapterRef, SampledTurn
+from common.messages import AdapterRef, SampledTurn, TokenRecord
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
 from rollout_svc.engine import Engine
+from rollout_svc.engine_stream import stream
 from rollout_svc.parking.sampler import Sampler
+from rollout_svc.serving.admission import Admission
+from rollout_svc.serving.request import Means
 from tests.conftest import eventually
 from tests.rollout.conftest import Oracle, peft_name
 from tests.rollout.parking.conftest import versions
 from tests.rollout.stage import Stage, agrees, first_turns, group_of, performing
+from tests.serving.replicas import CONTEXT, Replica
+from tests.serving.replicas import performing as at_gateway
 
 
 class SlowBlobs(Blobs):
@@ -33,6 +40,20 @@ class SlowBlobs(Blobs):
         self.asked += 1
         await self.may_come.wait()
         return await super().fetch_folder(ref, into)  # pyright: ignore[reportArgumentType]
+
+
+class SlowChat(Chat):
+    """Prompts are tokenized when they may be; no token ends a turn."""
+
+    def __init__(self, chat: Chat) -> None:
+        super().__init__(chat._tokenizer, [])
+        self.may_end = asyncio.Event()
+        self.asked = 0
+
+    async def prompt(self, *request: Any) -> TokenRecord:
+        self.asked += 1
+        await self.may_end.wait()
+        return await super().prompt(*request)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -114,6 +135,65 @@ async def test_adapters_that_arrive_while_parked_are_fetched_and_used_after_the_
         agrees(oracle, turn, peft_name(ref), 0.9)
 
 
+async def test_turn_whose_prompt_is_being_tokenized_has_begun(bus: Bus, sleeper: Engine, chat: Chat, held: Adapters) -> None:
+    slow = SlowChat(chat)
+    async with performing(bus, sleeper, slow, held) as stage:
+        sampler = Sampler(sleeper, held, stage.rollout, [stage.slots])
+        group, before = group_of("tokenized"), returned()
+        await stage.ask(group, *first_turns([0, 1]))
+        await eventually(lambda: slow.asked == 2)
+        assert sampler.load == Load(Function.GENERATE, begun=2), "a holder that has this to do is not idle"
+        await sampler.park(Tier.HOST, 0)
+        assert sampler.load == Load(begun=2)
+        slow.may_end.set()
+        await eventually(lambda: sleeper.gate.waiting == 2)
+        assert sampler.load == Load(begun=2), "what waits for its wake says so"
+        async with asyncio.timeout(5):
+            await sampler.park(Tier.DISK, None)
+        assert stage.turns(group) == {}
+        await sampler.wake()
+        await eventually(lambda: len(stage.turns(group)) == 2)
+        await eventually(stage.is_idle)
+        assert sampler.load.begun == 0 and returned() == before
+
+
+async def test_drain_waits_for_turns_whose_prompts_are_being_tokenized(bus: Bus, sleeper: Engine, chat: Chat, held: Adapters) -> None:
+    slow = SlowChat(chat)
+    async with performing(bus, sleeper, slow, held) as stage:
+        sampler = Sampler(sleeper, held, stage.rollout, [stage.slots])
+        group = group_of("tokenized-drain")
+        await stage.ask(group, *first_turns([0, 1]))
+        await eventually(lambda: slow.asked == 2)
+        parking = asyncio.create_task(sampler.park(Tier.HOST, None))
+        await eventually(lambda: stage.slots.are_closed)
+        assert not parking.done() and sleeper.gate.is_open
+        slow.may_end.set()
+        await parking
+        assert sampler.load.begun == 0
+        await eventually(lambda: len(stage.turns(group)) == 2)
+        await sampler.wake()
+        await eventually(stage.is_idle)
+
+
+async def test_served_requests_that_wait_for_a_place_are_work_of_a_parked_sampler(
+    bus: Bus, sleeper: Engine, endless: Chat, held: Adapters
+) -> None:
+    async with performing(bus, sleeper, endless, held) as rollouts, at_gateway(bus) as stage:
+        means = Means(endless, held, partial(stream, sleeper), Admission(1, 1), CONTEXT, None, "engine")
+        replica = Replica(bus, "parked", means=means)
+        stage.replicas.append(replica)
+        sampler = Sampler(sleeper, held, rollouts.rollout, [rollouts.slots], replica.serving)
+        await sampler.park(Tier.HOST, 0)
+        replica.start()
+        asked = [asyncio.create_task(stage.answer(stage.request(max_tokens=8))) for _ in range(2)]
+        await eventually(lambda: replica.serving.requests == 2 and sleeper.gate.waiting == 1)
+        assert replica.serving.preparing == 1
+        assert sampler.load == Load(begun=2)
+        await sampler.wake()
+        assert [len(answer.ids) for answer in await asyncio.gather(*asked)] == [8, 8]
+        await eventually(lambda: sampler.load == Load())
+
+
 async def test_request_whose_adapter_is_not_loaded_yet_is_handed_back(
     bus: Bus, sleeper: Engine, endless: Chat, blobs: Blobs, oracle: Oracle, tmp_path: Path
 ) -> None:
@@ -125,9 +205,11 @@ async def test_request_whose_adapter_is_not_loaded_yet_is_handed_back(
         group = group_of("handed-back", adapter=ref)
         await stage.ask(group, *first_turns([0]))
         await eventually(lambda: slow.asked == 1)
+        assert sampler.load == Load(Function.GENERATE, begun=1), "it is not idle, and nothing is handed back for want of work"
         before = returned()
         await sampler.park(Tier.HOST, 0)
         await eventually(lambda: returned() == before + 1)
+        assert len(stage.rollout.preparing) == sleeper.gate.waiting == 0
         assert sampler.load.begun == 0
         slow.may_come.set()
         await sampler.wake()

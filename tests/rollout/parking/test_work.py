@@ -84,9 +84,12 @@ async def test_gate_lets_requests_in_when_it_opens_but_none_that_was_dropped() -
     gate.close()
     entering = [asyncio.create_task(gate.enter(name)) for name in ("kept", "dropped")]
     await asyncio.sleep(0)
+    assert gate.waiting == 2
     gate.drop(["dropped", "never there"])
+    assert gate.waiting == 1
     gate.open()
     assert await asyncio.gather(*entering) == [True, False]
+    assert gate.waiting == 0
     assert await gate.enter("dropped")
     gate.close()
     late = asyncio.create_task(gate.enter("dropped"))
