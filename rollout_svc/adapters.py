@@ -18,6 +18,7 @@ While the engine is parked, versions are fetched to disk and wait there. After i
 import asyncio
 import shutil
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -75,6 +76,9 @@ class Adapters:
         self._changing = asyncio.Lock()
         self._fetching = asyncio.Lock()
         self._fetched_ahead: set[str] = set()
+        self._loading_ahead = asyncio.Lock()
+        self._ahead = Counter[str]()
+        """Versions that `load_ahead` was asked for."""
         self._may_change = asyncio.Event()
         """Set unless the engine is parked."""
         self._may_change.set()
@@ -114,6 +118,19 @@ class Adapters:
             if version.users == 0 and not version.loaded:
                 self._versions.pop(ref.engine_name, None)
             self._room.set()
+            self._tidy.set()
+
+    async def load_ahead(self, ref: AdapterRef) -> None:
+        """Fetch a version at once and load it, after the wake of a parked engine; one at a time, so that requests' loads wait for one of
+        these at most. Raises: as `using`.
+        """
+        self._ahead[ref.engine_name] += 1
+        try:
+            await self._wait_until_awake(ref)
+            async with self._loading_ahead, self.using(ref):
+                pass
+        finally:
+            self._ahead -= Counter([ref.engine_name])
             self._tidy.set()
 
     @property
@@ -270,10 +287,11 @@ class Adapters:
 
     async def _remove_unused(self) -> None:
         """Remove what was fetched ahead for requests that are gone; the caller holds `_changing`."""
-        for name in self._fetched_ahead - self._versions.keys():
+        wanted = self._versions.keys() | self._ahead.keys()
+        for name in self._fetched_ahead - wanted:
             async with self._fetching:
                 await self._remove(self._folder / name)
-        self._fetched_ahead &= self._versions.keys()
+        self._fetched_ahead &= wanted
 
     async def _check(self, ref: AdapterRef) -> None:
         """Raises: Reject when the engine does not give the canary the trainer's log-probabilities."""

@@ -228,15 +228,18 @@ class Rollout:
             self._adapters.end(task)
 
     async def follow_versions(self, bus: Bus, pool: str) -> None:
-        """Load each new version of a live task before its first request, until cancelled."""
-        async for delivery in bus.streams.follow(streams.WEIGHTS, streams.weight_updated(pool, "*"), last_only=True):
-            try:
-                update = delivery.read(WeightUpdated)
-                if self._tasks.is_live(update.task):
-                    async with self._adapters.using(update.adapter):
-                        pass
-            except (Reject, Retry) as error:  # a request that needs it reports it
-                log.warning("version_not_loaded", subject=delivery.subject, reason=str(error))
+        """Load each new version of a live task before its first request, until cancelled. While parked each is fetched as it comes."""
+        async with asyncio.TaskGroup() as runners:
+            async for delivery in bus.streams.follow(streams.WEIGHTS, streams.weight_updated(pool, "*"), last_only=True):
+                runners.create_task(self._load_ahead(delivery))
+
+    async def _load_ahead(self, delivery: Delivery) -> None:
+        try:
+            update = delivery.read(WeightUpdated)
+            if self._tasks.is_live(update.task):
+                await self._adapters.load_ahead(update.adapter)
+        except (Reject, Retry) as error:  # a request that needs it reports it
+            log.warning("version_not_loaded", subject=delivery.subject, reason=str(error))
 
 
 class Pending:

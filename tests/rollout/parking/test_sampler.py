@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest_asyncio
 
+from common import streams
 from common.accelerators import Function, Load, Tier
 from common.blobs import Blobs
-from common.bus import Bus
+from common.bus import Bus, Outgoing
 from common.bus.metrics import HANDLED
 from common.messages import AdapterRef, SampledTurn, TokenRecord
 from rollout_svc.adapters import Adapters
@@ -20,10 +21,10 @@ from rollout_svc.engine_stream import stream
 from rollout_svc.parking.sampler import Sampler
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import Means
-from tests.conftest import eventually
+from tests.conftest import eventually, eventually_equals
 from tests.rollout.conftest import Oracle, peft_name
 from tests.rollout.parking.conftest import versions
-from tests.rollout.stage import Stage, agrees, first_turns, group_of, performing
+from tests.rollout.stage import Stage, agrees, first_turns, group_of, performing, status, updated
 from tests.serving.replicas import CONTEXT, Replica
 from tests.serving.replicas import performing as at_gateway
 
@@ -114,12 +115,7 @@ async def test_adapters_that_arrive_while_parked_are_fetched_and_used_after_the_
     async with held.using(early):
         pass
     await sampler.park(Tier.DISK, 0)
-
-    async def use(ref: AdapterRef) -> None:
-        async with held.using(ref):
-            pass
-
-    using, leaving = asyncio.create_task(use(late)), asyncio.create_task(use(unwanted))
+    using, leaving = asyncio.create_task(use(held, late)), asyncio.create_task(use(held, unwanted))
     folders = [tmp_path / "adapters" / ref.engine_name for ref in (late, unwanted)]
     await eventually(lambda: all(folder.is_dir() for folder in folders))
     leaving.cancel()
@@ -133,6 +129,32 @@ async def test_adapters_that_arrive_while_parked_are_fetched_and_used_after_the_
         group = group_of(ref.task, adapter=ref)
         (turn,) = (await stage.answer(group, *first_turns([0]))).values()
         agrees(oracle, turn, peft_name(ref), 0.9)
+
+
+async def use(adapters: Adapters, ref: AdapterRef) -> None:
+    async with adapters.using(ref):
+        pass
+
+
+async def test_all_versions_that_are_announced_while_parked_are_fetched_then_and_loaded_after_the_wake(
+    at_stage: tuple[Stage, Sampler], held: Adapters, sleeper: Engine, blobs: Blobs, oracle: Oracle, tmp_path: Path
+) -> None:
+    stage, sampler = at_stage
+    *announced, unwanted = await versions(blobs, oracle, "announced-1", "announced-2", "announced-3", "unannounced")
+    await sampler.park(Tier.HOST, 0)
+    for ref in announced:
+        await stage.bus.kv.put(streams.TASKS_BUCKET, ref.task, status(ref.task, "running"))
+        await eventually(lambda task=ref.task: stage.rollout._tasks.is_live(task))
+        await stage.bus.publish(Outgoing(streams.weight_updated("tiny", ref.task), updated(ref), f"updated:{ref.name}"))
+    leaving = asyncio.create_task(use(held, unwanted))
+    *folders, unwanted_folder = [tmp_path / "adapters" / ref.engine_name for ref in (*announced, unwanted)]
+    await eventually(lambda: all(folder.is_dir() for folder in (*folders, unwanted_folder)))
+    leaving.cancel()
+    await eventually(lambda: not unwanted_folder.exists())
+    assert all(folder.is_dir() for folder in folders), "files that are still wanted stay"
+    assert not any(map(held.is_loaded, announced))
+    await sampler.wake()
+    await eventually_equals(sleeper.loaded, {ref.engine_name for ref in announced})
 
 
 async def test_turn_whose_prompt_is_being_tokenized_has_begun(bus: Bus, sleeper: Engine, chat: Chat, held: Adapters) -> None:
