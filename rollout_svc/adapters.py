@@ -12,7 +12,7 @@ for `keep_s`. Some places are its own: rollouts cannot fill them, and none of it
 Before a version serves a request, the engine must give a fixed token sequence the log-probabilities that the trainer gave
 it: a wrong file format, rank, scale or base model shows here, and not as a training run that slowly degrades.
 
-While the engine is parked, versions are fetched to disk and wait there. After its wake all held ones are checked before any is used.
+While the engine is parked, versions are fetched to disk and wait there. After its wake those that it holds are checked before any is used.
 """
 
 import asyncio
@@ -73,10 +73,8 @@ class Adapters:
         self._ended: set[str] = set()
         self._to_keep: frozenset[str] = frozenset()
         self._refused: dict[AdapterRef, str] = {}
-        self._changing = asyncio.Lock()
-        self._fetching = asyncio.Lock()
+        self._changing, self._fetching, self._loading_ahead = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._fetched_ahead: set[str] = set()
-        self._loading_ahead = asyncio.Lock()
         self._ahead = Counter[str]()
         """Versions that `load_ahead` was asked for."""
         self._may_change = asyncio.Event()
@@ -121,9 +119,7 @@ class Adapters:
             self._tidy.set()
 
     async def load_ahead(self, ref: AdapterRef) -> None:
-        """Fetch a version at once and load it, after the wake of a parked engine; one at a time, so that requests' loads wait for one of
-        these at most. Raises: as `using`.
-        """
+        """Fetch a version at once, and load it when the engine is awake: one at a time, as requests' loads wait. Raises: as `using`."""
         self._ahead[ref.engine_name] += 1
         try:
             await self._wait_until_awake(ref)
@@ -178,9 +174,8 @@ class Adapters:
 
     def _by_use(self) -> list[_Version]:
         """Loaded and idle, the least recently used first."""
-        return sorted(
-            (version for version in self._versions.values() if version.loaded and version.users == 0), key=lambda version: version.used_at
-        )
+        idle = [version for version in self._versions.values() if version.loaded and version.users == 0]
+        return sorted(idle, key=lambda version: version.used_at)
 
     def _is_behind(self, version: _Version) -> bool:
         task = version.ref.task
@@ -254,15 +249,18 @@ class Adapters:
         self._tidy.set()
 
     async def recheck(self, must_load: bool) -> None:
-        """Check all held versions after a wake of the engine; `must_load`: it has dropped them. Between `stop` and `go`.
+        """Check held versions after a wake of the engine; `must_load`: it has dropped them. Between `stop` and `go`.
 
-        Raises: WrongState for a version that the engine disagrees about; its files are fetched anew the next time.
+        An idle version keeps no pool asleep: one that is dropped, or wrong, is forgotten, and comes back on demand.
+        Raises: WrongState for one in use that the engine disagrees about; its files are fetched anew the next time.
         """
-        held = [version.ref for version in self._versions.values() if version.held]
-        if must_load:
-            for ref in held:
-                await self._restoring(ref, self._reload(ref))
-        outcomes = await asyncio.gather(*(self._restoring(ref, self._check(ref)) for ref in held), return_exceptions=True)
+        for version in [one for one in self._versions.values() if must_load and one.held]:
+            if version.users:
+                await self._restoring(version, self._reload(version.ref))
+            else:
+                await self._unload(version)
+        checks = [self._restoring(version, self._check(version.ref)) for version in self._versions.values() if version.held]
+        outcomes = await asyncio.gather(*checks, return_exceptions=True)
         for failure in filter(None, outcomes):  # only now: no check may run any more when the caller drops the weights
             raise failure
 
@@ -270,12 +268,15 @@ class Adapters:
         await self._fetch(ref)
         await self._engine.reload(ref.engine_name)
 
-    async def _restoring(self, ref: AdapterRef, step: Awaitable[None]) -> None:
+    async def _restoring(self, version: _Version, step: Awaitable[None]) -> None:
         try:
             await step
         except Reject as error:
-            await self._remove(self._place(ref))
-            raise WrongState(f"{ref.name} did not wake: {error}") from None
+            if version.users:
+                await self._remove(self._place(version.ref))
+                raise WrongState(f"{version.ref.name} did not wake: {error}") from None
+            log.warning("idle_adapter_forgotten", adapter=version.ref.engine_name, reason=str(error))
+            await self._unload(version)
 
     async def _wait_until_awake(self, ref: AdapterRef) -> None:
         """While the engine is parked, fetch the version. Raises: as `using`."""
@@ -295,19 +296,14 @@ class Adapters:
 
     async def _check(self, ref: AdapterRef) -> None:
         """Raises: Reject when the engine does not give the canary the trainer's log-probabilities."""
-        ids = np.frombuffer(ref.canary.ids, dtype="<i4")
-        expected = np.frombuffer(ref.canary.logprobs, dtype="<f4")
+        version = f"version {ref.version} of task {ref.task}"
+        ids, expected = np.frombuffer(ref.canary.ids, dtype="<i4"), np.frombuffer(ref.canary.logprobs, dtype="<f4")
         if len(ids) < 2 or len(expected) != len(ids) - 1:
+            raise Reject(f"{version} has a canary of {len(ids)} tokens and {len(expected)} log-probabilities")
+        got = await self._engine.prompt_logprobs(ids.tolist(), ref.engine_name)
+        if (excess := self._tolerance.excess(got, expected)) is not None:
             raise Reject(
-                f"version {ref.version} of task {ref.task} has a canary of {len(ids)} tokens and {len(expected)} log-probabilities"
-            )
-        got = np.asarray(await self._engine.prompt_logprobs(ids.tolist(), ref.engine_name), dtype=np.float32)
-        differences = np.abs(got - expected)
-        largest, mean, allowed = float(differences.max()), float(differences.mean()), self._tolerance
-        if not (largest <= allowed.max and mean <= allowed.mean):  # also when they are not numbers
-            raise Reject(
-                f"engine and trainer disagree about version {ref.version} of task {ref.task}: their log-probabilities differ by "
-                f"{largest:.3g} at most and {mean:.3g} on average, allowed is {allowed.max:.3g} and {allowed.mean:.3g}; "
+                f"engine and trainer disagree about {version}: their log-probabilities {excess}; "
                 "where both are right and only their arithmetic differs, allow more with MARLAAS_ROLLOUT_CANARY_TOLERANCE"
             )
 

@@ -1,7 +1,11 @@
 """Settings of the engine, vLLM's arguments made of them, and the tolerance of its arithmetic."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from common.errors import Fatal
 from common.pools import MaxRank, Pool, precision_on
@@ -88,6 +92,14 @@ class Tolerance:
 
     max: float
     mean: float
+
+    def excess(self, got: Sequence[float], expected: ArrayLike) -> str | None:
+        """How these differ, as the end of a sentence; None where they differ by no more than this."""
+        differences = np.abs(np.asarray(got, dtype=np.float32) - np.asarray(expected, dtype=np.float32))
+        largest, mean = float(differences.max()), float(differences.mean())
+        if largest <= self.max and mean <= self.mean:  # never so when they are not numbers
+            return None
+        return f"differ by {largest:.3g} at most and {mean:.3g} on average, allowed is {self.max:.3g} and {self.mean:.3g}"
 
 
 EXACT = Tolerance(max=1e-3, mean=1e-3)

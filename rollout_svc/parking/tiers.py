@@ -13,7 +13,6 @@ import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import numpy as np
 import structlog
 
 from common.accelerators import NoMemory, Tier, WrongState
@@ -167,13 +166,10 @@ class Parking:
         if not self._canary:
             await self.learn()
             return
-        got = np.asarray(await self._engine.prompt_logprobs(self._ids, None))
-        differences, allowed = np.abs(got - np.asarray(self._canary)), self._engine.canary_tolerance
-        largest, mean = float(differences.max()), float(differences.mean())
-        if not (largest <= allowed.max and mean <= allowed.mean):  # also when they are not numbers
+        got = await self._engine.prompt_logprobs(self._ids, None)
+        if (excess := self._engine.canary_tolerance.excess(got, self._canary)) is not None:
             raise WrongState(
-                f"the base model {self._engine.settings.model} computes other log-probabilities than before it was parked: they differ by "
-                f"{largest:.3g} at most and {mean:.3g} on average, allowed is {allowed.max:.3g} and {allowed.mean:.3g}; "
+                f"the base model {self._engine.settings.model} computes other log-probabilities than before it was parked: they {excess}; "
                 "are its files those that the pool started with?"
             )
 

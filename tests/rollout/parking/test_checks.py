@@ -111,6 +111,31 @@ async def test_other_files_in_an_adapters_folder_are_found_and_fetched_anew(
             await sampler.wake()
 
 
+async def test_adapter_that_nobody_uses_keeps_no_sampler_asleep(
+    sampler: Sampler, sleeper: Engine, held: Adapters, blobs: Blobs, oracle: Oracle, tmp_path: Path
+) -> None:
+    used, *idle = await versions(blobs, oracle, "in-use", "idle-1", "idle-2")
+    async with held.using(used) as name:
+        for ref in idle:
+            async with held.using(ref):
+                pass
+        await sampler.park(Tier.DISK, 0)
+        (tmp_path / "adapters" / idle[0].engine_name / "adapter_config.json").write_text("{")
+        await sampler.wake()
+        assert await sleeper.loaded() == {name}, "the engine has dropped the others, and nothing waits for them"
+        for ref in idle:
+            async with held.using(ref):  # fetched, and checked, anew
+                pass
+    await sampler.park(Tier.DEVICE, 0)
+    await damage(sleeper, "exchange_slots")
+    await sampler.park(Tier.HOST, 0)
+    await sampler.wake()
+    assert await sleeper.loaded() == set()
+    for ref in (used, *idle):
+        async with held.using(ref):
+            pass
+
+
 @pytest.mark.parametrize("tier", [Tier.HOST, Tier.DISK])
 async def test_wake_without_memory_leaves_the_state_where_it_was(sampler: Sampler, sleeper: Engine, tier: Tier) -> None:
     pid = engine_pid(sleeper)
