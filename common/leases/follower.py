@@ -232,13 +232,13 @@ class Follower:
         if was_awake or tier.depth > from_tier.depth:
             self._set(ExecutorState.PARKING)
             crashpoints.reached("lease_before_park")
-            before = await asyncio.to_thread(private_bytes)
+            before = await self._private_bytes(tier)
             move_s = await self._move("park", tier, means.executable.park(tier, drain_s), self._drain_limit_s(drain_s))
+            after = await self._private_bytes(tier)
+            freed = before - after if before is not None and after is not None else None
         await self._let_go()
         if move_s is not None:
             crashpoints.reached("lease_after_park")
-            after = await asyncio.to_thread(private_bytes)
-            freed = before - after if before is not None and after is not None else None
         self._settle(Outcome(epoch, ExecutorState.PARKED, from_tier, move_s, freed, failure, reports_work=was_awake))
 
     async def _fence(self) -> None:
@@ -276,6 +276,10 @@ class Follower:
         seconds = time.monotonic() - began_s if alone_s is None else alone_s
         means.history.add(from_tier, means.executable.tier, seconds)
         return seconds
+
+    async def _private_bytes(self, tier: Tier) -> int | None:
+        """None for a move to the device, which frees nothing. To be read while it may compute: it takes the processor for a moment."""
+        return None if tier is Tier.DEVICE else await asyncio.to_thread(private_bytes)
 
     async def _let_go(self) -> None:
         """Give back what is not needed in this state: the entry unless its state is on the device, compute.lock, and the lease."""
