@@ -64,6 +64,8 @@ class Rollout:
         """Requests that wait for their adapter; past its deadline, one is handed back."""
         self.preparing = Pending()
         """Turns that are not in the engine yet: their adapter is loaded, or their prompt tokenized."""
+        self.unanswered = Pending()
+        """Turns that have ended and wait to be published, for others of their message."""
 
     @property
     def sequences(self) -> int:
@@ -73,6 +75,8 @@ class Rollout:
     # ---------------------------------------------------------------------------------------------------------- sample
 
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        if self._slots.are_closed:
+            raise HandedBack("this replica is parked")
         message = delivery.read(SampleTurns)
         group, reserved = message.group, SlotReservation(self._slots, len(message.members) - 1)
         turns_of_it = [request_ids.request_id(group, request.member, request.turn) for request in message.members]
@@ -87,19 +91,19 @@ class Rollout:
                     async for turns in batches:
                         for answer in _answers(group, turns):
                             yield answer
+                        self.unanswered.discard(request_ids.request_id(group, turn.member, turn.turn) for turn in turns)
         except Reject as error:
             log.warning("group_failed", group=group.group)
             for answer in _answers(group, [_failed(request, str(error)) for request in message.members]):
                 yield answer
         finally:
             self.preparing.discard(turns_of_it)
+            self.unanswered.discard(turns_of_it)
             reserved.release_all()
 
     @asynccontextmanager
     async def _begun(self, group: GroupContext) -> AsyncGenerator[str | None]:
         """The engine's name of the group's adapter. Raises: HandedBack when the slots are closed before it is loaded."""
-        if self._slots.are_closed:
-            raise HandedBack("this replica is parked")
         async with AsyncExitStack() as stack:
             starting = asyncio.timeout(None)
             self._starting.add(starting)
@@ -196,6 +200,7 @@ class Rollout:
         except Reject as error:
             return _failed(request, str(error))
         finally:
+            self.unanswered.add([request_id])
             SEQUENCES.dec()
             running.discard(wanted.request_id)
             if not running:

@@ -172,7 +172,7 @@ class Bus:
         `max_pull` bounds one request, so that replicas share a burst. Raises: Fatal from a handler.
         """
         async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
-            slots.when_released(pull.wake)
+            slots.on_change(pull.wake, pull.withdraw_soon)
             tending = runners.create_task(pull.tend())
             try:
                 while True:

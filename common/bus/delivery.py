@@ -71,6 +71,7 @@ class Slots:
     def __init__(self, total: int) -> None:
         self._free = total
         self._released: Callable[[], None] = lambda: None
+        self._closed: Callable[[], None] = lambda: None
         self.are_closed = False
         """Whether none is free, whatever is released."""
 
@@ -86,16 +87,17 @@ class Slots:
         self._released()
 
     def close(self) -> None:
-        """Request no more messages until `open`. A request that is under way may still bring some."""
+        """Request no more messages until `open`, and withdraw pending requests; until the server has read that, one may be answered."""
         self.are_closed = True
+        self._closed()
 
     def open(self) -> None:
         self.are_closed = False
         self._released()
 
-    def when_released(self, released: Callable[[], None]) -> None:
-        """Call `released` at each release of units."""
-        self._released = released
+    def on_change(self, released: Callable[[], None], closed: Callable[[], None]) -> None:
+        """Call `released` at each release of units and when they open, `closed` when they close."""
+        self._released, self._closed = released, closed
 
 
 def delivery_of(message: Msg) -> Delivery:

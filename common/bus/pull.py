@@ -47,6 +47,7 @@ class Pull:
         self._woken = asyncio.Event()
         self._requested = 0
         self._requested_at = 0.0
+        self._unwanted = asyncio.Event()
         self._missing = False
         self._ending = False
         self._known: dict[_Identity, Msg] = {}
@@ -110,6 +111,10 @@ class Pull:
         """There may be more room than there was."""
         self._woken.set()
 
+    def withdraw_soon(self) -> None:
+        """There is no room any more: `tend` withdraws the pending requests."""
+        self._unwanted.set()
+
     async def receive(self, room: Callable[[], int]) -> list[Msg]:
         """Wait for messages: one at least, `room()` at most, which is called at each wake-up."""
         while True:
@@ -169,10 +174,18 @@ class Pull:
         self._beats.hold(message.reply, self._beat_s)
 
     async def tend(self) -> None:
-        """Acknowledge done messages and keep the others alive, until cancelled."""
+        """Acknowledge done messages, keep the others alive and withdraw unwanted requests, until cancelled."""
         async with asyncio.TaskGroup() as runners:
-            runners.create_task(self._keep_alive())
-            runners.create_task(self._acknowledge_soon())
+            for runner in (self._keep_alive, self._acknowledge_soon, self._withdraw_unwanted):
+                runners.create_task(runner())
+
+    async def _withdraw_unwanted(self) -> None:
+        while True:
+            notice_cancellation()
+            await self._unwanted.wait()
+            self._unwanted.clear()
+            await self.withdraw()
+            self.wake()  # there may be room again
 
     async def _acknowledge_soon(self) -> None:
         while True:

@@ -10,8 +10,11 @@ from common.bus import Slots
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine import Engine
 from rollout_svc.parking.tiers import Parking
-from rollout_svc.service import Rollout
+from rollout_svc.service import MAX_COALESCING_S, Rollout
 from rollout_svc.serving.service import Serving
+
+ANSWERED_WITHIN_S = 2 * MAX_COALESCING_S
+"""Maximum time for which a park waits until turns that have ended are published."""
 
 
 class Sampler:
@@ -61,7 +64,7 @@ class Sampler:
 
     async def park(self, tier: Tier, drain_s: float | None) -> float:
         """What has begun may end for `drain_s` (None: however long it takes); then it is frozen, and ends after a wake. Served requests
-        that wait for an adapter are not waited for. Seconds after that."""
+        that wait for an adapter are not waited for. Seconds of the move."""
         self._close_intake()
         self._rollout.hand_back()
         if self._engine.gate.is_open:  # what is frozen ends after a wake alone
@@ -71,7 +74,11 @@ class Sampler:
         began_s = time.monotonic()
         await self._adapters.stop()
         await self._parking.park(tier)
-        return time.monotonic() - began_s
+        moved_s = time.monotonic() - began_s
+        with suppress(TimeoutError):  # their answers would be made beside the next holder
+            async with asyncio.timeout(ANSWERED_WITHIN_S):
+                await self._rollout.unanswered.none()
+        return moved_s
 
     def taken(self) -> Served:
         return self._engine.work.taken(self._engine.progress())

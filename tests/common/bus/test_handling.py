@@ -50,19 +50,21 @@ async def test_rejected_message_becomes_a_dead_letter_with_its_reason(bus: Bus) 
 
 async def test_replica_that_hands_back_a_message_gets_it_again_only_when_it_takes_some(bus: Bus) -> None:
     attempts: list[tuple[str, int]] = []
-    slots = Slots(8)
+    slots, closed = Slots(8), asyncio.Event()
 
     async def handler(delivery: Delivery) -> None:
         attempts.append((delivery.read(SubmitTask).task, delivery.attempt))
-        if slots.are_closed:
+        if len(attempts) == 2:
+            await closed.wait()
             raise HandedBack("parked")
 
     async with at_work(bus.consume(JOBS, as_handler(handler), slots)):
         await bus.publish(job("a"))
         await drained(bus)
-        slots.close()
-        await bus.publish(job("b"))  # answers a request that is under way
+        await bus.publish(job("b"))
         await eventually(lambda: len(attempts) == 2)
+        slots.close()
+        closed.set()
         await asyncio.sleep(0.5)
         assert attempts == [("a", 1), ("b", 1)]
         slots.open()

@@ -1,21 +1,25 @@
 """A sampler that is parked takes nothing, gives back what it has not begun, and goes on where it was after a wake."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import pytest
 import pytest_asyncio
+from pydantic import JsonValue
 
 from common import streams
 from common.accelerators import Function, Load, Tier
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.bus.metrics import HANDLED
-from common.messages import AdapterRef, SampledTurn, TokenRecord
+from common.bus.stored.stream_reader import Queue
+from common.messages import AdapterRef, SampledTurn, TokenRecord, TurnRequest
+from common.spec import Limits
+from rollout_svc import service
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat
+from rollout_svc.chat import NO_ARGUMENTS, Chat
 from rollout_svc.engine import Engine
 from rollout_svc.engine_stream import stream
 from rollout_svc.parking.sampler import Sampler
@@ -24,7 +28,7 @@ from rollout_svc.serving.request import Means
 from tests.conftest import eventually, eventually_equals
 from tests.rollout.conftest import Oracle, peft_name
 from tests.rollout.parking.conftest import versions
-from tests.rollout.stage import Stage, agrees, first_turns, group_of, performing, status, updated
+from tests.rollout.stage import Stage, agrees, first_turns, group_of, lasting, performing, status, updated
 from tests.serving.replicas import CONTEXT, Replica
 from tests.serving.replicas import performing as at_gateway
 
@@ -46,15 +50,18 @@ class SlowBlobs(Blobs):
 class SlowChat(Chat):
     """Prompts are tokenized when they may be; no token ends a turn."""
 
-    def __init__(self, chat: Chat) -> None:
+    def __init__(self, chat: Chat, waits_for: int | None = None) -> None:
+        """`waits_for`: the only member whose prompt waits; None: all do."""
         super().__init__(chat._tokenizer, [])
         self.may_end = asyncio.Event()
         self.asked = 0
+        self._waits_for = waits_for
 
-    async def prompt(self, *request: Any) -> TokenRecord:
+    async def prompt(self, request: TurnRequest, limits: Limits, arguments: Mapping[str, JsonValue] = NO_ARGUMENTS) -> TokenRecord:
         self.asked += 1
-        await self.may_end.wait()
-        return await super().prompt(*request)
+        if self._waits_for in (None, request.member):
+            await self.may_end.wait()
+        return await super().prompt(request, limits, arguments)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -73,8 +80,8 @@ async def test_parked_replica_takes_nothing_and_answers_after_its_wake(at_stage:
     await sampler.park(Tier.HOST, 0)
     group, before = group_of("parked"), returned()
     await stage.ask(group, *first_turns([0, 1]))
-    await eventually(lambda: returned() > before)  # it answered a pull that was under way
-    assert stage.turns(group) == {}
+    await eventually_equals(lambda: stage.bus.streams.queue(streams.rollout_samples("tiny")), Queue(1, 0))
+    assert stage.turns(group) == {} and returned() == before
     await sampler.wake()
     await eventually(lambda: len(stage.turns(group)) == 2)
 
@@ -194,6 +201,28 @@ async def test_drain_waits_for_turns_whose_prompts_are_being_tokenized(bus: Bus,
         assert sampler.load.begun == 0
         await eventually(lambda: len(stage.turns(group)) == 2)
         await sampler.wake()
+        await eventually(stage.is_idle)
+
+
+@pytest.mark.parametrize(("coalescing_s", "unanswered"), [(0.08, 0), (300.0, 1)])
+async def test_park_waits_a_moment_for_answers_of_turns_that_have_ended(
+    bus: Bus, sleeper: Engine, chat: Chat, held: Adapters, monkeypatch: pytest.MonkeyPatch, coalescing_s: float, unanswered: int
+) -> None:
+    """What is made of them afterwards would take processor time from the next holder; a second member is not in the engine yet."""
+    monkeypatch.setattr(service, "coalescing_window_s", lasting(coalescing_s))
+    slow = SlowChat(chat, waits_for=1)
+    async with performing(bus, sleeper, slow, held) as stage:
+        sampler = Sampler(sleeper, held, stage.rollout, [stage.slots])
+        group = group_of(f"answered-{unanswered}")
+        await stage.ask(group, *first_turns([0, 1]))
+        await eventually(lambda: len(stage.rollout.unanswered) == 1)
+        assert sampler.load.begun == 1
+        async with asyncio.timeout(5):
+            await sampler.park(Tier.DEVICE, 0)
+        assert len(stage.rollout.unanswered) == unanswered
+        slow.may_end.set()
+        await sampler.wake()
+        await eventually(lambda: len(stage.turns(group)) == 2)
         await eventually(stage.is_idle)
 
 

@@ -1,0 +1,53 @@
+"""Requests for messages are withdrawn when there is no room for what they would bring."""
+
+import asyncio
+
+from common.bus import Bus, Delivery, Slots
+from common.bus.stored.stream_reader import Queue
+from common.errors import HandedBack
+from common.messages import SubmitTask
+from tests.common.bus.consuming import JOBS, as_handler, drained, job
+from tests.conftest import at_work, eventually_equals
+
+
+async def test_requests_under_way_are_withdrawn_when_slots_close(bus: Bus) -> None:
+    """A message that such a request brought would be read only to be handed back."""
+    attempts: list[tuple[str, int]] = []
+    slots = Slots(8)
+
+    async def handler(delivery: Delivery) -> None:
+        attempts.append((delivery.read(SubmitTask).task, delivery.attempt))
+        if slots.are_closed:
+            raise HandedBack("parked")
+
+    async with at_work(bus.consume(JOBS, as_handler(handler), slots)):
+        await bus.publish(job("a"))
+        await drained(bus)
+        for task in ("b", "c"):
+            slots.close()
+            for _ in range(3):  # each answer comes after all that was sent before
+                assert await bus.streams.queue(JOBS) == Queue(0, 0)
+            await bus.publish(job(task))
+            await eventually_equals(lambda: bus.streams.queue(JOBS), Queue(1, 0))
+            slots.open()
+            await drained(bus)
+    assert attempts == [("a", 1), ("b", 1), ("c", 1)]
+
+
+async def test_slots_that_open_at_once_request_messages_all_the_same(bus: Bus) -> None:
+    slots, taken = Slots(8), asyncio.Event()
+
+    async def handler(delivery: Delivery) -> None:
+        taken.set()
+
+    async with at_work(bus.consume(JOBS, as_handler(handler), slots)):
+        await bus.publish(job("a"))
+        await drained(bus)
+        taken.clear()
+        slots.close()
+        slots.open()
+        await bus.streams.queue(JOBS)
+        await bus.publish(job("b"))
+        async with asyncio.timeout(2):  # less than what a request waits for
+            await taken.wait()
+        await drained(bus)
