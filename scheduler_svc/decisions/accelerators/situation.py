@@ -1,13 +1,17 @@
 """One accelerator at one moment, for all policies: who waits, what a switch to each of them costs, and who is ahead of its share. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import mul
 
 from common.accelerators import Tier
 from scheduler_svc.decisions.accelerators.moves import Moves
-from scheduler_svc.decisions.accelerators.state import Demand, Holding, Park, Reason, Rules, Switch
+from scheduler_svc.decisions.accelerators.state import Claim, Demand, Holding, Park, Reason, Rules, Switch
 from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
+
+PRESENT = 0.5
+"""Share of its fair part of a pool's time from which a tenant counts as having work there."""
 
 
 @dataclass(frozen=True)
@@ -128,21 +132,51 @@ def _switch_s(next_: Demand, parks: Sequence[Park], residents: Residents, moves:
 
 
 def within_share(working: Sequence[Demand], lead_s: float) -> set[str]:
-    """Executors with a tenant that is not ahead of the least-served one by more than `lead_s`, nor the pool of the tenant's other pools.
+    """Executors that are not ahead of their share of the accelerator: by tenant, then by a tenant's pools.
 
-    `working`: executors with work. Times are weighted seconds of the accelerator. Executors without claims count as within.
+    `working`: executors with work; those without claims count as within. An executor's time is the mean of its tenants' weighted times,
+    by what each was served in its pool: a tenant that hardly uses a pool does not stand for one that fills it. Within are those that are
+    ahead of the least by no more than `lead_s`, and of these, those whose tenants are no more than that further ahead of their other pools.
+    Some executor is always within.
     """
-    least, least_of_pools = float("inf"), dict[str, float]()
-    for one in working:
-        for claim in one.claims:
-            least = min(least, claim.virtual_s)
-            known = least_of_pools.get(claim.tenant)
-            if known is None or claim.pool_virtual_s < known:
-                least_of_pools[claim.tenant] = claim.pool_virtual_s
-    bound_s = least + lead_s
-    return {
-        one.executor
-        for one in working
-        if not one.claims
-        or any(claim.virtual_s <= bound_s and claim.pool_virtual_s <= least_of_pools[claim.tenant] + lead_s for claim in one.claims)
+    claims = {one.executor: _Claims.of(one.claims) for one in working if one.claims}
+    near = _up_to({name: each.mean([one.virtual_s for one in each.claims]) for name, each in claims.items()}, lead_s)
+    least_of_pools: dict[str, float] = {}
+    for name in near:
+        for one in claims[name].present:
+            least_of_pools[one.tenant] = min(one.pool_virtual_s, least_of_pools.get(one.tenant, one.pool_virtual_s))
+    ahead = {
+        name: claims[name].mean(
+            [max(0.0, one.pool_virtual_s - least_of_pools.get(one.tenant, one.pool_virtual_s)) for one in claims[name].claims]
+        )
+        for name in near
     }
+    return _up_to(ahead, lead_s) | {one.executor for one in working if not one.claims}
+
+
+def _up_to(values_s: Mapping[str, float], lead_s: float) -> set[str]:
+    bound_s = min(values_s.values(), default=0.0) + lead_s
+    return {name for name, seconds in values_s.items() if seconds <= bound_s}
+
+
+@dataclass(frozen=True)
+class _Claims:
+    """One executor's claims."""
+
+    claims: Sequence[Claim]
+    served: Sequence[float]
+    """Of each, its weight in a mean: seconds booked in the pool. Where nobody has any, the tenants' weights."""
+
+    @classmethod
+    def of(cls, claims: Sequence[Claim]) -> "_Claims":
+        served = [one.pool_virtual_s * one.weight for one in claims]
+        return cls(claims, served if any(served) else [one.weight for one in claims])
+
+    def mean(self, values: Sequence[float]) -> float:
+        return sum(map(mul, values, self.served)) / sum(self.served)
+
+    @property
+    def present(self) -> list[Claim]:
+        """Claims of tenants that were served PRESENT of their fair part or more; others have too little work here to be behind."""
+        least = PRESENT * sum(self.served) / sum(one.weight for one in self.claims)
+        return [one for one, served in zip(self.claims, self.served, strict=True) if served >= least * one.weight]

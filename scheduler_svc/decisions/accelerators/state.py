@@ -30,7 +30,7 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Claim:
-    """A tenant with ready work at an executor."""
+    """A tenant that may have work at an executor."""
 
     tenant: str
     weight: float

@@ -78,24 +78,39 @@ async def running_tenants(connection: AsyncConnection, pools: Collection[str]) -
 
 @dataclass(frozen=True)
 class Booked:
-    """Time of an accelerator within the window, of one tenant in one pool."""
+    """Time of an accelerator within the window, in one pool."""
 
     accelerator: str
-    tenant: str
+    tenant: str | None
+    """None: of slices that are not booked yet, the one in progress among them."""
     pool: str
     ms: int
 
 
 _BOOKED = text("""
-SELECT h.accelerator, h.tenant, s.pool, sum(h.ms)::bigint AS ms
-FROM slices s JOIN slice_shares h ON h.accelerator = s.accelerator AND h.epoch = s.epoch
-WHERE s.accelerator = ANY(CAST(:names AS text[])) AND s.pool = ANY(CAST(:pools AS text[]))
-  AND s.ordered_at > to_timestamp(:since_s) AND h.tenant IS NOT NULL
-GROUP BY h.accelerator, h.tenant, s.pool
+WITH times AS (SELECT to_timestamp(:now_s) AS now, to_timestamp(:since_s) AS since),
+first AS (
+    SELECT a.name, coalesce((SELECT o.epoch FROM slices o WHERE o.accelerator = a.name AND o.ordered_at <= t.since
+                             ORDER BY o.epoch DESC LIMIT 1), 0) AS epoch
+    FROM unnest(CAST(:names AS text[])) AS a(name), times t),
+recent AS (
+    SELECT s.accelerator, s.epoch, s.pool, s.booked_at IS NULL AS is_open,
+           greatest(extract(epoch FROM coalesce(s.ended_at, t.now) - s.ordered_at), 0.001) AS held_s,
+           greatest(extract(epoch FROM coalesce(s.ended_at, t.now) - greatest(s.ordered_at, t.since)), 0) AS in_s
+    FROM first f JOIN slices s ON s.accelerator = f.name AND s.epoch >= f.epoch, times t
+    WHERE s.pool = ANY(CAST(:pools AS text[])))
+SELECT accelerator, NULL AS tenant, pool, sum(1000 * in_s)::bigint AS ms FROM recent WHERE is_open GROUP BY accelerator, pool
+UNION ALL
+SELECT r.accelerator, h.tenant, r.pool, sum(h.ms * r.in_s / r.held_s)::bigint
+FROM recent r JOIN slice_shares h ON h.accelerator = r.accelerator AND h.epoch = r.epoch
+WHERE h.tenant IS NOT NULL GROUP BY r.accelerator, h.tenant, r.pool
 """)
 
 
 async def booked(connection: AsyncConnection, names: Collection[str], pools: Collection[str], now_s: float) -> list[Booked]:
-    """Time booked to tenants for slices that began within WINDOW_S. `now_s`: NATS's."""
-    given = {"names": sorted(names), "pools": sorted(pools), "since_s": now_s - WINDOW_S}
+    """Time within WINDOW_S that is booked to tenants, or is not booked yet. `now_s`: NATS's.
+
+    One statement, so that a slice that is booked meanwhile counts once.
+    """
+    given = {"names": sorted(names), "pools": sorted(pools), "now_s": now_s, "since_s": now_s - WINDOW_S}
     return [Booked(*row) for row in (await connection.execute(_BOOKED, given)).all()]
