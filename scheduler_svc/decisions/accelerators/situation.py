@@ -76,8 +76,8 @@ class Situation:
 
     @property
     def on_device(self) -> tuple[Candidate, ...]:
-        """Candidates whose state is on the device: switches that move nothing."""
-        return tuple(one for one in self.candidates if one.demand.tier is Tier.DEVICE)
+        """Candidates whose state is on the device, and fits there with the others': switches that move nothing."""
+        return tuple(one for one in self.candidates if one.demand.tier is Tier.DEVICE and not one.park_to)
 
     @property
     def overdue(self) -> list[Candidate]:

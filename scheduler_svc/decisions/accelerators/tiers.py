@@ -57,10 +57,11 @@ def _ranked_tiers(one: Demand, moves: Moves) -> tuple[Tier, ...]:
 def where_to_park(next_: Demand, residents: Residents, budget: Budget) -> tuple[Park, ...] | None:
     """Moves that make room on the device for `next_`; None when it does not fit even alone.
 
-    Executors that stay on the device need no move. Others are parked before `next_` wakes, so its own place in host memory is not free yet.
+    An executor may grow while it is awake, so that those on the device exceed the budget. Executors that stay on the device need no move.
+    Others are parked before `next_` wakes, so its own place in host memory is not free yet.
     """
     free_in_host = budget.host_bytes - residents.host_bytes
-    missing = 0 if next_.tier is Tier.DEVICE else next_.device_bytes - (budget.device_bytes - residents.device_bytes)
+    missing = residents.device_bytes - budget.device_bytes + (0 if next_.tier is Tier.DEVICE else next_.device_bytes)
     parks: list[Park] = []
     for resident in residents.on_device:
         if missing <= 0:
