@@ -259,12 +259,11 @@ class Scheduler:
         for pool in times.clocks:
             metrics.PARKED_S.labels(pool).set(times.parked_s(pool))
         for pool, samplers in self._replicas.samplers.items():
-            if pool in times.parked:
-                self._oversubscription.pause(pool)
             if pool in times.parked or not samplers.sequences:
                 continue
             used = in_flight[pool].total.share_of(samplers.times(self._oversubscription.factor(pool))) if pool in in_flight else 0.0
-            self._oversubscription.observe(pool, PoolLoad(samplers.sequences, samplers.sampled, used, spent.get(pool, 0.0)))
+            load = PoolLoad(samplers.awake, samplers.sampled, used, spent.get(pool, 0.0)) if samplers.awake else None
+            self._oversubscription.observe(pool, load, times.of(pool))
             metrics.OVERSUBSCRIPTION.labels(pool).set(self._oversubscription.factor(pool))
 
     async def _each(self, found: Collection[str], change: Callable[[Transaction, str], Awaitable[None]]) -> None:

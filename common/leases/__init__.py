@@ -24,4 +24,4 @@ from common.leases.clocks import PoolClocks
 from common.leases.executor import LeasedExecutor, leased_executor
 from common.leases.identity import Identity
 from common.leases.locks import Holders, holders
-from common.leases.reports import BEGUN
+from common.leases.reports import AWAKE, BEGUN

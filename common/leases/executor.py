@@ -14,7 +14,7 @@ from common.leases.history import History
 from common.leases.identity import Identity
 from common.leases.locks import Locks
 from common.leases.means import Means, no_driver
-from common.leases.reports import BEGUN, Reporter
+from common.leases.reports import AWAKE, BEGUN, Reporter
 from common.leases.tally import Tally
 from common.leases.watchdog import Watchdog
 from common.pools import Accelerator, Pool, read_accelerators, read_pools
@@ -43,8 +43,8 @@ class LeasedExecutor:
 
     @property
     def busy(self) -> dict[str, float]:
-        """Figures for the replica's report: its siblings' reporters need them."""
-        return {BEGUN: float(self._reporter.begun)}
+        """Figures for the replica's report: its siblings' reporters need them, and who judges its load."""
+        return {BEGUN: float(self._reporter.begun), AWAKE: float(self._follower.state is ExecutorState.AWAKE)}
 
     async def run(self) -> None:
         """Follow orders and report, until cancelled. Raises: Fatal."""

@@ -33,6 +33,8 @@ REPORT_S = 1.0
 """Seconds between reports without a change."""
 BEGUN = "messages"
 """Name, in `ReplicaReport.busy`, of messages that a replica has begun."""
+AWAKE = "awake"
+"""Name, in `ReplicaReport.busy`, of 1 where a replica on a shared accelerator is awake, else 0."""
 
 log = structlog.get_logger()
 

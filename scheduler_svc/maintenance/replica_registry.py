@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import structlog
 
 from common.bus import Bus
+from common.leases import AWAKE, BEGUN
 from common.messages import ReplicaReport
 from common.resilience.periodic import run_periodically
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
@@ -20,11 +21,15 @@ class Samplers:
 
     sequences: int = 0
     kv_tokens: int = 0
+    awake: int = 0
+    """Of these sequences, those of samplers that were awake when they reported."""
     sampled: float = 0.0
-    """Sequences that they are decoding."""
+    """Sequences that these are decoding."""
 
     def __add__(self, other: "Samplers") -> "Samplers":
-        return Samplers(self.sequences + other.sequences, self.kv_tokens + other.kv_tokens, self.sampled + other.sampled)
+        return Samplers(
+            self.sequences + other.sequences, self.kv_tokens + other.kv_tokens, self.awake + other.awake, self.sampled + other.sampled
+        )
 
     def times(self, factor: float) -> Capacity:
         """Capacity for work in flight: a multiple of what these samplers decode concurrently."""
@@ -67,6 +72,13 @@ class ReplicaRegistry:
         found: dict[str, Samplers] = {}
         for report in self._reports:
             if report.service == "rollout" and report.pool:
-                sampled = report.busy.get("sequences", report.sequences)  # a replica that does not report it counts as full
-                found[report.pool] = found.get(report.pool, Samplers()) + Samplers(report.sequences, report.kv_tokens, sampled)
+                found[report.pool] = found.get(report.pool, Samplers()) + _samplers(report)
         return found
+
+
+def _samplers(report: ReplicaReport) -> Samplers:
+    """One replica. On a shared accelerator, one that does not report whether it is awake counts as parked."""
+    if not report.busy.get(AWAKE, BEGUN not in report.busy):
+        return Samplers(report.sequences, report.kv_tokens)
+    sampled = report.busy.get("sequences", report.sequences)  # a replica that does not report it counts as full
+    return Samplers(report.sequences, report.kv_tokens, report.sequences, sampled)
