@@ -6,6 +6,7 @@ whether anything waits, and about how much. What it costs to look is bounded: a 
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -39,21 +40,76 @@ AWAKE = "awake"
 log = structlog.get_logger()
 
 
-class Waiting:
-    """Since when work waits for this executor to wake."""
+class Ages:
+    """Since when messages wait that no process has begun, from counts alone: queues are first in, first out.
+
+    What was begun and is handed back waits from then. NATS delivers it once more, before all others: that begins no other message.
+    """
 
     def __init__(self) -> None:
-        self._since_s: float | None = None
-        self._was_awake = False
+        self._arrived, self._returned = Line(), Line()
+        self._delivered: int | None = None
+        self._kept = self._undelivered = 0
 
-    def since_s(self, now_s: float, *, work: bool, awake: bool) -> float | None:
-        """NATS's time since which there is work, or since which it is parked with it; None without work."""
-        if not work:
-            self._since_s = None
-        elif self._since_s is None or (self._was_awake and not awake):
-            self._since_s = now_s
-        self._was_awake = awake
-        return self._since_s
+    @property
+    def oldest_s(self) -> float | None:
+        """When the oldest came or was handed back, in NATS's time; None without any."""
+        return min((each for each in (self._arrived.first_s, self._returned.first_s) if each is not None), default=None)
+
+    def look(self, now_s: float, *, pending: int, kept: int, delivered: int) -> None:
+        """`pending`: messages that were never delivered; `kept`: delivered ones that nobody has begun; `delivered`: deliveries so far."""
+        deliveries = 0 if self._delivered is None else max(0, delivered - self._delivered)
+        fewer, self._kept, self._delivered = self._kept - kept, kept, delivered
+        if deliveries + fewer < 0:
+            self._returned.add(now_s, -deliveries - fewer)
+            self._undelivered -= deliveries + fewer
+        repeated = min(deliveries, self._undelivered)
+        begun_again = min(self._returned.count, max(0, fewer))
+        self._returned.drop(begun_again)
+        self._undelivered = min(self._undelivered - repeated, self._returned.count)
+        self._arrived.drop(min(self._arrived.count, max(0, deliveries + fewer - repeated - begun_again)))
+        came = pending + kept - self._returned.count - self._arrived.count
+        self._arrived.add(now_s, came)
+        self._arrived.drop(-came)
+
+
+class Line:
+    """A queue of which only the length is known."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._came: deque[tuple[float, int]] = deque()
+        """Times, ascending, and how many came then."""
+
+    @property
+    def first_s(self) -> float | None:
+        return self._came[0][0] if self._came else None
+
+    def add(self, now_s: float, count: int) -> None:
+        if count > 0:
+            self._came.append((now_s, count))
+            self.count += count
+
+    def drop(self, count: int) -> None:
+        """The first `count`, or all."""
+        while count > 0 and self._came:
+            at_s, of_them = self._came.popleft()
+            if of_them > count:
+                self._came.appendleft((at_s, of_them - count))
+            self.count -= min(count, of_them)
+            count -= of_them
+
+
+class Waiting:
+    """Since when work waits for this executor: the oldest message that is not begun, or operations that are frozen."""
+
+    def __init__(self) -> None:
+        self._frozen_s: float | None = None
+
+    def since_s(self, now_s: float, *, oldest_s: float | None, frozen: bool) -> float | None:
+        """NATS's time; None without work. Frozen operations wait from when they were."""
+        self._frozen_s = (now_s if self._frozen_s is None else self._frozen_s) if frozen else None
+        return min((each for each in (oldest_s, self._frozen_s) if each is not None), default=None)
 
 
 class Backlog:
@@ -64,6 +120,7 @@ class Backlog:
         self._consumers = consumers
         self._load = load
         self._elsewhere = 0
+        self._ages = Ages()
         self.ready = 0
         """As of the last look."""
 
@@ -71,6 +128,11 @@ class Backlog:
         """Without its consumer NATS does not say what waits; a process that never woke has not declared it."""
         for consumer in self._consumers:
             await self._bus.declarations.declare_consumer(consumer)
+
+    @property
+    def oldest_s(self) -> float | None:
+        """NATS's time at which the oldest that is ready came; None without any."""
+        return self._ages.oldest_s
 
     @property
     def begun(self) -> int:
@@ -81,10 +143,13 @@ class Backlog:
     async def look(self) -> None:
         """Raises: Unavailable."""
         found = [await self._bus.streams.queue(consumer) for consumer in self._consumers]
-        delivered = sum(queue.unacknowledged for queue in found)
+        unacknowledged = sum(queue.unacknowledged for queue in found)
         # Delivered and begun by no live process: kept for a later wake, handed back, or their receiver has died. Without these a message
         # of a killed executor would never be ready, and no executor would wake for it.
-        self.ready = sum(queue.pending for queue in found) + max(0, delivered - self.begun - self._elsewhere)
+        kept = max(0, unacknowledged - self.begun - self._elsewhere)
+        pending, delivered = sum(queue.pending for queue in found), sum(queue.delivered for queue in found)
+        self.ready = pending + kept
+        self._ages.look(self._bus.clock.now_s(), pending=pending, kept=kept, delivered=delivered)
 
     async def look_elsewhere(self, service: str, pool: str, replica: str) -> None:
         """Count what other replicas of the pool have begun. Raises: Unavailable."""
@@ -171,7 +236,7 @@ class Reporter:
             begun=load.begun,
             left_s=load.left_s,
             ready=self._backlog.ready,
-            ready_since_s=self._waiting.since_s(now_s, work=_has_work(self._backlog.ready, load, is_awake), awake=is_awake),
+            ready_since_s=self._waiting.since_s(now_s, oldest_s=self._backlog.oldest_s, frozen=not is_awake and load.begun > 0),
             piece_s=means.tally.piece_s,
             pieces=means.tally.pieces,
             at_s=now_s,
@@ -188,11 +253,6 @@ class Reporter:
             await self._means.bus.requests.tell(streams.executor_now(report.accelerator, report.executor), report)
         except Retry as error:
             log.debug("report_lost", reason=str(error))
-
-
-def _has_work(ready: int, load: Load, is_awake: bool) -> bool:
-    """Whether anything waits: messages that are not begun, or operations that are frozen."""
-    return ready > 0 or (not is_awake and load.begun > 0)
 
 
 def _essence(report: ExecutorReport) -> object:

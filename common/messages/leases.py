@@ -82,7 +82,7 @@ class ExecutorReport(Message, kind="executor-report.1"):
     ready: Count = 0
     """Messages in its queues that nobody has begun."""
     ready_since_s: Seconds | None = None
-    """NATS's time since which there is ready work or frozen operations; None without."""
+    """NATS's time since which the oldest ready work has waited, or operations are frozen; None without."""
     piece_s: Seconds | None = None
     """Measured seconds of the accelerator that one operation takes; None before the first."""
     pieces: Count = 0

@@ -35,6 +35,8 @@ class Queue:
     """Never delivered."""
     unacknowledged: int
     """Delivered, and neither acknowledged nor dead letters: with a handler, handed back, or their receiver has died."""
+    delivered: int = 0
+    """Deliveries so far, repeated ones included."""
 
 
 class StreamReader:
@@ -168,7 +170,7 @@ class StreamReader:
         subject = f"$JS.API.CONSUMER.INFO.{consumer.stream}.{consumer.name}"
         with unavailable_as(f"look at consumer {consumer.name}"):
             answer = json.loads((await self._connection.client.request(subject, timeout=self._connection.timings.answer_timeout_s)).data)
-        return Queue(answer.get("num_pending", 0), answer.get("num_ack_pending", 0))
+        return Queue(answer.get("num_pending", 0), answer.get("num_ack_pending", 0), answer.get("delivered", {}).get("consumer_seq", 0))
 
     async def backlog(self, stream: Stream) -> int:
         """Number of messages in a stream. Raises: NATS's own errors."""

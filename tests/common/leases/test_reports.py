@@ -5,12 +5,14 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from common import streams
 from common.accelerators import ExecutorState, Function, Load, Served
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Retry
 from common.leases.executor import LeasedExecutor
-from common.leases.reports import BEGUN, Backlog, Waiting
+from common.leases.reports import BEGUN, Ages, Backlog, Waiting
 from common.messages import ControlTask, ExecutorReport, ReplicaReport
 from common.streams import REPLICAS_BUCKET, executor_now
 from tests.common.bus.consuming import consuming
@@ -20,8 +22,8 @@ from tests.conftest import HASTY, at_work, eventually, eventually_equals
 PROMPTS = streams.rollout_samples("one")
 
 
-async def send(bus: Bus, count: int, pool: str = "one") -> None:
-    for number in range(count):
+async def send(bus: Bus, count: int, pool: str = "one", start: int = 0) -> None:
+    for number in range(start, start + count):
         message = ControlTask(task=f"t{number}", tenant="t")
         await bus.publish(Outgoing(streams.sample(pool, f"t{number}", "0-0"), message, f"prompt:{number}"))
 
@@ -165,12 +167,99 @@ async def test_parked_executor_reports_work_that_arrives(bus: Bus, tmp_path: Pat
         assert since_s is not None and now_s - 0.1 <= since_s < now_s + 2.0
 
 
-def test_work_waits_since_it_came_or_since_its_executor_was_parked() -> None:
+async def test_work_waits_since_its_oldest_came_that_is_not_begun(bus: Bus) -> None:
+    """Of a queue that is never empty, also where a process hands back what it had begun."""
+    backlog, taken = Backlog(bus, [PROMPTS]), asyncio.Semaphore(0)
+    await backlog.declare()
+
+    async def handler(_: Delivery) -> None:
+        taken.release()
+        await asyncio.Event().wait()
+
+    async def oldest_of(ready: int) -> float | None:
+        await backlog.look()
+        assert backlog.ready == ready
+        return backlog.oldest_s
+
+    assert await oldest_of(0) is None
+    await send(bus, 2)
+    first_s = await oldest_of(2)
+    await send(bus, 3, start=2)
+    assert first_s is not None and await oldest_of(5) == first_s
+    second_s: float | None = None
+    for _ in range(2):
+        async with consuming(bus, handler, slots=3, consumer=PROMPTS):
+            for _ in range(3):
+                await taken.acquire()
+            second_s = second_s or await oldest_of(2)
+            assert second_s is not None and second_s > first_s, "the first two are begun"
+            assert await oldest_of(2) == second_s
+        assert await oldest_of(5) == second_s, "three are handed back"
+
+
+def test_age_of_a_saturated_queue_is_that_of_its_oldest() -> None:
+    """Ten come and ten are begun each second, and thirty wait."""
+    ages = Ages()
+    for second in range(100):
+        ages.look(float(second), pending=30, kept=0, delivered=10 * second)
+    assert ages.oldest_s == 97.0
+
+
+def test_what_is_kept_counts_until_it_is_begun() -> None:
+    """A trainer is delivered batches before it begins them."""
+    ages = Ages()
+    ages.look(1.0, pending=2, kept=0, delivered=5)
+    ages.look(2.0, pending=0, kept=2, delivered=7)
+    ages.look(3.0, pending=1, kept=2, delivered=7)
+    assert ages.oldest_s == 1.0
+    ages.look(4.0, pending=1, kept=0, delivered=7)
+    assert ages.oldest_s == 3.0
+    ages.look(5.0, pending=0, kept=0, delivered=8)
+    assert ages.oldest_s is None
+
+
+@pytest.mark.parametrize("is_begun_at_once", [True, False])
+def test_what_is_handed_back_waits_from_then_and_begins_no_other_when_it_comes_again(is_begun_at_once: bool) -> None:
+    ages = Ages()
+    ages.look(1.0, pending=6, kept=0, delivered=0)
+    ages.look(2.0, pending=2, kept=0, delivered=4)
+    ages.look(3.0, pending=4, kept=4, delivered=4)
+    assert ages.oldest_s == 1.0
+    if not is_begun_at_once:
+        ages.look(4.0, pending=4, kept=4, delivered=8)
+    ages.look(5.0, pending=4, kept=0, delivered=8)
+    assert ages.oldest_s == 1.0, "the fifth and the sixth are not begun"
+    ages.look(6.0, pending=2, kept=0, delivered=10)
+    assert ages.oldest_s == 3.0
+    ages.look(7.0, pending=2, kept=3, delivered=10)
+    ages.look(8.0, pending=0, kept=3, delivered=12)
+    assert ages.oldest_s == 7.0, "the last two are begun, and not what was handed back"
+
+
+def test_message_that_seems_handed_back_for_a_moment_hardly_changes_an_age() -> None:
+    """Its acknowledgement is on the way. It may be taken for one that comes again: a tenth of what is begun."""
+    ages = Ages()
+    for second in range(100):
+        ages.look(float(second), pending=30, kept=0, delivered=10 * second)
+        ages.look(second + 0.5, pending=30, kept=1, delivered=10 * second)
+    assert ages.oldest_s == 96.0
+
+
+def test_ages_are_unknown_of_a_queue_that_was_made_anew() -> None:
+    ages = Ages()
+    ages.look(1.0, pending=6, kept=2, delivered=1000)
+    ages.look(2.0, pending=3, kept=0, delivered=0)
+    assert ages.oldest_s == 1.0
+    ages.look(3.0, pending=0, kept=0, delivered=3)
+    assert ages.oldest_s is None
+
+
+def test_frozen_operations_wait_since_they_were() -> None:
     waiting = Waiting()
-    assert waiting.since_s(1.0, work=False, awake=False) is None
-    assert waiting.since_s(2.0, work=True, awake=False) == 2.0
-    assert waiting.since_s(3.0, work=True, awake=True) == 2.0
-    assert waiting.since_s(9.0, work=True, awake=False) == 9.0
-    assert waiting.since_s(11.0, work=True, awake=False) == 9.0
-    assert waiting.since_s(12.0, work=False, awake=False) is None
-    assert waiting.since_s(13.0, work=True, awake=False) == 13.0
+    assert waiting.since_s(1.0, oldest_s=None, frozen=False) is None
+    assert waiting.since_s(2.0, oldest_s=1.5, frozen=False) == 1.5
+    assert waiting.since_s(3.0, oldest_s=None, frozen=True) == 3.0
+    assert waiting.since_s(4.0, oldest_s=3.5, frozen=True) == 3.0
+    assert waiting.since_s(5.0, oldest_s=2.5, frozen=True) == 2.5
+    assert waiting.since_s(6.0, oldest_s=None, frozen=False) is None
+    assert waiting.since_s(7.0, oldest_s=None, frozen=True) == 7.0
