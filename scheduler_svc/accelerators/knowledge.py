@@ -48,8 +48,14 @@ class Knowledge:
         self._running = list(running)
         self._served_ms = served_ms(running, booked)
 
-    def claims(self, accelerator: str, pool: str) -> tuple[Claim, ...]:
-        """Of tenants with running tasks in the pool. A single claim on an accelerator competes with none."""
+    def claims(self, accelerator: str, pool: str, *, trains: bool) -> tuple[Claim, ...]:
+        """Of tenants with running tasks in the pool; those of its trainer, of tenants with batches, as far as any is known.
+
+        A single claim on an accelerator competes with none.
+        """
+        running = [one for one in self._running if one.pool == pool]
+        if trains:
+            running = [one for one in running if one.has_batch] or running
         in_all: defaultdict[str, float] = defaultdict(float)
         for (name, _, tenant), ms in self._served_ms.items():
             if name == accelerator:
@@ -61,8 +67,7 @@ class Knowledge:
                 in_all[one.tenant] / 1000 / one.weight,
                 self._served_ms.get((accelerator, pool, one.tenant), 0.0) / 1000 / one.weight,
             )
-            for one in self._running
-            if one.pool == pool
+            for one in running
         )
 
     def _add(self, new: Sequence[Move]) -> None:

@@ -234,7 +234,7 @@ class Leader:
             if report is None or key not in self._deployed.places:
                 continue
             gap = gaps.expected(row.pool, now_s) if self._knowledge.has_running_tasks(row.pool) else None
-            claims, deepest = self._knowledge.claims(name, row.pool), self._deployed.deepest[row.pool]
+            claims, deepest = self._knowledge.claims(name, row.pool, trains=row.service == "trainer"), self._deployed.deepest[row.pool]
             live[row.executor] = Live(row, report, self._reports.idle_since_s(key), deepest, claims, gap)
         rules = rules_of(self._deployed.accelerators[name], list(live.values()))
         return Picture(now_s, standing, live, self._knowledge.moves[name], rules)

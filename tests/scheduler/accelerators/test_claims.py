@@ -71,25 +71,28 @@ async def test_tenants_have_what_was_booked_in_the_window_and_their_part_of_what
         *slice_row(3, "one", now_s - 300, now_s - 200, heavy=90_000, light=10_000),
         *slice_row(4, "two", now_s - 200, now_s - 180),
         *slice_row(5, "one", now_s - 50, None),
+        "INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, first_admitted_at,"
+        " first_scored_at, last_scored_at) VALUES ('t2', 0, 'batched', 0, 0, 0, 0, now(), now(), now())",
     )
-    assert of_tenants(knowledge.claims("a", "one")) == {"heavy": (135.0, 135.0), "light": (15.0, 15.0)}
-    assert of_tenants(knowledge.claims("a", "two")) == {"other": (60.0, 60.0)}, "half of 100 s that are in the window, and of 20 s"
+    assert of_tenants(knowledge.claims("a", "one", trains=False)) == {"heavy": (135.0, 135.0), "light": (15.0, 15.0)}
+    assert of_tenants(knowledge.claims("a", "one", trains=True)) == {"light": (15.0, 15.0)}, "the other has no batch"
+    assert of_tenants(knowledge.claims("a", "two", trains=True)) == {"other": (60.0, 60.0)}, "half of 100 s in the window, and of 20 s"
 
 
 async def test_two_pools_of_a_single_tenant_have_what_each_was_booked(database: Database) -> None:
     now_s = 10_000.0
     rows = [*task_row("t1", "one"), *task_row("t2", "two"), *slice_row(1, "one", now_s - 90, now_s - 60, acme=30_000)]
     knowledge = await known(database, now_s, *rows)
-    assert of_tenants(knowledge.claims("a", "one")) == {"acme": (30.0, 30.0)}
-    assert of_tenants(knowledge.claims("a", "two")) == {"acme": (30.0, 0.0)}
+    assert of_tenants(knowledge.claims("a", "one", trains=False)) == {"acme": (30.0, 30.0)}
+    assert of_tenants(knowledge.claims("a", "two", trains=False)) == {"acme": (30.0, 0.0)}
 
 
 def test_slice_in_progress_is_its_tenants_in_equal_parts_before_any_was_booked() -> None:
     knowledge = Knowledge(DEPLOYED)
-    running = [Running("one", "x", 1.0), Running("one", "y", 1.0), Running("two", "z", 1.0)]
+    running = [Running(*place, 1.0, has_batch=False) for place in (("one", "x"), ("one", "y"), ("two", "z"))]
     knowledge.take(running, [Booked("a", None, "one", 40_000)])
-    assert of_tenants(knowledge.claims("a", "one")) == {"x": (20.0, 20.0), "y": (20.0, 20.0)}
-    assert of_tenants(knowledge.claims("a", "two")) == {"z": (0.0, 0.0)}
+    assert of_tenants(knowledge.claims("a", "one", trains=False)) == {"x": (20.0, 20.0), "y": (20.0, 20.0)}
+    assert of_tenants(knowledge.claims("a", "two", trains=False)) == {"z": (0.0, 0.0)}
 
 
 # ---------------------------------------------------------------------------------------------------------- histories
@@ -102,7 +105,9 @@ class OfService(Accounts):
         super().__init__()
         self._events = events
         self._knowledge = Knowledge(DEPLOYED)
-        self._running = [Running(*place, weight) for place, weight in {(one.pool, one.tenant): one.weight for one in tasks}.items()]
+        self._running = [
+            Running(*place, weight, has_batch=False) for place, weight in {(one.pool, one.tenant): one.weight for one in tasks}.items()
+        ]
         self._tasks = {one.task: one for one in tasks}
         self._slices: deque[tuple[float, dict[Place, int]]] = deque()
         """Ends and milliseconds by tenant and pool of those booked lately."""
@@ -119,7 +124,7 @@ class OfService(Accounts):
         return found
 
     def claims(self, tasks: Iterable[Task], provisional: dict[Place, float]) -> tuple[Claim, ...]:
-        return self._knowledge.claims("a", next(iter(tasks)).pool)
+        return self._knowledge.claims("a", next(iter(tasks)).pool, trains=False)
 
     def book(self, slice_ms: int, ordered_for: Iterable[str]) -> None:
         ordered_for = list(ordered_for)

@@ -62,18 +62,21 @@ class Running:
     pool: str
     tenant: str
     weight: float
+    has_batch: bool
+    """Whether one of them has a batch to train on."""
 
 
 _RUNNING = text("""
-SELECT DISTINCT t.pool, t.tenant, n.weight FROM tasks t JOIN tenants n ON n.id = t.tenant
-WHERE t.state = 'running' AND t.pool = ANY(CAST(:pools AS text[])) ORDER BY t.pool, t.tenant
+SELECT t.pool, t.tenant, n.weight, bool_or(EXISTS (SELECT FROM steps s WHERE s.task = t.id AND s.state = 'batched')) AS has_batch
+FROM tasks t JOIN tenants n ON n.id = t.tenant
+WHERE t.state = 'running' AND t.pool = ANY(CAST(:pools AS text[])) GROUP BY t.pool, t.tenant, n.weight ORDER BY t.pool, t.tenant
 """)
 
 
 async def running_tenants(connection: AsyncConnection, pools: Collection[str]) -> list[Running]:
     """Tenants with running tasks in each of the pools."""
     rows = (await connection.execute(_RUNNING, {"pools": sorted(pools)})).all()
-    return [Running(row.pool, row.tenant, float(row.weight)) for row in rows]
+    return [Running(row.pool, row.tenant, float(row.weight), row.has_batch) for row in rows]
 
 
 @dataclass(frozen=True)
