@@ -2,7 +2,8 @@
 
 The policy `ratio`, response ratio with switch cost, decides in this order:
 
-1. An executor that has waited for `max_wait_s` is next, the longest wait first.
+1. An executor that has waited for `max_wait_s` is next, the longest wait first. A step or scoring pass of the holder ends before it parks;
+   it is ordered to park while one runs, so that its own watchdog ends one that hangs.
 2. What was moved to the device stays for its residency, a multiple of the switch that moved it, while it has work: its executors alone
    follow each other.
 3. A holder without work is kept for a moment where its pool's next work is expected sooner than half a switch would take. Where a longer
@@ -58,11 +59,16 @@ def next_slice(now_s: float, holding: Holding | None, demands: Sequence[Demand],
     `park_mode` says. Equal arguments give equal answers.
     """
     seen = situation(now_s, holding, demands, moves, rules)
-    if not seen.is_interruptible:
-        is_beginning = holding is not None and holding.running is None
+    if seen.is_interruptible:
+        return POLICIES[rules.policy](seen)
+    if holding is not None and holding.running is None:  # it is beginning
         may_be_frozen = seen.holder is not None and seen.holder.function.is_interruptible
-        return Keep(now_s + SOON_S if is_beginning and may_be_frozen else NEVER_S)
-    return POLICIES[rules.policy](seen)
+        return Keep(now_s + SOON_S if may_be_frozen else NEVER_S)
+    if rules.policy is not Policy.RATIO:
+        return Keep(NEVER_S)
+    if overdue := seen.overdue:
+        return overdue[0].chosen(Reason.OVERDUE)
+    return Keep(max(now_s + SOON_S, seen.next_overdue_s))
 
 
 def park_mode(left: Quantiles | None, held_s: float, slack_s: float, costs: FreezeCosts, rules: Rules) -> Drain | Freeze:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from common.accelerators import Load, Served, Tier
+from common.accelerators import Function, Load, Served, Tier
 from common.bus import Bus
 from common.leases.executor import LeasedExecutor
 from common.leases.history import History
@@ -32,6 +32,7 @@ from tests.conftest import HASTY
 
 BUDGET = 150
 RENEW_S = 0.1
+EXPECTED_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Start:
     device_bytes: int = 100
     budget_bytes: int = BUDGET
     renew_s: float = RENEW_S
+    step_s: float = 0.0
+    """Seconds that an operation runs on, once it is ordered to park; it cannot be frozen. Expected are EXPECTED_S."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ class Computing:
 
     @property
     def load(self) -> Load:
+        if self._works and self._start.step_s:
+            return Load(Function.TRAIN, begun=1, left_s=EXPECTED_S)
         return Load(begun=int(self._works))
 
     async def wake(self) -> None:
@@ -98,6 +103,8 @@ class Computing:
         self._works = True
 
     async def park(self, tier: Tier, drain_s: float | None) -> float:
+        if self._works:
+            await asyncio.to_thread(time.sleep, self._start.step_s)  # like a kernel: Python goes on meanwhile
         with self._writing:
             self._works = False
         await asyncio.sleep(random.uniform(0, self._start.max_move_s))

@@ -158,6 +158,27 @@ async def test_executor_that_hangs_ends_and_frees_the_accelerator(
         assert not holders(tmp_path).computing and holders(tmp_path).memory == {}
 
 
+@pytest.mark.parametrize(("step_s", "drain_s", "ends"), [(1.2, 0.0, False), (1.2, None, False), (1000.0, None, True)])
+async def test_step_may_take_ten_times_as_long_as_expected_until_it_counts_as_hung(
+    nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess], step_s: float, drain_s: float | None, ends: bool
+) -> None:
+    """The event loop turns meanwhile. A move alone may take 0.5 s here."""
+    async with (
+        held_by(bus, Start(nats_url, tmp_path, "one", step_s=step_s), processes) as process,
+        held_by(bus, Start(nats_url, tmp_path, "two"), processes),
+    ):
+        await order(bus, "one", 1, wake=True)
+        await answer(bus, "one", 1)
+        await order(bus, "one", 2, wake=False, drain_s=drain_s)
+        await order(bus, "two", 2, wake=True)
+        assert (await answer(bus, "two", 2)).state is ExecutorState.AWAKE
+        if ends:
+            await asyncio.to_thread(process.join, 60)
+        else:
+            assert (await answer(bus, "one", 2)).state is ExecutorState.PARKED
+        assert process.exitcode == (1 if ends else None)
+
+
 async def test_stopped_executor_is_ended_from_outside_and_frees_the_accelerator(
     nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess]
 ) -> None:

@@ -14,6 +14,7 @@ from scheduler_svc.migrate import end_sharing
 from scheduler_svc.store.database import SLICES_LOCK
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import (
+    ACCELERATOR,
     MIB,
     POOLS,
     SLICES,
@@ -68,6 +69,23 @@ async def test_slices_follow_each_other_and_are_booked_to_the_millisecond(bus: B
             ("rollout-two", "none", "device"),
         ]
         await clean(world)
+
+
+async def test_trainer_is_ordered_to_park_while_its_step_runs_once_another_is_overdue(bus: Bus, database_url: str) -> None:
+    """The step ends first. One that never does is the executor's own watchdog's to end, which begins with the order."""
+    hasty = {"a": ACCELERATOR.model_copy(update={"max_wait_s": 0.5})}
+    async with running_world(bus, database_url, accelerators=hasty) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["trainer-two"]
+        two.drain_s = 0.5
+        await two.has_work(1)
+        await two.wakes()
+        two.begun = 1
+        await two.has_work(0)
+        await one.has_work(1)
+        await one.wakes()
+        assert (two.orders[-1].wake, two.orders[-1].drain_s, two.state) == (False, None, ExecutorState.PARKED)
+        await world.becomes(SLICES, [("trainer-two", "first", "switched"), ("rollout-one", "overdue", None)])
 
 
 async def test_time_until_running_work_has_ended_is_its_own_slices_and_not_the_next_ones_switch(bus: Bus, database_url: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from common.accelerators import Function, Policy, Tier
+from scheduler_svc.accelerators.demands import drain_s
 from scheduler_svc.decisions.accelerators.moves import Moves
 from scheduler_svc.decisions.accelerators.slicing import next_slice, park_mode
 from scheduler_svc.decisions.accelerators.state import (
@@ -49,11 +50,19 @@ def test_nothing_ready_is_idle() -> None:
 
 @pytest.mark.parametrize("function", [Function.TRAIN, Function.SCORE])
 @pytest.mark.parametrize("policy", Policy)
-def test_training_and_scoring_are_never_interrupted(function: Function, policy: Policy) -> None:
-    overdue = demand("b", ready_since_s=-1000.0)
-    assert chosen(0.5, holding("a", running=function), demand("a", tier=Tier.DEVICE), overdue, rules=replace(RULES, policy=policy)) == Keep(
-        NEVER_S
-    )
+def test_training_and_scoring_are_never_interrupted_and_give_way_after_their_end_where_others_are_overdue(
+    function: Function, policy: Policy
+) -> None:
+    running, held, rules = holding("a", running=function), demand("a", tier=Tier.DEVICE), replace(RULES, policy=policy)
+    found = chosen(0.5, running, held, demand("b", ready_since_s=-1000.0), demand("c", ready_since_s=-1001.0), rules=rules)
+    waits = chosen(0.5, running, held, demand("b", ready_since_s=-10.0), rules=rules)
+    assert chosen(0.5, running, held, rules=rules) == Keep(NEVER_S)
+    if policy is Policy.RATIO:
+        assert isinstance(found, Switch) and (found.executor, found.reason) == ("c", Reason.OVERDUE)
+        assert waits == Keep(pytest.approx(RULES.max_wait_s - 10.0))
+    else:
+        assert found == waits == Keep(NEVER_S)
+    assert drain_s(0.0, function) is None, "how the holder is ordered to park: its operation ends first"
 
 
 def test_longest_wait_past_the_maximum_goes_before_residency_and_ratio() -> None:
