@@ -20,8 +20,8 @@ from common import streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus
 from common.bus.requests import Listening
-from common.errors import Fatal, Reject, Retry
-from common.messages import Lease, LeaseOrder
+from common.errors import Fatal, Retry
+from common.messages import ExecutorReport
 from common.resilience import crashpoints
 from common.resilience.cancellation import apart, notice_cancellation
 from common.resilience.periodic import run_periodically
@@ -30,15 +30,16 @@ from scheduler_svc.accelerators.answers import pause_s
 from scheduler_svc.accelerators.booking import Use, book_ended
 from scheduler_svc.accelerators.demands import Live, Picture, drain_s, rules_of
 from scheduler_svc.accelerators.deployed import Deployed, Key
+from scheduler_svc.accelerators.epochs import known_epoch, lease_epoch
 from scheduler_svc.accelerators.knowledge import Knowledge
 from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, end_without_next, order_park, order_slice
-from scheduler_svc.accelerators.reports import Reports, has_ended, has_woken
+from scheduler_svc.accelerators.reports import AT_REST, Reports, has_ended, has_stopped, has_woken
+from scheduler_svc.accelerators.retention import forget_old
 from scheduler_svc.accelerators.strays import Strays
-from scheduler_svc.decisions.accelerators.moves import NEWEST
 from scheduler_svc.decisions.accelerators.slicing import next_slice
 from scheduler_svc.decisions.accelerators.state import Idle, Switch
 from scheduler_svc.store.database import SLICES_LOCK, Database
-from scheduler_svc.store.queries.accelerators import executors, moves, slices
+from scheduler_svc.store.queries.accelerators import executors
 from scheduler_svc.store.queries.accelerators.executors import Fault
 from scheduler_svc.store.queries.accelerators.standing import ExecutorRow, Standing
 from scheduler_svc.store.states import Hold, SliceEnd, SliceReason
@@ -51,10 +52,10 @@ LATE_S = 0.5
 """Delay of this process beyond which it may not have read reports that had come."""
 FORGET_S = 600.0
 """Time between two deletions of moves that count no more, and of old slices."""
-SLICES_AT_ONCE = 10_000
-"""Maximum slices that one of them deletes."""
 IGNORED_S = 30.0
-"""Time in which an executor must have begun to wake after its order, or have said why not."""
+"""Time in which an executor must have begun to wake after its order, or have said why not; and in which its answer must come."""
+STOPPED_S = 5.0
+"""Time for which the holder says that it is not awake, without the answer that ends its slice, until the slice ends."""
 IGNORED = f"it did not begin to wake within {IGNORED_S:g} s of its order"
 RETRY_S = 1.0
 NEVER_S = float("inf")
@@ -124,7 +125,7 @@ class Leader:
     async def _begin(self) -> None:
         """Write what the pools file has; end slices that it has no executor for; write all clocks of pools to their bucket."""
         specs: dict[str, dict[str, JsonValue]] = {name: one.model_dump(mode="json") for name, one in self._deployed.accelerators.items()}
-        known = {name: await self._known_epoch(name) for name in specs}
+        known = {name: await known_epoch(self._bus, self._deployed, name) for name in specs}
         async with self._database.transaction() as tx:
             await executors.register(tx.connection, specs, list(self._deployed.places.values()))
             for accelerator, executor, epoch, open_ in await executors.open_slices(tx.connection):
@@ -137,25 +138,6 @@ class Leader:
                     await executors.raise_epoch(tx.connection, name, epoch)
             await clocks.begin(tx, self._deployed.sampled, self._now_ms())
         self._wake_relay()
-
-    async def _known_epoch(self, accelerator: str) -> int:
-        """The highest epoch among the orders that NATS has, and the lease: PostgreSQL may have been restored."""
-        epochs = [await self._lease_epoch(accelerator)]
-        for name, executor in self._deployed.places:
-            if name == accelerator:
-                last = await self._bus.streams.last(streams.LEASES, streams.lease_order(accelerator, executor))
-                try:
-                    epochs.append(last.read(LeaseOrder).epoch if last is not None else 0)
-                except Reject as error:
-                    log.warning("order_unreadable", executor=executor, reason=str(error))
-        return max(epochs)
-
-    async def _lease_epoch(self, accelerator: str) -> int:
-        try:
-            lease = await self._bus.kv.get(streams.LEASES_BUCKET, accelerator, Lease)
-        except Reject:
-            return 0
-        return lease.epoch if lease is not None else 0
 
     # --------------------------------------------------------------------------------------------------------- decide
 
@@ -217,6 +199,8 @@ class Leader:
                 return await self._watch_switch(standing, holder, now_s)
             if holder.executor not in picture.executors:  # a new leader has not heard it yet; it would not be ordered to park
                 return now_s + REFRESH_S
+            if self._has_stopped(picture.executors[holder.executor].report, holder.newest.awake_ms / 1000, now_s):
+                return await self._end(standing, holder, SliceEnd.DIED)
         decision = next_slice(now_s, picture.held, picture.demands, picture.moves, picture.rules)
         if isinstance(decision, Switch):
             return await self._order(standing, picture, decision)
@@ -244,7 +228,7 @@ class Leader:
         if row is not standing.holder and row.tier is Tier.OFF and not row.has_unbooked:
             return False
         asked_s = time.monotonic()
-        await self._lease_epoch(standing.accelerator)
+        await lease_epoch(self._bus, standing.accelerator)
         if time.monotonic() - asked_s > LATE_S:  # NATS was silent, and not the executor: its reports are on their way
             self._reports.excuse(self._bus.clock.now_s())
             return True
@@ -275,7 +259,7 @@ class Leader:
     async def _order_parks(self, standing: Standing, parks: Sequence[ParkOrder]) -> None:
         """Order executors that have no slice."""
         for park in parks:
-            above = await self._lease_epoch(standing.accelerator)
+            above = await lease_epoch(self._bus, standing.accelerator)
             async with self._database.transaction() as tx:
                 epoch = await executors.locked_epoch(tx.connection, standing.accelerator)
                 await order_park(tx, standing.accelerator, park, above=max(epoch or 0, above))
@@ -283,21 +267,29 @@ class Leader:
             self.wake()
 
     async def _forget(self) -> None:
-        async with self._database.transaction() as tx:
-            await moves.forget(tx.connection, NEWEST)
-            if self._slices_days:
-                await slices.forget(tx.connection, self._slices_days, SLICES_AT_ONCE)
+        await forget_old(self._database, self._slices_days)
+
+    def _has_stopped(self, report: ExecutorReport, awake_s: float, now_s: float) -> bool:
+        """Whether the holder computes no more and no answer says so: it was lost, or NATS was emptied and a new process knows no epoch."""
+        since_s = self._reports.state_since_s((report.accelerator, report.executor))
+        return has_stopped(report, awake_s) and now_s > max(since_s, awake_s) + STOPPED_S
 
     async def _watch_switch(self, standing: Standing, holder: ExecutorRow, now_s: float) -> float:
-        """An executor that does not begin to wake loses its slice. One that does is limited by its own watchdog, once others let it."""
+        """An executor that does not begin to wake, or whose answer was lost, loses its slice. A move is limited by its own watchdog."""
         assert holder.newest is not None
-        report = self._reports.newest((holder.accelerator, holder.executor), now_s)
-        ends_s = holder.newest.ordered_ms / 1000 + IGNORED_S
+        key = (holder.accelerator, holder.executor)
+        report = self._reports.newest(key, now_s)
+        ends_s = max(holder.newest.ordered_ms / 1000, self._reports.state_since_s(key)) + IGNORED_S
         await self._order_parks(standing, self._strays.parks(standing, self._reports, now_s))
-        if report is None or report.state is ExecutorState.WAKING or has_woken(report, holder.newest.epoch) or now_s < ends_s:
-            return ends_s if now_s < ends_s else NEVER_S
-        log.error("order_ignored", executor=holder.executor, epoch=holder.newest.epoch, state=str(report.state))
-        return await self._end(standing, holder, SliceEnd.DIED, fault=IGNORED)
+        if report is None or now_s < ends_s:
+            return max(ends_s, now_s + REFRESH_S)
+        if has_woken(report, holder.newest.epoch):
+            log.error("answer_lost", executor=holder.executor, epoch=holder.newest.epoch)
+            return await self._end(standing, holder, SliceEnd.DIED)
+        if report.state is ExecutorState.AWAKE or report.state in AT_REST:
+            log.error("order_ignored", executor=holder.executor, epoch=holder.newest.epoch, state=str(report.state))
+            return await self._end(standing, holder, SliceEnd.DIED, fault=IGNORED)
+        return NEVER_S
 
     # --------------------------------------------------------------------------------------------------------- change
 
@@ -306,7 +298,7 @@ class Leader:
         reason = SliceReason.OPERATOR if one.row.held is Hold.WAKE else SliceReason(switch.reason.value)
         parks = picture.parks(switch)
         new = Ordered(switch.executor, one.row.pool, switch.function, reason, switch.expected_s, one.report.tier, parks)
-        above = await self._lease_epoch(standing.accelerator)
+        above = await lease_epoch(self._bus, standing.accelerator)
         crashpoints.reached("before_slice")
         async with self._database.transaction() as tx:
             epoch = await order_slice(tx, _seen(standing), new, now_ms=self._now_ms(), above=above)
@@ -323,7 +315,7 @@ class Leader:
         if how is SliceEnd.DIED:  # should it come back, it has nothing on the device
             tier = Tier.HOST
         park = ParkOrder(holder.executor, tier, None if holder.held is Hold.DRAIN else drain_s(0.0, holder.function))
-        above = await self._lease_epoch(standing.accelerator)
+        above = await lease_epoch(self._bus, standing.accelerator)
         crashpoints.reached("before_slice_end")
         async with self._database.transaction() as tx:
             is_over = await end_without_next(tx, _seen(standing), how, park, now_ms=self._now_ms(), above=above)

@@ -15,6 +15,8 @@ SILENT_S = 3.0
 """Seconds without a report after which an executor counts as gone; it reports every second."""
 MAX_AHEAD_S = 5.0
 """Maximum seconds by which a report may be from the future."""
+AT_REST = (ExecutorState.COLD, ExecutorState.PARKED, ExecutorState.FAULTY)
+"""States in which an executor neither computes nor moves."""
 
 log = structlog.get_logger()
 
@@ -25,6 +27,8 @@ class _Seen:
     arrived_s: float
     idle_since_s: float | None
     """When it ran out of work, None while it has any."""
+    state_since_s: float
+    """When the first report of its present state arrived."""
 
 
 class Reports:
@@ -51,7 +55,8 @@ class Reports:
         idle_since_s = None
         if not has_work(report):
             idle_since_s = known.idle_since_s if known is not None and known.idle_since_s is not None else report.at_s
-        self._seen[key] = _Seen(report, now_s, idle_since_s)
+        state_since_s = known.state_since_s if known is not None and known.report.state is report.state else now_s
+        self._seen[key] = _Seen(report, now_s, idle_since_s, state_since_s)
         in_pool = [one.report for (accelerator, _), one in self._seen.items() if accelerator == key[0] and one.report.pool == report.pool]
         self._gaps[report.accelerator].observe(report.pool, now_s, has_work=any(map(has_work, in_pool)))
         return True
@@ -72,6 +77,11 @@ class Reports:
     def idle_since_s(self, key: Key) -> float | None:
         seen = self._seen.get(key)
         return seen.idle_since_s if seen is not None else None
+
+    def state_since_s(self, key: Key) -> float:
+        """Since when its reports name its present state, and none could be missed."""
+        seen = self._seen.get(key)
+        return max(seen.state_since_s if seen is not None else 0.0, self._excused_s)
 
     def gaps(self, accelerator: str) -> Gaps:
         return self._gaps[accelerator]
@@ -94,6 +104,11 @@ def has_woken(report: ExecutorReport, epoch: int) -> bool:
     return report.state is ExecutorState.AWAKE and report.epoch >= epoch
 
 
+def has_stopped(report: ExecutorReport, awake_s: float) -> bool:
+    """Whether the executor, which was awake at `awake_s`, says later that it is neither awake nor on the way."""
+    return report.at_s > awake_s and report.state in AT_REST
+
+
 def has_ended(report: ExecutorReport, epoch: int) -> bool:
     """Whether the executor has read the order of its slice `epoch`, and is neither awake by it nor on the way."""
-    return report.epoch >= epoch and report.state not in (ExecutorState.AWAKE, ExecutorState.WAKING, ExecutorState.PARKING)
+    return report.epoch >= epoch and report.state in AT_REST

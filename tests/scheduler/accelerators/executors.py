@@ -87,6 +87,8 @@ class Executor:
     """Seconds until what it has begun has ended, once it is ordered to park."""
     sent: int = 0
     """Number of its answers."""
+    losses: int = 0
+    """So many of its next answers are lost."""
 
     @property
     def name(self) -> str:
@@ -105,6 +107,10 @@ class Executor:
             await asyncio.sleep(0.2)
 
     async def tell(self, **changes: object) -> None:
+        if not self.is_mute:
+            await self.bus.requests.tell(streams.executor_now(self.accelerator, self.name), self.report(**changes))
+
+    def report(self, **changes: object) -> ExecutorReport:
         report = ExecutorReport(
             accelerator=self.accelerator,
             executor=self.name,
@@ -124,9 +130,7 @@ class Executor:
             left_s=0.05 if self.begun else None,
             at_s=self.bus.clock.now_s(),
         )
-        report = report.model_copy(update=changes)
-        if not self.is_mute:
-            await self.bus.requests.tell(streams.executor_now(self.accelerator, self.name), report)
+        return report.model_copy(update=changes)
 
     async def _follow(self) -> None:
         subject = streams.lease_order(self.accelerator, self.name)
@@ -154,6 +158,8 @@ class Executor:
 
     async def _park(self, order: LeaseOrder) -> None:
         from_tier, was_awake = self.tier, self.is_awake
+        self.state = ExecutorState.PARKING
+        await self.tell()
         await asyncio.sleep(self.drain_s)
         self.state = ExecutorState.PARKED
         if order.tier.depth > self.tier.depth:
@@ -179,6 +185,9 @@ class Executor:
     async def send(self, done: LeaseDone) -> None:
         subject = streams.lease_done(self.accelerator, self.name)
         self.sent += 1
+        if self.losses:
+            self.losses -= 1
+            return
         await self.bus.publish(Outgoing(subject, done, f"{subject}:{self.replica}:{self.sent}"))
 
     async def has_work(self, ready: int) -> None:
