@@ -88,7 +88,9 @@ slices = sa.Table(
     # Never two executors with a slice of one accelerator.
     sa.Index("uq_slices_open", "accelerator", unique=True, postgresql_where=sa.text("ended_at IS NULL")),
     sa.Index("ix_slices_unbooked", "accelerator", "executor", postgresql_where=sa.text("booked_at IS NULL")),
+    sa.Index("ix_slices_moved", "accelerator", "epoch", postgresql_where=sa.text("from_tier <> 'device' AND awake_at IS NOT NULL")),
     sa.Index(None, "accelerator", "executor", "epoch"),
+    sa.Index(None, "accelerator", "executor", "ended_at"),
     sa.Index(None, "pool", "ordered_at"),
 )
 

@@ -197,13 +197,16 @@ async def share(
 
 
 _FORGET = text("""
-DELETE FROM slices WHERE number IN (
-    SELECT s.number FROM slices s
-    WHERE s.epoch < (SELECT min(k.epoch) FROM slices k WHERE k.accelerator = s.accelerator AND (
-        k.booked_at IS NULL OR k.ended_at > now() - make_interval(days => :days)
-        OR k.epoch = (SELECT max(m.epoch) FROM slices m WHERE m.accelerator = s.accelerator)))
+WITH kept AS MATERIALIZED (
+    SELECT a.id AS accelerator, least(
+        (SELECT max(m.epoch) FROM slices m WHERE m.accelerator = a.id),
+        (SELECT min(k.epoch) FROM slices k WHERE k.accelerator = a.id AND (
+            k.booked_at IS NULL OR k.ended_at > now() - make_interval(days => :days)))) AS first
+    FROM accelerators a),
+old AS MATERIALIZED (
+    SELECT s.accelerator, s.epoch FROM kept JOIN slices s ON s.accelerator = kept.accelerator AND s.epoch < kept.first
     ORDER BY s.accelerator, s.epoch LIMIT :most)
-RETURNING number
+DELETE FROM slices s USING old WHERE s.accelerator = old.accelerator AND s.epoch = old.epoch RETURNING s.number
 """)
 
 
