@@ -68,8 +68,11 @@ def _expire_audit(connection: Connection, days: int) -> None:
 
 
 def end_sharing(connection: Connection) -> None:
-    """End open slices, and let the clocks of pools go: no leader will. Samplers and environments read the clocks in their bucket."""
-    for statement in (_END_SLICES, _RELEASE_CLOCKS):
+    """End open slices, and let the clocks of pools go: no leader will. Samplers and environments read the clocks in their bucket.
+
+    No executor is awake then.
+    """
+    for statement in (_END_SLICES, _REST, _RELEASE_CLOCKS):
         connection.execute(text(statement))
 
 
@@ -77,6 +80,7 @@ _NOW = "date_trunc('milliseconds', now())"
 _END_SLICES = f"""
 UPDATE slices SET ended = 'removed', ended_at = greatest(coalesce(awake_at, ordered_at), {_NOW}) WHERE ended_at IS NULL
 """
+_REST = "UPDATE executors SET state = 'cold', tier = 'off' WHERE tier <> 'off'"
 _RELEASE_CLOCKS = f"""
 WITH released AS (
     UPDATE pool_clocks SET parked_since = NULL,

@@ -32,7 +32,7 @@ from scheduler_svc.accelerators.demands import Live, Picture, drain_s, rules_of
 from scheduler_svc.accelerators.deployed import Deployed, Key
 from scheduler_svc.accelerators.epochs import known_epoch, lease_epoch
 from scheduler_svc.accelerators.knowledge import Knowledge
-from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, end_without_next, order_park, order_slice
+from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, delete_removed, end_without_next, order_park, order_slice
 from scheduler_svc.accelerators.reports import AT_REST, Reports, has_ended, has_stopped, has_woken
 from scheduler_svc.accelerators.retention import forget_old
 from scheduler_svc.accelerators.strays import Strays
@@ -123,7 +123,7 @@ class Leader:
     # ---------------------------------------------------------------------------------------------------------- begin
 
     async def _begin(self) -> None:
-        """Write what the pools file has; end slices that it has no executor for; write all clocks of pools to their bucket."""
+        """Write what the pools file has; end slices of executors that it has no more, and delete those; write all clocks."""
         specs: dict[str, dict[str, JsonValue]] = {name: one.model_dump(mode="json") for name, one in self._deployed.accelerators.items()}
         known = {name: await known_epoch(self._bus, self._deployed, name) for name in specs}
         async with self._database.transaction() as tx:
@@ -133,6 +133,7 @@ class Leader:
                     above, seen = known.get(accelerator, 0), Seen(accelerator, epoch, open_)
                     park = ParkOrder(executor, Tier.NONE)
                     await end_without_next(tx, seen, SliceEnd.REMOVED, park, now_ms=self._now_ms(), above=above)
+            await delete_removed(tx, self._deployed.places)
             for name, epoch in known.items():
                 if await executors.locked_epoch(tx.connection, name) is not None:
                     await executors.raise_epoch(tx.connection, name, epoch)

@@ -3,15 +3,20 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import structlog
+
 from common import streams
 from common.accelerators import Function, Tier
 from common.messages import LeaseOrder
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.booking import Use, book_ended
+from scheduler_svc.accelerators.deployed import Key
 from scheduler_svc.store.queries.accelerators import executors, slices, work
 from scheduler_svc.store.queries.accelerators.slices import NewSlice, OpenSlice
 from scheduler_svc.store.states import SliceEnd, SliceReason
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,15 @@ async def end_without_next(tx: Transaction, seen: Seen, how: SliceEnd, park: Par
     if how in (SliceEnd.DIED, SliceEnd.REMOVED):  # nothing more will be heard of what it served
         await book_ended(tx, name, present.executor, present.pool, until=present.epoch, use=Use())
     return True
+
+
+async def delete_removed(tx: Transaction, places: Collection[Key]) -> None:
+    """Delete executors that are none of `places`, or clients would wait for them. They have no open slice; their ended ones are booked."""
+    for accelerator, executor, pool in await executors.removed(tx.connection, places):
+        epoch = await executors.locked_epoch(tx.connection, accelerator)
+        await book_ended(tx, accelerator, executor, pool, until=epoch or 0, use=Use())
+        await executors.delete(tx.connection, accelerator, executor)
+        log.info("executor_removed", accelerator=accelerator, executor=executor)
 
 
 async def order_park(tx: Transaction, accelerator: str, park: ParkOrder, *, above: int) -> None:

@@ -103,7 +103,7 @@ TABLES: dict[str, Access] = {
     "deleted_tasks": Access(_NO_DELETE, _OF_THE_TENANT),
     "stored_blobs": Access(_NO_UPDATE, "task IN (SELECT t.id FROM tasks t UNION ALL SELECT d.id FROM deleted_tasks d)"),
     "accelerators": Access(_NO_DELETE),
-    "executors": Access(_NO_DELETE),
+    "executors": Access(ALL),
     "slices": Access(ALL),
     "slice_shares": Access(SELECT | {Right.INSERT}, _OF_THE_TENANT),
     "moves": Access(_NO_UPDATE),

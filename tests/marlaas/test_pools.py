@@ -127,6 +127,31 @@ async def test_calibration_wakes_each_executor_and_lists_its_moves(world: World,
     assert await out(operate("pools", "moves")) == "\n".join(said.splitlines()[-2:]) + "\n"
 
 
+async def test_calibration_reports_what_cannot_wake_and_goes_on_also_with_what_was_awake_for_a_moment(world: World, operate: Run) -> None:
+    await world.execute("UPDATE executors SET faults = 1, fault = 'canary differs' WHERE id = 'rollout-tiny'")
+
+    async def lead() -> None:
+        """The leader: who is ordered to wake is parked again at once."""
+        while True:
+            await world.execute("UPDATE executors SET answered_at = now(), held = NULL WHERE held = 'wake' AND fault IS NULL")
+            await asyncio.sleep(0.05)
+
+    leader = asyncio.create_task(lead())
+    try:
+        done = await operate("pools", "calibrate", "--rounds", "2")
+    finally:
+        leader.cancel()
+    assert (done.returncode, done.stderr) == (1, "rollout-tiny on a could not wake: canary differs\n")
+    ordered = [line for line in done.stdout.splitlines() if line.startswith("round")]
+    assert ordered == [f"round {number}: {name} on a" for number, name in (
+        (1, "rollout-other"), (1, "rollout-tiny"), (1, "trainer-tiny"), (2, "rollout-other"), (2, "trainer-tiny"),
+    )]  # fmt: skip
+    assert done.stdout.splitlines()[-1].split()[:4] == ["a", "trainer-tiny", "host", "device"]
+    assert await world.rows("SELECT count(*) FROM executors WHERE held IS NOT NULL") == [(0,)], (
+        "what could not wake is not ordered for ever"
+    )
+
+
 async def test_trace_is_of_steps_and_measured_moves(world: World, operate: Run, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (await out(operate("pools", "trace"))).splitlines()]
     assert {(line["kind"], line["executor"]) for line in lines} == {

@@ -1,5 +1,6 @@
 """Commands for pools: what there is, who computes on a shared accelerator, and orders of operators."""
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -121,18 +122,31 @@ def calibrate(
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Times that each executor is woken.")] = 3,
 ) -> None:
     """Wake each executor of each shared accelerator in turn, so that its moves are measured; work goes on meanwhile."""
+    from marlaas.client import ClientError, NoAnswer
     from marlaas.reporting import pools as reporting
+
+    failed: dict[tuple[str, str], str] = {}
 
     async def measure(client: "Client") -> None:
         for number in range(rounds):
             for one in await client.accelerators.executors():
-                if one.held not in ("park", "drain"):
-                    echo(f"round {number + 1}: {one.executor} on {one.accelerator}")
+                key = (one.accelerator, one.executor)
+                if one.held in ("park", "drain") or key in failed:
+                    continue
+                echo(f"round {number + 1}: {one.executor} on {one.accelerator}")
+                try:
                     await _woken(client, one)
+                except NoAnswer:
+                    raise
+                except ClientError as error:
+                    failed[key] = str(error)
+                    echo(str(error), sys.stderr)
 
     with_client(data, url, measure)
     found = with_client(data, url, lambda client: client.accelerators.moves())
     print_table(lambda width: reporting.move_table(found, width))
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -173,22 +187,36 @@ def _order(data: Path, url: str, pool: str, verb: "PoolVerb", accelerator: str |
 
 
 async def _woken(client: "Client", one: "ExecutorOf") -> None:
-    """Order an executor to wake, and wait until it has. Raises: ClientError when it cannot, or takes too long."""
+    """Order an executor to wake, and wait until it is awake, or was: without work it may be parked soon.
+
+    Raises: ClientError when it cannot, or takes too long; then the order is lifted.
+    """
     import asyncio
 
     from marlaas.client import ClientError
 
-    began = time.monotonic()
+    began, before = time.monotonic(), await _now(client, one)
     await client.accelerators.order(one.pool, "wake", accelerator=one.accelerator, service=one.service)
+    now = before
     while time.monotonic() - began < WAKE_S:
-        found = await client.accelerators.executors(one.pool)
-        now = next((each for each in found if (each.accelerator, each.executor) == (one.accelerator, one.executor)), None)
+        now = await _now(client, one)
         if now is None or now.fault is not None:
-            raise ClientError(f"{one.executor} on {one.accelerator} could not wake: {'it is gone' if now is None else now.fault}")
-        if now.state == "awake":
+            break
+        is_over = now.state == "parked" and now.held is None and not now.is_holder
+        if now.state == "awake" or (is_over and before is not None and now.since_s != before.since_s):
             return
         await asyncio.sleep(POLL_S)
-    raise ClientError(f"{one.executor} on {one.accelerator} did not wake within {WAKE_S:.0f} s")
+    if now is not None and now.held == "wake" and before is not None and before.held is None:
+        await client.accelerators.order(one.pool, "release", accelerator=one.accelerator, service=one.service)
+    where = f"{one.executor} on {one.accelerator}"
+    if now is None:
+        raise ClientError(f"{where} could not wake: it is gone")
+    raise ClientError(f"{where} could not wake: {now.fault}" if now.fault else f"{where} did not wake within {WAKE_S:.0f} s")
+
+
+async def _now(client: "Client", one: "ExecutorOf") -> "ExecutorOf | None":
+    found = await client.accelerators.executors(one.pool)
+    return next((each for each in found if (each.accelerator, each.executor) == (one.accelerator, one.executor)), None)
 
 
 def _trace(data: Path, url: str, since: str) -> "Trace":

@@ -106,6 +106,21 @@ async def test_time_until_running_work_has_ended_is_its_own_slices_and_not_the_n
         await clean(world)
 
 
+async def test_time_until_work_of_a_held_pool_has_ended_is_its_own(bus: Bus, database_url: str) -> None:
+    """Else the next tenant would pay for it as a switch."""
+    async with running_world(bus, database_url) as world:
+        one, two = await world.one_awake()
+        one.drain_s = 1.0
+        await world.execute("UPDATE executors SET held = 'drain' WHERE id = 'rollout-one'")
+        await world.becomes(SLICES, [("rollout-one", "first", "held")])
+        await two.has_work(1)
+        await two.wakes()
+        drained = "SELECT ended_at - asked_at > interval '0.9 seconds' FROM slices WHERE ended = 'held' AND booked_at IS NOT NULL"
+        await world.becomes(drained, [(True,)])
+        await world.becomes("SELECT awake_at - ordered_at < interval '0.9 seconds' FROM slices WHERE ended_at IS NULL", [(True,)])
+        await clean(world)
+
+
 async def test_clock_of_a_pool_stands_from_the_order_to_park_until_its_sampler_is_awake(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
         await world.execute(*TWO_TASKS)
@@ -267,6 +282,9 @@ async def test_executor_that_the_pools_file_has_no_more_is_parked_and_its_clock_
         async with a_scheduler(bus, database_url, pools=left):
             await eventually(lambda: one.state is ExecutorState.PARKED)
             await world.becomes("SELECT ended FROM slices", [("removed",)])
+            await world.becomes("SELECT id FROM executors ORDER BY id", [("rollout-two",), ("trainer-two",)])
+            assert await world.rows("SELECT count(*) FROM slices WHERE booked_at IS NULL") == [(0,)]
+            assert await world.rows("SELECT DISTINCT executor FROM moves") == []
             found = await clock_of(world, "one")
             assert found is not None and found.parked_since_s is None
 
@@ -283,6 +301,7 @@ async def test_clock_goes_when_no_accelerator_is_shared_any_more_and_stands_when
         with create_engine(owner_url, poolclass=NullPool).begin() as connection:
             end_sharing(connection)
         assert await world.rows("SELECT ended FROM slices") == [("removed",)]
+        assert await world.rows("SELECT DISTINCT state, tier FROM executors") == [("cold", "off")]
         async with a_scheduler(bus, database_url, accelerators={}, pools={}):
 
             async def goes() -> bool:

@@ -23,12 +23,34 @@ INSERT INTO executors (accelerator, id, pool, service) VALUES (:accelerator, :id
 
 
 async def register(connection: AsyncConnection, specs: Mapping[str, dict[str, JsonValue]], places: Collection[Place]) -> None:
-    """Write what the pools file has, and leave what it had before: slices refer to it."""
+    """Write what the pools file has, and leave accelerators that it had before: slices refer to them."""
     for name, spec in sorted(specs.items()):
         await connection.execute(_ACCELERATOR, {"id": name, "spec": json.dumps(spec)})
     for place in sorted(places, key=lambda one: (one.accelerator, one.executor)):
         row = {"accelerator": place.accelerator, "id": place.executor, "pool": place.pool, "service": place.service}
         await connection.execute(_EXECUTOR, row)
+
+
+_REMOVED = text("""
+SELECT accelerator, id, pool FROM executors
+WHERE (accelerator, id) NOT IN (SELECT * FROM unnest(CAST(:accelerators AS text[]), CAST(:ids AS text[]))) ORDER BY accelerator, id
+""")
+
+
+async def removed(connection: AsyncConnection, places: Collection[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    """(accelerator, executor, pool) of executors that are none of `places`."""
+    given = {"accelerators": [accelerator for accelerator, _ in places], "ids": [executor for _, executor in places]}
+    return [(row.accelerator, row.id, row.pool) for row in (await connection.execute(_REMOVED, given)).all()]
+
+
+_MOVES_OF = text("DELETE FROM moves WHERE accelerator = :accelerator AND executor = :id")
+_DELETE = text("DELETE FROM executors WHERE accelerator = :accelerator AND id = :id")
+
+
+async def delete(connection: AsyncConnection, accelerator: str, executor: str) -> None:
+    """With its measured moves; its slices stay."""
+    for statement in (_MOVES_OF, _DELETE):
+        await connection.execute(statement, {"accelerator": accelerator, "id": executor})
 
 
 async def locked_epoch(connection: AsyncConnection, accelerator: str) -> int | None:

@@ -109,15 +109,16 @@ WITH drained AS (
     SELECT s.epoch, s.ended_at, n.epoch AS next,
            least(to_timestamp(:until_ms / 1000.0), coalesce(n.awake_at, n.ended_at, 'infinity')) AS until
     FROM slices s
-    JOIN LATERAL (SELECT * FROM slices m WHERE m.accelerator = s.accelerator AND m.epoch > s.epoch ORDER BY m.epoch LIMIT 1) n ON true
-    WHERE s.accelerator = :accelerator AND s.executor = :executor AND s.ended = 'switched' AND s.awake_at IS NOT NULL
+    LEFT JOIN LATERAL (
+        SELECT * FROM slices m WHERE m.accelerator = s.accelerator AND m.epoch > s.epoch ORDER BY m.epoch LIMIT 1) n ON true
+    WHERE s.accelerator = :accelerator AND s.executor = :executor AND s.ended IN ('switched', 'held') AND s.awake_at IS NOT NULL
       AND s.parked_at IS NULL AND s.booked_at IS NULL AND n.booked_at IS NULL
       AND s.epoch = (SELECT max(epoch) FROM slices WHERE accelerator = :accelerator AND executor = :executor AND epoch <= :epoch)),
 followed AS (
     UPDATE slices n SET ordered_at = d.until FROM drained d
-    WHERE n.accelerator = :accelerator AND n.epoch = d.next AND d.until > d.ended_at RETURNING n.epoch)
-UPDATE slices s SET ended_at = d.until FROM drained d, followed f
-WHERE s.accelerator = :accelerator AND s.epoch = d.epoch AND f.epoch = d.next
+    WHERE n.accelerator = :accelerator AND n.epoch = d.next AND d.until > n.ordered_at)
+UPDATE slices s SET ended_at = d.until FROM drained d
+WHERE s.accelerator = :accelerator AND s.epoch = d.epoch AND d.until > d.ended_at
 """)
 
 
