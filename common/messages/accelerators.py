@@ -59,7 +59,7 @@ class ExecutorOf(Value):
     since_s: float | None
     """Since when it has been in its state; None before it ever reported."""
     waiting_since_s: float | None
-    """Since when its pool has had work for it that it could not begin; None while it has none, or is awake."""
+    """Since when work has waited for it to wake; None while it has none, or is awake."""
     wake_s: float | None
     """Seconds that waking it is expected to take."""
     is_measured: bool

@@ -295,7 +295,7 @@ class PoolOffer(Value):
     parked_since_s: float | None = None
     """Unix time since which they are."""
     wakes_in_s: float | None = None
-    """Seconds until one is expected to wake; None while one is awake."""
+    """Seconds until one is expected to wake; None while one is awake, or nothing is to be sampled."""
     revision: str | None = None
     """Commit, tag or branch of a Hugging Face model, where the pools file names one."""
 

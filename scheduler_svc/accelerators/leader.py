@@ -159,6 +159,7 @@ class Leader:
                     await self._knowledge.read_rows(connection)
                     if is_due:
                         await self._knowledge.read_work(connection, now_s)
+                        await executors.record_ready(connection, self._reports.ready_since_ms(now_s))
                         refreshed_s = now_s
             until_s = NEVER_S
             if self._bus.is_connected:

@@ -83,6 +83,16 @@ class Reports:
         seen = self._seen.get(key)
         return max(seen.state_since_s if seen is not None else 0.0, self._excused_s)
 
+    def ready_since_ms(self, now_s: float) -> dict[Key, int | None]:
+        """Of executors that report: since when work waits for them to wake; None without any, and while they are awake."""
+        found: dict[Key, int | None] = {}
+        for key in self._seen:
+            if (report := self.newest(key, now_s)) is not None:
+                waits = report.state is not ExecutorState.AWAKE and has_work(report)
+                since_s = report.at_s if report.ready_since_s is None else min(report.ready_since_s, now_s)
+                found[key] = round(1000 * since_s) if waits else None
+        return found
+
     def gaps(self, accelerator: str) -> Gaps:
         return self._gaps[accelerator]
 

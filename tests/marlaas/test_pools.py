@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -72,6 +73,10 @@ async def test_why_and_ps_say_what_a_parked_pool_waits_for(world: World, run: Ru
     await world.submit("held")
     await world.event("held", "accepted")
     await eventually(lambda: len(world.stages.opened) > 0)
+    away = r"environment: its \d+ open groups are with environment 'toy', the oldest for \d+ s; nothing of its pool is to be sampled\n"
+    assert re.fullmatch(away, await out(run("why", "held")))
+    assert "accelerator" not in await out(run("ps"))
+    await world.execute("UPDATE executors SET ready_since = now() WHERE id = 'rollout-tiny'")
     said = await out(run("why", "held"))
     assert said == "accelerator: pool 'tiny' waits for its accelerator 'a', about 1 s\n"
     assert "waits for its accelerator, about 1 s" in await out(run("ps"))
@@ -92,6 +97,7 @@ async def test_operators_park_drain_wake_and_release(world: World, operate: Run)
     await world.submit("held")
     await world.event("held", "accepted")
     await eventually(lambda: len(world.stages.opened) > 0)
+    await world.execute("UPDATE executors SET ready_since = now() WHERE id = 'rollout-tiny'")
     assert "`marlaas pools wake tiny` lifts it" in await out(operate("why", "held"))
     unknown = await operate("pools", "park", "large")
     assert unknown.returncode == 1 and "no pool 'large' shares an accelerator" in unknown.stderr

@@ -7,8 +7,9 @@
     quota         its tenant has as much in flight, stored, or in checks of environments, as it may have
     share         the pool is full, and others hold places in it
     capacity      the pool is full with the task's own work
-    accelerator   its pool's samplers, or the trainer that has its step, wait for the accelerator that they share, or do not fit on it
-    environment   its groups are old, and the samplers have room: the environment takes the time
+    accelerator   its pool's samplers have work, or the trainer has its step, and they wait for the accelerator that they share, or do not
+                  fit on it
+    environment   its groups are old, and the samplers have room, or they are parked without work: the environment takes the time
     trainer       its step is with the trainers: others are trained before it
     pace          its next step waits for its own groups
 
@@ -147,6 +148,8 @@ class AcceleratorWait:
     """Attempts to wake it that have failed since it last woke."""
     misfit: Misfit | None = None
     """That it needs more than its accelerator has."""
+    has_work: bool = True
+    """Whether anything waits for it; else it is parked because its pool has nothing for it."""
 
     @property
     def left_s(self) -> float:
@@ -220,14 +223,18 @@ def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limi
     if task.allowance > 0:
         cause = _not_admitted(task, places, limits)
         is_full = cause is not None and cause.kind in (Kind.SHARE, Kind.CAPACITY)  # of a parked pool: with what its next slice begins with
-        return _for_an_accelerator(task.pool, task.sampler_waits) if is_full and task.sampler_waits is not None else cause
+        wait = task.sampler_waits
+        return _for_an_accelerator(task.pool, wait) if is_full and wait is not None and wait.has_work else cause
     return _in_flight(task, replicas) if task.open_groups else None
 
 
 def _in_flight(task: WaitingTask, replicas: Replicas) -> Cause:
     """What its open groups wait for."""
-    if task.sampler_waits is not None:
+    if task.sampler_waits is not None and task.sampler_waits.has_work:
         return _for_an_accelerator(task.pool, task.sampler_waits)
+    if task.sampler_waits is not None:
+        away = f"its {task.open_groups} open groups are with environment '{task.environment}', the oldest for {task.oldest_s:.0f} s"
+        return Cause(Kind.ENVIRONMENT, round(task.oldest_s), f"{away}; nothing of its pool is to be sampled")
     has_room = replicas.sampled < IDLE_SHARE * replicas.sequences
     if task.oldest_s >= LATE * task.timeout_s and has_room:
         oldest = f"its oldest group has taken {task.oldest_s:.0f} of {task.timeout_s:.0f} s while the samplers have room"
@@ -254,7 +261,8 @@ def _for_an_accelerator(pool: str, wait: AcceleratorWait) -> Cause:
     if wait.is_held:
         return Cause(Kind.ACCELERATOR, 1, f"{where}: 1 order of an operator keeps it parked; `marlaas pools wake {pool}` lifts it")
     if wait.faults:
-        return Cause(Kind.ACCELERATOR, wait.faults, f"{where}: {wait.faults} attempts to wake it have failed, and another follows")
+        attempts = "1 attempt to wake it has failed" if wait.faults == 1 else f"{wait.faults} attempts to wake it have failed"
+        return Cause(Kind.ACCELERATOR, wait.faults, f"{where}: {attempts}, and another follows")
     return Cause(Kind.ACCELERATOR, round(wait.left_s), f"{where}, about {wait.left_s:.0f} s")
 
 

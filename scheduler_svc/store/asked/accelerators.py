@@ -130,7 +130,7 @@ class PoolState:
     is_parked: bool
     parked_since_s: float | None
     wakes_in_s: float | None
-    """Seconds until one is expected to wake; None where one is awake, and where none fits on its accelerator."""
+    """Seconds until one is expected to wake; None where one is awake, nothing is to be sampled, or none fits on its accelerator."""
 
 
 async def pool_states(connection: AsyncConnection, pools: Collection[str]) -> dict[str, PoolState]:
@@ -139,7 +139,6 @@ async def pool_states(connection: AsyncConnection, pools: Collection[str]) -> di
     for row in (await connection.execute(_POOLS, {"pools": sorted(pools)})).all():
         wait = (await accelerator_waits(connection, row.pool)).get("rollout") if row.is_parked else None
         parked_since_s = row.parked_since_s if row.is_parked else None
-        found[row.pool] = PoolState(
-            row.accelerators, row.is_parked, parked_since_s, wait.left_s if wait is not None and wait.misfit is None else None
-        )
+        wakes_in_s = wait.left_s if wait is not None and wait.has_work and wait.misfit is None else None
+        found[row.pool] = PoolState(row.accelerators, row.is_parked, parked_since_s, wakes_in_s)
     return found

@@ -40,6 +40,7 @@ executors = sa.Table(
     sa.Column("needs_room", sa.Boolean, nullable=False, server_default=sa.text("false")),  # its next wake parks all others a tier deeper
     sa.Column("held", sa.Text),
     now_by_default("seen_at"),
+    moment("ready_since"),  # since when work waits for it to wake, as it reports; absent without work, and while it is awake
     sa.CheckConstraint("service IN ('rollout', 'trainer')", name="service"),
     one_of("state", ExecutorState, "state"),
     one_of("tier", Tier, "tier"),

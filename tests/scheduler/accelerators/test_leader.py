@@ -181,6 +181,21 @@ async def test_epochs_grow_beyond_those_that_nats_knows(bus: Bus, database_url: 
         assert one.epoch == 71
 
 
+async def test_since_when_work_waits_is_what_its_executor_reports(bus: Bus, database_url: str) -> None:
+    """And not its pool's open groups, which may all be with environments."""
+    async with running_world(bus, database_url) as world:
+        one, two = await world.one_awake()
+        await world.execute("UPDATE executors SET held = 'park' WHERE id = 'rollout-two'")
+        waits = "SELECT executor FROM pool_status WHERE waiting_since IS NOT NULL"
+        assert (one.ready, await world.rows(waits)) == (1, [])
+        await two.has_work(1)
+        await world.becomes(waits, [("rollout-two",)])
+        since = "SELECT round(extract(epoch FROM waiting_since), 3)::float8 FROM pool_status WHERE executor = 'rollout-two'"
+        assert await world.rows(since) == [(pytest.approx(two.ready_since_s, abs=0.002),)]
+        await two.has_work(0)
+        await world.becomes(waits, [])
+
+
 # ------------------------------------------------------------------------------------------------------------ operators
 
 

@@ -31,7 +31,7 @@ PARKED = AcceleratorWait("a", wake_s=2.0, usual_s=30.0, waited_s=10.0)
 LONG = AcceleratorWait("a", wake_s=2.0, usual_s=30.0, waited_s=100.0)
 NEW = AcceleratorWait("a", wake_s=2.0, usual_s=None, waited_s=1.0)
 TOO_LARGE = replace(PARKED, misfit=misfit("a", "rollout", "tiny", 5 * 2**30, 4.0))
-HELD, POISONED = replace(PARKED, is_held=True), replace(PARKED, faults=3)
+HELD, POISONED, UNUSED = replace(PARKED, is_held=True), replace(PARKED, faults=3), replace(PARKED, has_work=False)
 
 
 def full(sequences: int, own: int, siblings: int = 0, tokens: float = 0.0) -> Places:
@@ -62,6 +62,8 @@ SITUATIONS: list[Situation] = [
     (replace(TASK, sampler_waits=PARKED, queue=TrainerQueue(2, 1.0)), ALL, ROOM, NONE, Kind.TRAINER, 3),
     (replace(TASK, sampler_waits=HELD), ALL, ROOM, NONE, Kind.ACCELERATOR, 1),
     (replace(TASK, sampler_waits=POISONED), ALL, ROOM, NONE, Kind.ACCELERATOR, 3),
+    (replace(TASK, sampler_waits=UNUSED, oldest_s=40.0), ALL, ROOM, NONE, Kind.ENVIRONMENT, 40),
+    (replace(MAY_OPEN, sampler_waits=UNUSED), ALL, FULL, NONE, Kind.SHARE, 88),
     *[(replace(one, trainer_waits=TOO_LARGE), ALL, ROOM, NONE, Kind.ACCELERATOR, 5) for one in (TASK, MAY_OPEN)],
     (replace(TASK, sampler_waits=replace(TOO_LARGE, faults=3), queue=TrainerQueue(2, 1.0)), ALL, ROOM, NONE, Kind.ACCELERATOR, 5),
     (replace(TASK, sampler_waits=TOO_LARGE, is_paused=True), ALL, ROOM, NONE, Kind.PAUSED, 3),

@@ -140,6 +140,25 @@ async def record_absence(connection: AsyncConnection, accelerator: str, executor
     return (await connection.execute(_GONE, given)).first() is not None
 
 
+# Rows that others have locked are left for the next time: this waits for none, so that nobody waits for each other.
+_READY = text("""
+WITH changed AS (
+    SELECT e.accelerator, e.id, g.since FROM executors e
+    JOIN (SELECT accelerator, id, to_timestamp(ms / 1000.0) AS since
+          FROM unnest(CAST(:accelerators AS text[]), CAST(:ids AS text[]), CAST(:ms AS bigint[])) r (accelerator, id, ms)) g
+    ON g.accelerator = e.accelerator AND g.id = e.id
+    WHERE e.ready_since IS DISTINCT FROM g.since FOR UPDATE OF e SKIP LOCKED)
+UPDATE executors e SET ready_since = c.since FROM changed c WHERE e.accelerator = c.accelerator AND e.id = c.id
+""")
+
+
+async def record_ready(connection: AsyncConnection, since_ms: Mapping[tuple[str, str], int | None]) -> None:
+    """Write since when work waits for executors to wake, by accelerator and executor; None without any."""
+    keys = list(since_ms)
+    given = {"accelerators": [accelerator for accelerator, _ in keys], "ids": [executor for _, executor in keys]}
+    await connection.execute(_READY, {**given, "ms": [since_ms[key] for key in keys]})
+
+
 _HOLD = text("UPDATE executors SET held = :held WHERE accelerator = :accelerator AND id = :id RETURNING id")
 
 
