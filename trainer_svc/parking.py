@@ -52,6 +52,9 @@ class TrainerExecutor:
         running = Function.TRAIN if meter.is_computing else None
         return Load(running, begun, meter.left_s, messages=begun, preparing=max(0, gate.behind - begun))
 
+    def end_drain(self) -> None:
+        """Nothing: a step cannot be frozen, and the accelerator's lock is held until it has ended."""
+
     def taken(self) -> Served:
         return self._learner.meter.taken()
 

@@ -45,7 +45,7 @@ class Load:
 
 
 class Executable(Protocol):
-    """A sampler or trainer whose state moves between tiers. One call at a time; all may take seconds."""
+    """A sampler or trainer whose state moves between tiers. One wake or park at a time; both may take seconds."""
 
     @property
     def tier(self) -> Tier:
@@ -79,6 +79,10 @@ class Executable(Protocol):
         that is possible and wait for it where it is not; then move the state to `tier`, or to the deepest tier that it has. What was
         received and not begun is handed back, or kept and counted (`Load.messages`).
         """
+        ...
+
+    def end_drain(self) -> None:
+        """Have a `park` in progress wait no longer for what can be frozen. Nothing happens at any other time."""
         ...
 
     def taken(self) -> Served:

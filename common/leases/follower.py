@@ -2,7 +2,7 @@
 
 A wake takes, in this order: compute.lock, the lease in NATS, and room for its bytes on the device, which are entered. Parking gives all of
 that back. Only the newest order counts, also while an older one waits for any of them; what an Executable has begun it finishes first. A
-holder whose lease is overdue parks itself.
+holder whose lease is overdue parks itself, and one that parks already waits for no request any more.
 
 A new process computes nothing for orders that are older than itself: it says that it is cold, under the epoch of the last of them.
 """
@@ -115,6 +115,7 @@ class Follower:
                 if not means.bus.is_connected:  # a step's version may wait for NATS, and no other executor can be ordered meanwhile
                     means.watchdog.postpone(pause_s)
                 if self._lease.is_overdue():
+                    means.executable.end_drain()  # requests that a park waits for would be computed without a lease
                     self._stirred.set()
                 await asyncio.sleep(pause_s)
         finally:

@@ -30,6 +30,7 @@ class Sampler:
         self._slots = slots
         self._serving = serving
         self._parking = Parking(engine)
+        self._draining: asyncio.Timeout | None = None
         if not engine.gate.is_open:
             self._close_intake()
 
@@ -68,9 +69,7 @@ class Sampler:
         self._close_intake()
         self._rollout.hand_back()
         if self._engine.gate.is_open:  # what is frozen ends after a wake alone
-            with suppress(TimeoutError):
-                async with asyncio.timeout(drain_s):
-                    await self._turns_ended()
+            await self._drain(drain_s)
         began_s = time.monotonic()
         await self._adapters.stop()
         await self._parking.park(tier)
@@ -79,6 +78,19 @@ class Sampler:
             async with asyncio.timeout(ANSWERED_WITHIN_S):
                 await self._rollout.unanswered.none()
         return moved_s
+
+    def end_drain(self) -> None:
+        if self._draining is not None and not self._draining.expired():
+            self._draining.reschedule(asyncio.get_running_loop().time())
+
+    async def _drain(self, drain_s: float | None) -> None:
+        """Wait until nothing runs, for up to `drain_s`, or until `end_drain`."""
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(drain_s) as self._draining:
+                    await self._turns_ended()
+        finally:
+            self._draining = None
 
     def taken(self) -> Served:
         return self._engine.work.taken(self._engine.progress())

@@ -34,6 +34,8 @@ class Paper:
         self.may_move = asyncio.Event()
         """While it is not set, moves hang."""
         self.may_move.set()
+        self.drains = False
+        """Whether a park that hangs waits for requests, which are frozen once its drain is ended."""
 
     async def wake(self) -> None:
         self.moves.append("wake")
@@ -48,6 +50,12 @@ class Paper:
         await self.may_move.wait()
         self.tier, self.load = tier, Load()
         return 0.125
+
+    def end_drain(self) -> None:
+        if self.drains:
+            self.drains = False
+            self.moves.append("drain ended")
+            self.may_move.set()
 
     def taken(self) -> Served:
         done, self.done = self.done, Served()

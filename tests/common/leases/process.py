@@ -111,6 +111,9 @@ class Computing:
         self.tier = tier
         return 0.01
 
+    def end_drain(self) -> None:
+        pass
+
     def taken(self) -> Served:
         return Served()
 

@@ -96,6 +96,23 @@ async def test_holder_parks_itself_after_ten_seconds_without_nats_and_reports_it
         assert (await answer(bus, "one", 2)).state is ExecutorState.AWAKE
 
 
+async def test_drain_ends_after_ten_seconds_without_nats(nats: tuple[str, Popen[bytes]], tmp_path: Path) -> None:
+    """A park that waits for requests, however long they take, does so only while its lease is confirmed."""
+    clock = Clock()
+    async with awake(nats[0], tmp_path, clock) as (bus, follower, paper):
+        paper.may_move.clear()
+        paper.drains = True
+        await order(bus, "one", 2, wake=False, drain_s=None)
+        await eventually(lambda: follower.state is ExecutorState.PARKING)
+        with silent(nats[1]):
+            assert paper.moves == ["wake", "park host None"] and holders(tmp_path).computing
+            clock.pass_s(60.0)
+            await eventually(lambda: follower.state is ExecutorState.PARKED, timeout_s=20)
+            assert not holders(tmp_path).computing
+        assert (await answer(bus, "one", 2)).state is ExecutorState.PARKED
+    assert paper.moves == ["wake", "park host None", "drain ended"]
+
+
 async def test_executor_that_waits_for_memory_does_not_wake_with_an_old_lease(nats: tuple[str, Popen[bytes]], tmp_path: Path) -> None:
     clock = Clock()
     async with await Bus.connect(nats[0], "test", timings=IMPATIENT) as bus:

@@ -96,18 +96,23 @@ async def test_turns_that_are_frozen_or_drained_are_those_of_an_undisturbed_repl
     stage, sampler = at_stage
     sampler.taken()
     undisturbed = await stage.answer(group_of("undisturbed", max_tokens=200), *first_turns(range(8)))
-    for task, drain_s, begun in (("frozen", 0, 8), ("drained", None, 0)):
+    for task, drain_s, begun in (("frozen", 0, 8), ("drained", None, 0), ("not-drained", None, 8)):
         group = group_of(task, max_tokens=200)
         await stage.ask(group, *first_turns(range(8)))
         await eventually(lambda: sampler.load.begun == 8)
-        await sampler.park(Tier.DISK, drain_s)
+        parking = asyncio.ensure_future(sampler.park(Tier.DISK, drain_s))
+        await asyncio.sleep(0)  # it has begun
+        if begun:
+            sampler.end_drain()
+        await parking
+        sampler.end_drain()  # when nothing drains, it does nothing
         assert sampler.load.begun == begun
         await sampler.wake()
         await eventually(stage.is_idle)
         assert ids_of(stage.turns(group)) == ids_of(undisturbed)
     served = sampler.taken()
-    assert served.by_task == {"undisturbed": 8 * 200, "frozen": 8 * 200, "drained": 8 * 200}
-    assert served.pieces == 3 * 8
+    assert served.by_task == dict.fromkeys(("undisturbed", "frozen", "drained", "not-drained"), 8 * 200)
+    assert served.pieces == 4 * 8
 
 
 def ids_of(turns: dict[int, SampledTurn]) -> dict[int, list[int]]:
