@@ -14,7 +14,6 @@ from common.accelerators import Function, Load, Tier
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.bus.metrics import HANDLED
-from common.bus.stored.stream_reader import Queue
 from common.messages import AdapterRef, SampledTurn, TokenRecord, TurnRequest
 from common.spec import Limits
 from rollout_svc import service
@@ -80,7 +79,12 @@ async def test_parked_replica_takes_nothing_and_answers_after_its_wake(at_stage:
     await sampler.park(Tier.HOST, 0)
     group, before = group_of("parked"), returned()
     await stage.ask(group, *first_turns([0, 1]))
-    await eventually_equals(lambda: stage.bus.streams.queue(streams.rollout_samples("tiny")), Queue(1, 0))
+
+    async def waits() -> tuple[int, int]:
+        queue = await stage.bus.streams.queue(streams.rollout_samples("tiny"))
+        return queue.pending, queue.unacknowledged
+
+    await eventually_equals(waits, (1, 0))
     assert stage.turns(group) == {} and returned() == before
     await sampler.wake()
     await eventually(lambda: len(stage.turns(group)) == 2)
