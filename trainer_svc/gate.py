@@ -18,9 +18,9 @@ class Gate:
         self.waiting = 0
         """Batches before the gate."""
         self.behind = 0
-        """Batches that are read, trained or published."""
+        """Batches that are read, trained, published or announced."""
         self.publishing = 0
-        """Of these, steps that were computed, and whose version is being stored."""
+        """Of these, steps that were computed, and whose version is being stored or announced."""
 
     def close(self) -> None:
         self.is_closed = True
@@ -68,7 +68,8 @@ class Gate:
         """Wait until no batch is behind the gate; False when some still are after `within_s` seconds (None: no bound)."""
         try:
             async with asyncio.timeout(within_s):
-                await self._idle.wait()
+                while self.behind:
+                    await self._idle.wait()
             return True
         except TimeoutError:
             return False

@@ -34,9 +34,12 @@ class SampleKeeper:
         self._running.add(runner)
         runner.add_done_callback(self._running.discard)
 
-    async def flush(self) -> None:
-        """Wait until nothing is being stored."""
-        await asyncio.gather(*self._running)
+    async def flush(self, within_s: float | None = None) -> bool:
+        """Wait until nothing is being stored; False when something still is after `within_s` seconds (None: no bound)."""
+        if not self._running:
+            return True
+        _, running = await asyncio.wait(self._running, timeout=within_s)
+        return not running
 
     async def _store(self, batch: TrainBatch, step: StepResult) -> None:
         version, kept = step.resident.version, step.kept

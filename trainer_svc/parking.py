@@ -17,6 +17,9 @@ from trainer_svc.state.resident import Residents
 PUBLISHED_WITHIN_S = 5.0
 """Minimum time that parking waits for versions to be stored: without NATS this never ends. Such a state is parked once it is stored."""
 
+SAMPLES_WITHIN_S = 1.0
+"""Maximum time that parking waits for samples of steps, which nothing else waits for: to encode them is work of this slice."""
+
 
 class TrainerExecutor:
     """Begins parked where the learner has no base model on its device."""
@@ -74,6 +77,7 @@ class TrainerExecutor:
         self._pull_nothing()
         await self._learner.pause()
         await self._trainer.gate.idle(None if drain_s is None else max(drain_s, PUBLISHED_WITHIN_S))
+        await self._trainer.samples.flush(SAMPLES_WITHIN_S)
         began_s = time.monotonic()
         await self._residents.park(tier, self._learner.in_thread)
         await self._learner.park(tier)

@@ -108,7 +108,8 @@ class Trainer:
         elif update.version > batch.version + 1:
             log.info("step_superseded", version=batch.version + 1, announced=update.version)
             return
-        yield Outgoing(streams.weight_updated(update.pool, update.task), update, f"{update.task}:v{update.version}:weights")
+        with self.gate.one_behind(), self.gate.one_published():  # parking waits until it is sent: the device is another's afterwards
+            yield Outgoing(streams.weight_updated(update.pool, update.task), update, f"{update.task}:v{update.version}:weights")
 
     async def _has_ended(self, task: str) -> bool:
         status = await self._bus.kv.get(streams.TASKS_BUCKET, task, TaskStatus)
@@ -176,6 +177,7 @@ class Trainer:
                 (adapter, checkpoint), recording = await self._publish(batch, groups, trained), await self._record(batch, groups)
         crashpoints.reached("after_blobs")
         self._residents.keep(resident, checkpoint.sha256)
+        await self._residents.park_late(resident.task, self._learner.in_thread)
         found = trained.step.metrics | spent | {"wait_s": trained.waited_s}
         metrics = finite(found)  # PostgreSQL would refuse a step with any other
         if dropped := sorted(found.keys() - metrics.keys()):

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from common import streams
 from common.accelerators.executable import Executable, Load, Served, WrongState
 from common.accelerators.words import Function, Tier
-from common.bus import Bus, Slots
+from common.bus import Bus, Delivery, Slots
 from common.errors import HandedBack
 from common.messages import TrainBatch, WeightUpdated
 from common.pools import Pool
@@ -167,6 +167,33 @@ async def test_step_in_progress_ends_and_queued_ones_are_handed_back(bus: Bus, o
     await bus.streams.purge(streams.WEIGHTS, "weight-updated.>")
     for task, batch in batches.items():
         assert updates[task].adapter.blob.sha256 == update_in(await call(alone, batch)).adapter.blob.sha256
+
+
+async def test_parking_waits_until_the_last_step_is_announced(bus: Bus, own_learner: Learner) -> None:
+    """The batch is behind the gate from its reading until its handler has ended: all of it is work of the slice."""
+    parked = Parked(bus, own_learner)
+    batch = batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)
+    handling = parked.trainer.handle(Delivery(streams.batch("tiny", "a"), {}, batch.encode(), 1, 1))
+    assert update_in([await anext(aiter(handling))]).version == 1
+    parking = asyncio.ensure_future(parked.executor.park(Tier.DEVICE, None))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(parking), 0.2)
+    assert parked.executor.load.begun == 1
+    assert [out async for out in handling] == []
+    await parking
+    assert parked.executor.load == Load(messages=0)
+
+
+async def test_parking_waits_for_the_samples_of_the_last_step_and_not_for_long(bus: Bus, own_learner: Learner) -> None:
+    parked, batch = Parked(bus, own_learner), batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)
+    (step,) = steps_alone(own_learner.policy, "a", 1)
+    parked.trainer.samples.keep(batch, step)
+    await parked.executor.park(Tier.DEVICE, 0.0)
+    assert await bus.streams.backlog(streams.SAMPLES) == 1
+    parked.trainer.samples._running.add(never := asyncio.create_task(asyncio.sleep(1000)))
+    assert not await parked.trainer.samples.flush(0.01)
+    assert not never.cancelled()
+    never.cancel()
 
 
 @pytest.mark.parametrize("tier", [Tier.DISK, Tier.NONE])

@@ -94,8 +94,6 @@ class Residents:
         self._kept[resident.task] = _Kept(checkpoint_sha256, resident, resident.optimizer.params.device)
         self._kept.move_to_end(resident.task)
         self._make_room()
-        if self._parked_in is not None and (kept := self._kept.get(resident.task)) is not None:
-            self._replace([kept], parked([kept.resident], self._parked_in))
 
     def forget(self, task: str) -> None:
         self._kept.pop(task, None)
@@ -110,6 +108,11 @@ class Residents:
         self._parked_in = tier
         kept = list(self._kept.values())
         self._replace(kept, await in_thread(partial(parked, [one.resident for one in kept], tier)))
+
+    async def park_late(self, task: str, in_thread: InThread = asyncio.to_thread) -> None:
+        """Take a state off the device that was stored while the trainer is parked; nothing while it is awake."""
+        if self._parked_in is not None and (kept := self._kept.get(task)) is not None:
+            self._replace([kept], await in_thread(partial(parked, [kept.resident], self._parked_in)))
 
     def wake(self) -> None:
         """States may be on the device again; each comes with the task's next step."""

@@ -68,8 +68,9 @@ async def test_state_that_is_stored_while_the_trainer_is_parked_is_parked_too(po
     residents = Residents(limit=8)
     await residents.park(Tier.DISK)
     stored, other = (replace(begin(policy, DIFFERENT[name]), version=1, stored_at=at) for name, at in (("a", 1), ("b", 0)))
-    residents.keep(stored, "1")
-    residents.keep(other, "1")
+    for one in (stored, other):
+        residents.keep(one, "1")
+        await residents.park_late(one.task)
     assert residents.get("a", "1") is None
     found = residents.get("b", "1")
     assert found is not None
@@ -77,6 +78,7 @@ async def test_state_that_is_stored_while_the_trainer_is_parked_is_parked_too(po
     assert_identical(found, other)
     residents.wake()
     residents.keep(stored, "1")
+    await residents.park_late("a")
     assert residents.get("a", "1") is stored
 
 
