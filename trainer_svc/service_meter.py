@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from common.accelerators.executable import Served
 
 SMOOTHING = 0.3
-"""Weight of the newest operation in the expected duration of the next."""
+"""Weight of the newest operation in the expected seconds a token."""
+OVERRUN = 0.1
+"""Share of its time so far that an operation is expected to take longer, at least. A drain's limit is ten times what is expected."""
 
 
 class ServiceMeter:
@@ -23,7 +25,10 @@ class ServiceMeter:
         self._by_task = dict[str, float]()
         self._busy_s = 0.0
         self._pieces = 0
-        self._expected_s: float | None = None
+        self._tokens = 0
+        """Of the operation in progress."""
+        self._token_s: float | None = None
+        """Expected seconds a token; None before the first step has ended."""
 
     @contextmanager
     def computing(self, tokens: Mapping[str, int], pieces: int = 0) -> Generator[None]:
@@ -31,6 +36,7 @@ class ServiceMeter:
         total = sum(tokens.values())
         with self._lock:
             self._began_s = self._counted_s = self._now_s()
+            self._tokens = max(1, total)
             self._shares = {task: count / total if total else 1 / len(tokens) for task, count in tokens.items()}
         try:
             yield
@@ -40,8 +46,8 @@ class ServiceMeter:
                 self._shares = {}
                 self._pieces += pieces
                 if pieces:
-                    took_s = self._counted_s - self._began_s
-                    self._expected_s = took_s if self._expected_s is None else self._expected_s + SMOOTHING * (took_s - self._expected_s)
+                    token_s = (self._counted_s - self._began_s) / self._tokens
+                    self._token_s = token_s if self._token_s is None else self._token_s + SMOOTHING * (token_s - self._token_s)
 
     def taken(self) -> Served:
         """What was done since the last call. A task's rest below a millisecond is kept for the next."""
@@ -65,11 +71,12 @@ class ServiceMeter:
 
     @property
     def left_s(self) -> float | None:
-        """Expected seconds until the operation in progress ends; None where there is none, or none has ended before."""
+        """Expected seconds until the operation in progress ends, by its tokens; None where there is none, or no step has ended before."""
         with self._lock:
-            if not self._shares or self._expected_s is None:
+            if not self._shares or self._token_s is None:
                 return None
-            return max(0.0, self._expected_s - (self._now_s() - self._began_s))
+            passed_s = self._now_s() - self._began_s
+            return max(self._tokens * self._token_s - passed_s, OVERRUN * passed_s)
 
     def _count(self) -> None:
         now_s = self._now_s()

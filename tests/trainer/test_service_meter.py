@@ -1,5 +1,7 @@
 """What a slice of an accelerator is booked by: seconds of the learner's thread, by task."""
 
+import pytest
+
 from common.accelerators.executable import Served
 from trainer_svc.service_meter import ServiceMeter
 
@@ -48,5 +50,16 @@ def test_rest_of_an_operation_is_expected_from_those_before() -> None:
         clock.now_s += 1.0
         assert meter.left_s == 3.0
         clock.now_s += 10.0
-        assert meter.left_s == 0.0
+        assert meter.left_s == pytest.approx(1.1), "a step that takes longer than expected is not over"
     assert meter.left_s is None
+
+
+def test_long_step_is_not_expected_to_end_as_soon_as_the_short_ones_before() -> None:
+    """A park that waits for it would count it as hung after ten times what is expected."""
+    clock = Clock()
+    meter = ServiceMeter(clock)
+    for _ in range(5):
+        with meter.computing({"short": 100}, pieces=1):
+            clock.now_s += 0.5
+    with meter.computing({"long": 9000, "beside": 1000}, pieces=2):
+        assert meter.left_s == pytest.approx(50.0)
