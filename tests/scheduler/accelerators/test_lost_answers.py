@@ -10,7 +10,7 @@ from common.bus import Bus
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import SLICES, TWO_TASKS, Executor, clean, running_world
 
-ANEW = [("rollout-one", "first", "died"), ("rollout-one", "first", None)]
+ANEW: list[tuple[object, ...]] = [("rollout-one", "first", "died"), ("rollout-one", "first", None)]
 
 
 @pytest.fixture(autouse=True)
