@@ -22,7 +22,7 @@ async def main(running: Running[RolloutSettings]) -> None:
     from rollout_svc.engine_config import EngineSettings, Tolerance
     from rollout_svc.engine_process import import_vllm
     from rollout_svc.parking.capacity import Capacity
-    from rollout_svc.parking.wiring import executor_of
+    from rollout_svc.parking.wiring import executor_of, locks_of, sampler_of
     from rollout_svc.service import Rollout
     from rollout_svc.serving.aliases import KeptAliases
     from rollout_svc.serving.wiring import serving_of
@@ -31,8 +31,9 @@ async def main(running: Running[RolloutSettings]) -> None:
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_ROLLOUT_POOL")
     running.health.detail = f"starting the engine for {pool.model}"
     pool = await asyncio.to_thread(with_model_files, settings.pool, pool)
-    takes_turns = bool(settings.accelerator)
-    engine_settings = EngineSettings.of(pool, device=settings.device, cores=settings.cores, sleeps=takes_turns)
+    locks = locks_of(settings)
+    takes_turns, inherited = locks is not None, locks.descriptors if locks is not None else ()
+    engine_settings = EngineSettings.of(pool, device=settings.device, cores=settings.cores, sleeps=takes_turns, locks=inherited)
     if takes_turns:  # its engine is started by its first wake, which should not wait for imports
         await asyncio.to_thread(import_vllm, engine_settings)
     engine = Engine.closed(engine_settings) if takes_turns else await Engine.start(engine_settings)
@@ -61,7 +62,10 @@ async def main(running: Running[RolloutSettings]) -> None:
             sampling = f"sampling for pool '{settings.pool}', {capacity.kv_tokens} tokens of KV cache"
             running.health.detail = sampling if is_awake else f"waits for its accelerator '{settings.accelerator}'"
 
-        executor = await executor_of(bus, settings, engine, adapters, rollout, slots, serving, show)
+        executor = None
+        if locks is not None:
+            sampler = await sampler_of(engine, adapters, rollout, slots, serving)
+            executor = executor_of(bus, settings, locks, sampler, show, serves=serving is not None)
 
         def report() -> ReplicaReport:
             return ReplicaReport(

@@ -58,9 +58,13 @@ class EngineSettings:
     """The same of `adapters`."""
     sleeps: bool = False
     """Whether the engine can free what it has on its device, and get it back."""
+    locks: tuple[int, ...] = ()
+    """Descriptors of the accelerator's locks, which the engine's process has as long as it lives."""
 
     @classmethod
-    def of(cls, pool: Pool, *, device: Device = "auto", cores: tuple[int, ...] = (), sleeps: bool = False) -> "EngineSettings":
+    def of(
+        cls, pool: Pool, *, device: Device = "auto", cores: tuple[int, ...] = (), sleeps: bool = False, locks: tuple[int, ...] = ()
+    ) -> "EngineSettings":
         sequences, adapters = (pool.serving.sequences, pool.serving.adapters) if pool.serving else (0, 0)
         return cls(
             model=pool.model,
@@ -79,6 +83,7 @@ class EngineSettings:
             invariant=pool.invariant,
             cores=cores,
             sleeps=sleeps,
+            locks=locks,
         )
 
     def wants_invariance(self, *, cpu: bool) -> bool:

@@ -5,11 +5,12 @@ child does not repeat it: measured on two busy cores, 38 s until the first token
 of two spawned processes, and twice the tokens a second, because no tensors travel between a scheduler and a worker.
 A fork copies more than it should, so the child first releases what belongs to its parent.
 
-On a GPU vLLM decides by itself, except that its processes are spawned: CUDA does not survive a fork.
+On a GPU vLLM decides by itself, except that its processes are spawned: CUDA does not survive a fork. Spawned or forked, they end with the
+service, and keep its locks until then (`engine_child/inherited.py`).
 """
 
-import ctypes
 import os
+import re
 import signal
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import Any
 import structlog
 
 from common.errors import Fatal
+from rollout_svc.engine_child.inherited import Inherited, belong_to, failure_file, noted
 from rollout_svc.engine_config import EngineSettings, engine_arguments, require_head
 
 MIN_VLLM = (0, 26)
@@ -27,12 +29,17 @@ MIN_SLEEPING_VLLM = (0, 32)
 """Minimum version for pools on shared accelerators: `sleeping/` knows the queues of its scheduler."""
 MAX_TESTED_VLLM = (0, 32)
 """Newest tested version."""
-PR_SET_PDEATHSIG = 1
 END_S = 60.0
 """Maximum time in which a killed process ends: the kernel takes its memory back first."""
+AS_WITHOUT_MEMORY = "as where there is no memory"
+WITHOUT_MEMORY = (signal.SIGKILL, signal.SIGBUS, signal.SIGABRT)
+"""Signals that end a process for which there is no memory: the kernel's, of a file in memory, and of C++ code that does not expect it."""
 REPRODUCIBLE = {"AVX512": "AVX512,STRICT", "AVX2": "AVX2,STRICT"}
 """Instruction set of PyTorch → MKL's mode in which a row of a product does not depend on the number of rows (`MKL_CBWR`)."""
-_starting = False
+ENGINE = re.compile(r"'EngineCore\w*': (-?\d+)")
+"""A process and its exit status in vLLM's message that its start failed."""
+_starting: tuple[int, int] | None = None
+"""Process id of this service, and the descriptor of its engine's file for failures, while an engine is forked."""
 log = structlog.get_logger()
 
 
@@ -50,11 +57,35 @@ def start_llm(settings: EngineSettings) -> list[Any]:
     config = engine_arguments(settings, cpu=cpu).create_engine_config()
     require_head(settings, str(config.model_config.head_dtype).removeprefix("torch."))
     executor = Executor.get_class(config)
-    if not cpu:
-        return [AsyncLLM(config, executor, log_stats=False, log_requests=False)]
-    torch.set_num_threads(len(settings.cores) or 1)  # of this thread, and so of the process that is forked from it
-    with forking(settings.cores):
-        return [AsyncLLM(config, executor, log_stats=False, log_requests=False)]
+    with failure_file() as failure:
+        try:
+            if not cpu:
+                return [spawned(config, executor, Inherited(failure, settings.locks))]
+            torch.set_num_threads(len(settings.cores) or 1)  # of this thread, and so of the process that is forked from it
+            with forking(settings.cores, failure):
+                return [AsyncLLM(config, executor, log_stats=False, log_requests=False)]
+        except RuntimeError as error:  # vLLM's, which only says that the process has failed
+            raise RuntimeError(noted(failure) or how_it_ended(error)) from error
+
+
+def spawned(config: Any, executor: Any, inherited: Inherited) -> Any:
+    """AsyncLLM, whose process is spawned. Raises: Fatal where that process has not what it should inherit."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    config.marlaas_inherited = inherited  # vLLM pickles its configuration for the process
+    llm = AsyncLLM(config, executor, log_stats=False, log_requests=False)
+    if any(inherited.missing_in(process.pid) for process in processes_of(llm)):
+        shut_down(llm)
+        raise Fatal("this vLLM does not hand its configuration over as it is, so the engine's process would have no lock; use a tested one")
+    return llm
+
+
+def how_it_ended(error: RuntimeError) -> str:
+    """vLLM's message about an engine that did not start, and what a signal says that ended it."""
+    found = ENGINE.search(str(error))
+    if found and (number := -int(found[1])) in WITHOUT_MEMORY:
+        return f"its process was ended by {signal.Signals(number).name}, {AS_WITHOUT_MEMORY}"
+    return str(error)
 
 
 def import_vllm(settings: EngineSettings) -> bool:
@@ -128,29 +159,27 @@ def check_version(name: str, version: tuple[int | str, ...], *, sleeps: bool = F
 
 
 @contextmanager
-def forking(cores: Collection[int]) -> Generator[None]:
-    """Children that this thread forks inside the block run on `cores` only and end with the thread: keep it."""
+def forking(cores: Collection[int], failure: int) -> Generator[None]:
+    """Children that this thread forks inside the block run on `cores` only and end with the thread: keep it. `failure`: their file."""
     global _starting
     before = os.sched_getaffinity(0)
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-    _starting = True
+    _starting = (os.getpid(), failure)
     try:
         if cores:
             os.sched_setaffinity(0, cores)
         yield
     finally:
-        _starting = False
+        _starting = None
         os.sched_setaffinity(0, before)
 
 
 def _detach_from_parent() -> None:
-    if not _starting:
+    if _starting is None:
         return
     # Otherwise a signal to the child would be read by the parent's event loop as one to itself.
     signal.set_wakeup_fd(-1)
-    # Otherwise the terminal's Ctrl-C would end the engine while the service still returns its messages.
-    os.setsid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    belong_to(*_starting)
 
 
 def processes_of(llm: Any) -> list[Any]:

@@ -10,7 +10,7 @@ import structlog
 from common import streams
 from common.bus import Bus, Slots
 from common.errors import Fatal
-from common.leases import Identity, LeasedExecutor, leased_executor
+from common.leases import Identity, LeasedExecutor, executor_locks, leased_executor
 from common.messages import ReplicaReport
 from common.pools import Pool, chosen_pool
 from common.pools.model_files import with_model_files
@@ -76,13 +76,14 @@ def _executor(running: Running[TrainerSettings], made: _Made, slots: Slots) -> L
     def show(is_awake: bool) -> None:
         running.health.detail = _detail(settings, is_awake=is_awake)
 
+    me = Identity(settings.accelerator, "trainer", settings.pool, settings.replica)
     return leased_executor(
         running.bus,
-        Identity(settings.accelerator, "trainer", settings.pool, settings.replica),
+        me,
         TrainerExecutor(made.trainer, made.learner, made.residents, slots),
+        executor_locks(me, pools_file=settings.pools_file, accelerators_dir=settings.accelerators_dir),
         [streams.trainer_batches(settings.pool)],
         pools_file=settings.pools_file,
-        accelerators_dir=settings.accelerators_dir,
         data_dir=settings.data_dir,
         show=show,
     )

@@ -21,7 +21,7 @@ Owns the files of locks in the accelerator's folder.
 
 # pyright: reportUnusedImport=false
 from common.leases.clocks import PoolClocks
-from common.leases.executor import LeasedExecutor, leased_executor
+from common.leases.executor import LeasedExecutor, executor_locks, leased_executor
 from common.leases.identity import Identity
-from common.leases.locks import Holders, holders
+from common.leases.locks import Holders, Locks, holders
 from common.leases.reports import AWAKE, BEGUN

@@ -57,27 +57,33 @@ class LeasedExecutor:
             self._watchdog.stop()
 
 
+def executor_locks(me: Identity, *, pools_file: Path, accelerators_dir: Path) -> Locks:
+    """Locks of the executor `me`. Raises: Fatal where the pools file does not put it on its accelerator, or they cannot be used."""
+    placed(me, pools_file)
+    return Locks(accelerators_dir / me.accelerator, me.executor)
+
+
 def leased_executor(
     bus: Bus,
     me: Identity,
     executable: Executable,
+    locks: Locks,
     consumers: Sequence[Consumer],
     *,
     pools_file: Path,
-    accelerators_dir: Path,
     data_dir: Path,
     show: Callable[[bool], None],
 ) -> LeasedExecutor:
     """The executor `me`, as the pools file describes its accelerator. Call before `executable` uses the device.
 
-    Raises: Fatal where the file does not put it there, or its locks cannot be used.
+    `locks`: its own, which processes that compute for it must have. Raises: Fatal where the file does not put it there.
     """
     pool, accelerator = placed(me, pools_file)
     means = Means(
         bus=bus,
         me=me,
         executable=executable,
-        locks=Locks(accelerators_dir / me.accelerator, me.executor),
+        locks=locks,
         tally=Tally(executable),
         budget_bytes=budget_bytes(accelerator),
         fence_tier=min(Tier.HOST, pool.deepest_tier, key=lambda tier: tier.depth),

@@ -5,7 +5,7 @@
 
 A lock (flock(2)) belongs to an open file. Forked processes share it, and the kernel frees it when the last of them has died. So an entry
 counts exactly as long as a process lives that may have the memory, and an engine that outlives its parent keeps both locks.
-Processes that are spawned share it where `Locks.descriptors` are passed on.
+Processes that are spawned share it where `Locks.descriptors` are passed on, as `rollout_svc/engine_child` does; all others do not.
 """
 
 import fcntl
@@ -149,9 +149,7 @@ def _identity(descriptor: int) -> str | None:
 
 
 def _opened(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o664)
-    os.set_inheritable(descriptor, True)
-    return descriptor
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o664)
 
 
 def _lock(descriptor: int) -> bool:

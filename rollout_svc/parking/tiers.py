@@ -19,13 +19,17 @@ from common.accelerators import NoMemory, Tier, WrongState
 from common.errors import Fatal
 from common.pools import precision_on
 from rollout_svc.engine import Engine
-from rollout_svc.engine_process import one_line
+from rollout_svc.engine_process import AS_WITHOUT_MEMORY, one_line
 
 CANARY_TOKENS = 96
 CANARY_STEP = 7919
 """Distance of two tokens of the canary, modulo the vocabulary: a prime, so that they are from all of it."""
-NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "out of memory", f"[errno {errno.ENOMEM}]", f"[errno {errno.ENOSPC}]")
-"""Parts of messages of PyTorch, CUDA and the kernel where there is no memory."""
+NO_MEMORY = (
+    *("can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "memoryerror"),
+    "free memory on device",  # vLLM's, where other processes have more of a GPU than its share leaves them
+    *(AS_WITHOUT_MEMORY, f"[errno {errno.ENOMEM}]", f"[errno {errno.ENOSPC}]"),
+)
+"""Parts of messages of PyTorch, CUDA, vLLM and the kernel where there is no memory. A failed start quotes the engine's process."""
 
 Recheck = Callable[[bool], Awaitable[None]]
 """Checks the adapters that the engine held; its argument says whether they must be loaded again."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from common.bus import Bus, Slots
-from common.leases import Identity, LeasedExecutor, leased_executor
+from common.leases import Identity, LeasedExecutor, Locks, executor_locks, leased_executor
 from common.streams import rollout_samples, rollout_serves
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine import Engine
@@ -13,28 +13,34 @@ from rollout_svc.serving.service import Serving
 from rollout_svc.settings import RolloutSettings
 
 
-async def executor_of(
-    bus: Bus,
-    settings: RolloutSettings,
-    engine: Engine,
-    adapters: Adapters,
-    rollout: Rollout,
-    slots: Slots,
-    serving: Serving | None,
-    show: Callable[[bool], None],
-) -> LeasedExecutor | None:
-    """None for a sampler with an accelerator of its own. `show`: as of LeasedExecutor. Raises: Fatal."""
+def locks_of(settings: RolloutSettings) -> Locks | None:
+    """None for a sampler with an accelerator of its own. Raises: Fatal."""
     if not settings.accelerator:
         return None
+    return executor_locks(_identity(settings), pools_file=settings.pools_file, accelerators_dir=settings.accelerators_dir)
+
+
+async def sampler_of(engine: Engine, adapters: Adapters, rollout: Rollout, slots: Slots, serving: Serving | None) -> Sampler:
+    """A sampler that is parked; `slots` are those of rollouts."""
     await adapters.stop()  # until its engine is awake
-    served = ([serving.slots], [rollout_serves(settings.pool)]) if serving is not None else ([], [])
+    return Sampler(engine, adapters, rollout, [slots, *([serving.slots] if serving is not None else [])], serving)
+
+
+def executor_of(
+    bus: Bus, settings: RolloutSettings, locks: Locks, sampler: Sampler, show: Callable[[bool], None], *, serves: bool
+) -> LeasedExecutor:
+    """`show`: as of LeasedExecutor. Raises: Fatal."""
     return leased_executor(
         bus,
-        Identity(settings.accelerator, "rollout", settings.pool, settings.replica),
-        Sampler(engine, adapters, rollout, [slots, *served[0]], serving),
-        [rollout_samples(settings.pool), *served[1]],
+        _identity(settings),
+        sampler,
+        locks,
+        [rollout_samples(settings.pool), *([rollout_serves(settings.pool)] if serves else [])],
         pools_file=settings.pools_file,
-        accelerators_dir=settings.accelerators_dir,
         data_dir=settings.data_dir,
         show=show,
     )
+
+
+def _identity(settings: RolloutSettings) -> Identity:
+    return Identity(settings.accelerator, "rollout", settings.pool, settings.replica)

@@ -1,0 +1,62 @@
+"""A cold start that fails says why: where there was no memory others must give theirs, and where the state is wrong they need not."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_DATA, getrlimit, setrlimit
+
+import pytest
+
+from common.accelerators import NoMemory, Tier, WrongState
+from rollout_svc import engine_config
+from rollout_svc.engine import Engine
+from rollout_svc.parking.tiers import Parking
+from tests.rollout.parking import failing_worker
+from tests.rollout.parking.conftest import sleeping_settings
+from tests.rollout.parking.outside import children
+
+
+@contextmanager
+def data_limit(more: int) -> Generator[None]:
+    """This process, and those that it starts, may have so many bytes more than it has."""
+    before = getrlimit(RLIMIT_DATA)
+    used = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) * 1024
+    setrlimit(RLIMIT_DATA, (used + more, RLIM_INFINITY))
+    try:
+        yield
+    finally:
+        setrlimit(RLIMIT_DATA, before)
+
+
+async def no_adapters(_: bool) -> None:
+    """There are none to check."""
+
+
+async def test_cold_start_without_memory_is_said_with_the_childs_reason(model_folder: Path) -> None:
+    before = children()
+    parking = Parking(Engine.closed(replace(sleeping_settings(model_folder), kv_cache_gib=8.0)))
+    with (
+        data_limit(4 * 2**30),
+        pytest.raises(NoMemory, match=r"did not start: RuntimeError: .*can't allocate memory: you tried to allocate"),
+    ):
+        await parking.wake(no_adapters)
+    assert parking.tier is Tier.NONE and children() == before
+
+
+@pytest.mark.parametrize(
+    ("worker", "failure", "reason"),
+    [
+        (failing_worker.Killed, NoMemory, "did not start: its process was ended by SIGKILL, as where there is no memory"),
+        (failing_worker.Refused, NoMemory, r"did not start: ValueError: Free memory on device cuda:0 \(20.11/79.1 GiB\)"),
+        (failing_worker.Broken, WrongState, "did not start: ValueError: layer 3 of the model is not known here"),
+    ],
+)
+async def test_reason_of_a_cold_start_that_fails_is_the_childs(
+    monkeypatch: pytest.MonkeyPatch, model_folder: Path, worker: type, failure: type[Exception], reason: str
+) -> None:
+    monkeypatch.setattr(engine_config, "SLEEPING_WORKER", f"{worker.__module__}.{worker.__qualname__}")
+    parking = Parking(Engine.closed(sleeping_settings(model_folder)))
+    with pytest.raises(failure, match=reason):
+        await parking.wake(no_adapters)
+    assert parking.tier is Tier.NONE
