@@ -64,7 +64,7 @@ async def main(running: Running[RolloutSettings]) -> None:
 
         executor = None
         if locks is not None:
-            sampler = await sampler_of(engine, adapters, rollout, slots, serving)
+            sampler = await sampler_of(settings, engine, adapters, rollout, slots, serving)
             executor = executor_of(bus, settings, locks, sampler, show, serves=serving is not None)
 
         def report() -> ReplicaReport:

@@ -9,10 +9,9 @@ import torch
 
 from common.pools import Pool, precision_on
 from common.pools.memory import ELEMENT_BYTES, MemoryEstimate, ModelShape, Precision, train_memory
+from common.pools.stored_weights import loaded_bytes
 from common.spec import Lora, TaskSpec
 from trainer_svc.model.policy import Policy
-
-WEIGHT_FILES = "*.safetensors"
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,16 @@ class MemoryNeeds:
 
     @classmethod
     def of_folder(cls, pool: Pool, *, on_cpu: bool) -> "MemoryNeeds":
-        """Estimate from the model's files, before it is loaded; 0 bytes where there are none."""
+        """Estimate from the model's files, before it is loaded; 0 bytes where there are none. With checkpointing `auto` it is without
+        recomputation, which is decided when the model is loaded, by the memory that there is then."""
         folder, precision = Path(pool.model), precision_on(pool.precision, cpu=on_cpu)
         try:
             shape = ModelShape.of(json.loads((folder / "config.json").read_text()))
         except (OSError, ValueError):
             shape = None
-        stored = sum(file.stat().st_size for file in folder.glob(WEIGHT_FILES))
-        return cls(shape, shape.parameters * ELEMENT_BYTES[precision] if shape else stored, precision, on_cpu, pool.train_tokens)
+        weights_bytes = shape.parameters * ELEMENT_BYTES[precision] if shape else loaded_bytes(folder, precision)
+        recomputed = shape.layers - 1 if shape and pool.checkpointing == "on" else 0
+        return cls(shape, weights_bytes, precision, on_cpu, pool.train_tokens, recomputed=recomputed)
 
     def step(self, rank: int, tokens: int) -> MemoryEstimate | None:
         """Estimate of a step of so many tokens; None for an unknown architecture."""

@@ -85,7 +85,7 @@ class Locks:
         elif size > budget:
             shortage = (
                 f"{size} bytes are needed on the device, of {budget} for all its executors: raise memory_gib of the accelerator, or lower "
-                "kv_cache_gib (of a sampler) or train_tokens (of a trainer)"
+                "kv_cache_gib (of a sampler; on a GPU gpu_memory_share) or train_tokens (of a trainer)"
             )
         elif sum(others.values()) + size > budget:
             holders = ", ".join(f"{name} {held}" for name, held in sorted(others.items())) or "no other executor"

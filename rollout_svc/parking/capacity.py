@@ -1,11 +1,9 @@
 """Capacity of a sampler whose engine may be closed: a parked pool is admitted work by it, so that there is a reason to wake."""
 
-import json
-from pathlib import Path
-
 from common.pools import precision_on
-from common.pools.memory import ELEMENT_BYTES, GIB, ModelShape
+from common.pools.memory import ELEMENT_BYTES, GIB
 from rollout_svc.engine import Engine
+from rollout_svc.parking.sizes import model_shape
 
 KEY_AND_VALUE = 2
 
@@ -26,10 +24,7 @@ class Capacity:
 def expected_kv_tokens(engine: Engine) -> int:
     """On a CPU from the model's shape and the cache's size; elsewhere, and for unknown models, as many as all its sequences may have."""
     settings = engine.settings
-    try:
-        shape = ModelShape.of(json.loads((Path(settings.model) / "config.json").read_text())) if engine.is_cpu else None
-    except (OSError, ValueError):
-        shape = None
+    shape = model_shape(settings.model) if engine.is_cpu else None
     if shape is None:
         return settings.sequences * settings.context_tokens
     token_bytes = KEY_AND_VALUE * shape.layers * shape.keys * ELEMENT_BYTES[precision_on(settings.precision, cpu=engine.is_cpu)]

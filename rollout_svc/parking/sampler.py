@@ -21,15 +21,22 @@ class Sampler:
     """`common.accelerators.Executable`. Its operations are requests to the engine: turns of members, and served requests."""
 
     def __init__(
-        self, engine: Engine, adapters: Adapters, rollout: Rollout, slots: Sequence[Slots], serving: Serving | None = None
+        self,
+        engine: Engine,
+        adapters: Adapters,
+        rollout: Rollout,
+        slots: Sequence[Slots],
+        serving: Serving | None = None,
+        gpu_bytes: int | None = None,
     ) -> None:
-        """`engine` may be closed, until the first wake. `slots`: those of all consumers whose messages reach the engine."""
+        """`engine` may be closed, until the first wake. `slots`: those of all consumers whose messages reach the engine. `gpu_bytes`: as of
+        Parking."""
         self._engine = engine
         self._adapters = adapters
         self._rollout = rollout
         self._slots = slots
         self._serving = serving
-        self._parking = Parking(engine)
+        self._parking = Parking(engine, gpu_bytes)
         self._draining: asyncio.Timeout | None = None
         if not engine.gate.is_open:
             self._close_intake()

@@ -5,21 +5,21 @@ So a park to `none` ends at `disk` while any request is inside. On a GPU the mov
 `sleeping/cpu_worker.py` takes the same calls.
 
 After a wake the base model must give fixed tokens the log-probabilities that it gave when it was first awake, and each adapter those of its
-trainer. Until all agree, every request stays frozen. Where one differs, the weights are dropped, and the next wake reads them again.
+trainer. Until all agree, every request stays frozen. Where one differs, the weights are dropped, and the next wake reads them again. From
+`device` there is no check: nothing was moved, and no adapter is loaded or evicted meanwhile (`Adapters.stop`).
 """
 
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import structlog
 
 from common.accelerators import NoMemory, Tier, WrongState
 from common.errors import Fatal
-from common.pools import precision_on
 from rollout_svc.engine import Engine
 from rollout_svc.engine_process import AS_WITHOUT_MEMORY, one_line
+from rollout_svc.parking.sizes import Sizes, expected_sizes
 
 CANARY_TOKENS = 96
 CANARY_STEP = 7919
@@ -40,14 +40,14 @@ log = structlog.get_logger()
 class Parking:
     """Moves of one engine; one call at a time."""
 
-    def __init__(self, engine: Engine) -> None:
-        """`engine` may be closed: its first start is a wake."""
+    def __init__(self, engine: Engine, gpu_bytes: int | None = None) -> None:
+        """`engine` may be closed: its first start is a wake. `gpu_bytes`: memory of its GPU; None on a CPU."""
         self._engine = engine
         self._tier = Tier.DEVICE if engine.is_open else Tier.NONE
         self._ids: list[int] = []
         self._canary: list[float] = []
         """Log-probabilities of `_ids`; empty until the engine was first awake."""
-        self._device_bytes = expected_bytes(engine)
+        self._sizes = self._expected = expected_sizes(engine.settings, gpu_bytes)
 
     @property
     def tier(self) -> Tier:
@@ -55,19 +55,25 @@ class Parking:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of weights, adapter slots and KV cache; an estimate until the engine was first awake."""
-        return self._device_bytes
+        """Bytes of weights, adapter slots and KV cache; an estimate until the engine was first awake. On a GPU vLLM's start demands all of
+        the GPU's share, however little of it the weights and the cache will be."""
+        return max(self._sizes.total, self._expected.total) if self._starts_on_gpu else self._sizes.total
 
     @property
     def host_bytes(self) -> int:
         """Bytes in host memory in the tier `host`: all but the KV cache."""
-        return max(0, self._device_bytes - _cache_bytes(self._engine))
+        return self._sizes.weights
+
+    @property
+    def _starts_on_gpu(self) -> bool:
+        return self._tier is Tier.NONE and not self._engine.is_cpu
 
     async def learn(self) -> None:
         """Take the canary of an engine that is awake, and its bytes."""
         if self._canary:
             return
-        self._device_bytes, vocabulary = await self._engine.worker("marlaas_sizes")
+        weights, cache, vocabulary = await self._engine.worker("marlaas_sizes")
+        self._sizes = Sizes(weights, cache)
         length = min(CANARY_TOKENS, self._engine.settings.context_tokens - 1)
         self._ids = [number * CANARY_STEP % vocabulary for number in range(1, length + 1)]
         self._canary = await self._engine.prompt_logprobs(self._ids, None)
@@ -201,20 +207,6 @@ class Parking:
             self._tier = await self._sleep(tier)
         else:
             raise Fatal(f"the engine for {engine.settings.model} is half awake, and vLLM cannot put that to sleep")
-
-
-def expected_bytes(engine: Engine) -> int:
-    """Bytes on the device of an engine that was never open: its files and its KV cache. On a GPU, the driver knows more."""
-    stored = sum(path.stat().st_size for path in Path(engine.settings.model).glob("*.safetensors"))
-    return stored * _element_bytes(engine) // 2 + _cache_bytes(engine)
-
-
-def _element_bytes(engine: Engine) -> int:
-    return 4 if precision_on(engine.settings.precision, cpu=engine.is_cpu) == "float32" else 2
-
-
-def _cache_bytes(engine: Engine) -> int:
-    return int(engine.settings.kv_cache_gib * 2**30)
 
 
 def _is_no_memory(error: BaseException) -> bool:

@@ -1,9 +1,10 @@
 """Puts a sampler that takes turns on a shared accelerator together, for one replica."""
 
+import asyncio
 from collections.abc import Callable
 
 from common.bus import Bus, Slots
-from common.leases import Identity, LeasedExecutor, Locks, executor_locks, leased_executor
+from common.leases import Identity, LeasedExecutor, Locks, driver_memory, executor_locks, leased_executor, placed
 from common.streams import rollout_samples, rollout_serves
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine import Engine
@@ -20,10 +21,14 @@ def locks_of(settings: RolloutSettings) -> Locks | None:
     return executor_locks(_identity(settings), pools_file=settings.pools_file, accelerators_dir=settings.accelerators_dir)
 
 
-async def sampler_of(engine: Engine, adapters: Adapters, rollout: Rollout, slots: Slots, serving: Serving | None) -> Sampler:
-    """A sampler that is parked; `slots` are those of rollouts."""
+async def sampler_of(
+    settings: RolloutSettings, engine: Engine, adapters: Adapters, rollout: Rollout, slots: Slots, serving: Serving | None
+) -> Sampler:
+    """A sampler that is parked; `slots` are those of rollouts. Raises: Fatal."""
     await adapters.stop()  # until its engine is awake
-    return Sampler(engine, adapters, rollout, [slots, *([serving.slots] if serving is not None else [])], serving)
+    _, accelerator = placed(_identity(settings), settings.pools_file)
+    gpu_bytes = None if accelerator.on_cpu else (await asyncio.to_thread(driver_memory, accelerator.device)).total_bytes
+    return Sampler(engine, adapters, rollout, [slots, *([serving.slots] if serving is not None else [])], serving, gpu_bytes)
 
 
 def executor_of(

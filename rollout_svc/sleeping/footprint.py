@@ -21,10 +21,11 @@ class Footprint:
 
     model_runner: Any
 
-    def marlaas_sizes(self) -> tuple[int, int]:
-        """Bytes of weights, adapter slots and KV cache, and the number of the model's tokens. Called while awake."""
-        held = chain(weights(self.model_runner.model), cache(self.model_runner))
-        return sum(size for _, size in held), self.model_runner.model_config.get_vocab_size()
+    def marlaas_sizes(self) -> tuple[int, int, int]:
+        """Bytes of weights with adapter slots, bytes of the KV cache, and the number of the model's tokens. Called while awake."""
+        held = (weights(self.model_runner.model), cache(self.model_runner))
+        weight_bytes, cache_bytes = (sum(size for _, size in part) for part in held)
+        return weight_bytes, cache_bytes, self.model_runner.model_config.get_vocab_size()
 
 
 def weights(model: torch.nn.Module) -> Storages:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from common.pools.memory import GIB
 
-LOWER = {"rollout": "kv_cache_gib", "trainer": "train_tokens"}
+LOWER = {"rollout": "kv_cache_gib (on a GPU gpu_memory_share)", "trainer": "train_tokens"}
 """Setting of a pool that its executors' memory depends on most."""
 
 

@@ -1,0 +1,89 @@
+"""Bytes that a sampler enters and reports: before its engine was ever open, and of weights and cache apart."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.pools.stored_weights import loaded_bytes
+from rollout_svc.engine import Engine
+from rollout_svc.engine_config import EngineSettings
+from rollout_svc.parking.sizes import Sizes, expected_sizes
+from rollout_svc.parking.tiers import Parking
+from tests.rollout.conftest import POOL
+
+GPU_BYTES = 80 * 2**30
+SHARE = 0.85
+PARAMETERS = 8_000_000_000
+ELEMENT_BYTES = {"F32": 4, "BF16": 2, "I8": 1}
+
+
+def write_weights(folder: Path, **numbers: int) -> None:
+    """A file with one tensor of each type, with so many numbers; a hole in the file system."""
+    header, begin = dict[str, Any](), 0
+    for kind, count in numbers.items():
+        end = begin + count * ELEMENT_BYTES[kind]
+        header[kind] = {"dtype": kind, "shape": [count // 10, 10], "data_offsets": [begin, end]}
+        begin = end
+    packed = json.dumps(header | {"__metadata__": {"format": "pt"}}).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(packed).to_bytes(8, "little") + packed)
+        file.truncate(8 + len(packed) + begin)
+
+
+def on_gpu(folder: Path) -> EngineSettings:
+    return replace(EngineSettings.of(POOL), model=str(folder), gpu_memory_share=SHARE)
+
+
+class Measured(Engine):
+    """An engine of a GPU, whose worker has counted."""
+
+    async def worker(self, method: str, **_: Any) -> Any:
+        assert method == "marlaas_sizes"
+        return 17 * 10**9, 50 * 10**9, 1000
+
+    async def prompt_logprobs(self, *_: Any) -> list[float]:
+        return [0.0]
+
+
+async def test_estimate_on_a_cpu_is_what_an_engine_has_that_is_awake(sleeper: Engine) -> None:
+    weights, cache, _ = await sleeper.worker("marlaas_sizes")
+    expected = expected_sizes(sleeper.settings, None)
+    assert expected.weights == pytest.approx(weights, rel=0.03)
+    assert expected.cache == pytest.approx(cache, rel=0.03)
+
+
+@pytest.mark.parametrize("stored", ["F32", "BF16"])
+def test_weights_count_in_the_precision_in_which_they_are_loaded(tmp_path: Path, stored: str) -> None:
+    write_weights(tmp_path, **{stored: 1000, "I8": 70})
+    assert loaded_bytes(tmp_path, "float32") == 4 * 1000 + 70
+    assert loaded_bytes(tmp_path, "bfloat16") == 2 * 1000 + 70
+
+
+def test_file_that_is_none_of_safetensors_counts_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 100)
+    assert loaded_bytes(tmp_path, "float32") == 100
+
+
+@pytest.mark.parametrize("stored", ["F32", "BF16"])
+def test_sampler_on_a_gpu_enters_its_share_and_keeps_its_weights_alone_in_host_memory(tmp_path: Path, stored: str) -> None:
+    """16 GB of weights fit into the 16 GiB of host memory that are an accelerator's default; its KV cache is four times as large."""
+    write_weights(tmp_path, **{stored: PARAMETERS})
+    parking = Parking(Engine(None, on_gpu(tmp_path), None, cpu=False), GPU_BYTES)
+    assert parking.device_bytes == int(SHARE * GPU_BYTES)
+    assert parking.host_bytes == 2 * PARAMETERS
+
+
+async def test_closed_engine_of_a_gpu_needs_its_share_for_its_next_start(tmp_path: Path) -> None:
+    write_weights(tmp_path, BF16=PARAMETERS)
+    parking = Parking(Measured(None, on_gpu(tmp_path), None, cpu=False), GPU_BYTES)
+    await parking.learn()
+    assert parking.device_bytes == int(SHARE * GPU_BYTES) > 67 * 10**9
+    assert parking.host_bytes == 17 * 10**9
+
+
+def test_share_that_is_smaller_than_the_weights_leaves_no_cache(tmp_path: Path) -> None:
+    write_weights(tmp_path, BF16=PARAMETERS)
+    assert expected_sizes(on_gpu(tmp_path), 10**10) == Sizes(2 * PARAMETERS, 0)
