@@ -1,17 +1,25 @@
 """deploy/shared-accelerator: containers of the same executors, with the same settings, as a one-machine stack of the same pools."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from common.pools import read_accelerators, read_pools
+from bench.harness.models import QWEN3_0_6B
+from common.pools import Pool, read_accelerators, read_pools
+from common.pools.memory import ELEMENT_BYTES, GIB, ModelShape
 from marlaas.stack.executors import processes
 from marlaas.stack.placement import Machine
+from rollout_svc.engine_config import EngineSettings
+from rollout_svc.parking.sizes import expected_sizes
+from trainer_svc.memory_needs import MemoryNeeds
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "deploy" / "shared-accelerator"
+STATE_VECTORS = 3
+"""Vectors of an adapter's size that a task's state has: masters and two moments."""
 FOLDER = "/var/lib/marlaas/accelerators"
 
 
@@ -44,3 +52,36 @@ def test_services_that_are_added_extend_those_of_the_deployment() -> None:
     for name, service in services().items():
         assert name in deployed or service["extends"] == {"file": "docker-compose.yml", "service": name.partition("-")[0]}
         assert name.partition("-")[0] in deployed
+
+
+def test_each_executor_fits_on_the_accelerator_by_its_own_estimate(tmp_path: Path) -> None:
+    """Otherwise it would never wake. `second` also with the states of two more tasks in its trainer."""
+    pools = read_pools(EXAMPLE / "pools.toml")
+    (accelerator,) = read_accelerators(EXAMPLE / "pools.toml", pools).values()
+    assert accelerator.memory_gib is not None
+    folders = {"models/tiny": ROOT / "models" / "tiny", "Qwen/Qwen3-0.6B": stored(tmp_path, QWEN3_0_6B)}
+    for pool in pools.values():
+        local = pool.model_copy(update={"model": str(folders[pool.model])})
+        needs = MemoryNeeds.of_folder(local, on_cpu=True)
+        assert needs.shape is not None
+        states = 2 * STATE_VECTORS * needs.shape.adapter_parameters(pool.max_rank) * ELEMENT_BYTES["float32"]
+        assert needs.awake_bytes([pool.max_rank]) + states < accelerator.memory_gib * GIB, pool.model
+        assert sampler_bytes(local) < accelerator.memory_gib * GIB, pool.model
+    assert sampler_bytes(local) > 3 * GIB, "the estimate has its weights"
+
+
+def sampler_bytes(pool: Pool) -> int:
+    return expected_sizes(EngineSettings.of(pool, device="cpu", sleeps=True), None).total
+
+
+def stored(folder: Path, config: Mapping[str, Any]) -> Path:
+    """A folder of this shape, whose weights are a hole in the file system, in bfloat16 as they are published."""
+    (folder / "config.json").write_text(json.dumps(config))
+    shape = ModelShape.of(config)
+    assert shape is not None
+    size = shape.parameters * ELEMENT_BYTES["bfloat16"]
+    header = json.dumps({"all": {"dtype": "BF16", "shape": [shape.parameters], "data_offsets": [0, size]}}).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)
+    return folder
