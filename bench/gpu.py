@@ -12,7 +12,8 @@
     end_to_end   the one-machine stack trains four tasks at once
     steps        optimizer steps of ready tasks computed together against one after another (bench.shared_steps)
     tiers        a sampler and a trainer in vLLM's sleep levels and cold: memory by the driver, seconds of each move, random sequences of
-                 moves under seeded requests, and a kill in each tier (bench.plex.real.tiers)
+                 moves under seeded requests, and a kill in each tier, after which locks must be free and the next one work
+                 (bench.plex.real.tiers)
     two          two pools that share the device, against each alone on it (bench.plex.real)
 
 Speed is the last three; the trainer's are `memory`, `largest` and `steps`. The engine's parts and `steps` run on a base model of
@@ -84,7 +85,7 @@ QWEN = Scale(
     largest=("--model", "qwen3-8b", *LARGEST, "--device", "cuda", "--precision", "bfloat16", "--tokens", "100352", "--steps", "2"),
     engine=("--adapters", "0,1,4,16,32", "--requests", "256", "--tokens", "128", "--prompt", "256", "--cores", "", "--device", "cuda"),
     steps=("--device", "cuda", "--tasks", "1,8", "--repeats", "3"),
-    tiers=(*TIERS, "awake,device,host,disk", "--device", "cuda", "--cycles", "200", "--sequences", "200"),
+    tiers=(*TIERS, "awake,device,host,disk,none", "--device", "cuda", "--cycles", "200", "--sequences", "200"),
     two=("two", "--device", "cuda:0", "--arms", "dedicated,fcfs,ratio", "--runs", "3"),
     end_to_end={"steps": 5, "sampling": {"max_tokens": 64}, "algorithm": {"group_size": 8, "groups_per_step": 8, "max_staleness": 1}},
     most_of_estimate=1.1,
@@ -102,7 +103,7 @@ SMALL = Scale(
     largest=("--model", "small", *LARGEST, "--device", "cpu", "--precision", "float32", "--tokens", "2048"),
     engine=("--adapters", "0,1,4", "--requests", "32", "--tokens", "16", "--prompt", "32", "--device", "cpu"),
     steps=("--device", "cpu", "--tasks", "2", "--repeats", "2", "--groups", "2"),
-    tiers=(*TIERS, "host", "--cycles", "4", "--closings", "1", "--sequences", "2", "--kv-cache-gib", "0.125"),
+    tiers=(*TIERS, "host,none", "--cycles", "4", "--closings", "1", "--sequences", "2", "--kv-cache-gib", "0.125"),
     two=("tiny-cut", "--arms", "dedicated,ratio", "--runs", "1"),
     end_to_end={"steps": 2, "sampling": {"max_tokens": 8}, "algorithm": {"group_size": 4, "groups_per_step": 2, "max_staleness": 1}},
     most_of_estimate=1.3,

@@ -21,7 +21,7 @@ SAMPLER = {
     "tiers": {"device": TIER | {"freed_share": 0.0}, "host": TIER, "disk": TIER, "none": TIER},
     "cycles": {"cycles": 200, "left_mib": 1.0},
     "sequences": {"invariant": True, "requests_with_other_tokens": 0, "largest_difference": 1e-6},
-    "kills": [{"tier": "host", "gone_s": 0.1}],
+    "kills": [{"tier": "host", "gone_s": 0.1, "locks_free": True, "next_works": True}],
 }
 SERVICES = {"executors": {"rollout-host": {"tier": "host", "processor_share": 0.004}}}
 TRAINER = {**SAMPLER, "sequences": {"steps_with_other_digests": 0}}
@@ -73,6 +73,8 @@ def test_right_figures_are_not_complained_of() -> None:
         ("sampler", "sequences largest_difference", 0.0011, "small sampler gave log-probabilities that differ by 0.0011"),
         ("trainer", "sequences steps_with_other_digests", 1, "small trainer gave other answers than undisturbed"),
         ("sampler", "kills 0 gone_s", None, "small sampler killed in host leaves processes"),
+        ("sampler", "kills 0 locks_free", False, "small sampler killed in host leaves its locks held"),
+        ("trainer", "kills 0 next_works", False, "small trainer does not work after one that was killed in host"),
     ],
 )
 def test_each_wrong_figure_is_complained_of(executor: str, path: str, value: object, complaint: str) -> None:

@@ -16,6 +16,7 @@ from bench.plex.real.tiers.figures import sequences, tiers
 from bench.plex.real.tiers.orders import Executor, running
 from bench.plex.real.tiers.services import parked_services
 from common.accelerators import Tier
+from common.leases import holders
 
 MEASURES = ("bench/plex/real/tiers", "bench/harness/measures/memory.py", "common/accelerators", "rollout_svc", "trainer_svc")
 EXECUTORS = ("sampler", "trainer")
@@ -26,6 +27,8 @@ RANK = 8
 WITH_STOCK = "small"
 """Base model with which vLLM's own worker is measured, too."""
 AWAKE = "awake"
+LOCKS = "locks"
+"""Name of the folder of locks, which executors that are killed hold in every tier."""
 
 
 def main() -> None:
@@ -103,7 +106,7 @@ def one(
                 found["sequences"] = sequences(process, options.sequences, options.sequences_s, before.get("sequences", {}))
     found["asked"] = before.get("asked", {}) | dict.fromkeys(parts, asked)
     if options.kills:
-        found["kills"] = [killed(tier, base, executor, model, url, folder, options) for tier in options.kills]
+        found["kills"] = kills(base, executor, model, url, folder, options)
     return found
 
 
@@ -114,7 +117,7 @@ def started(
     own = Path(tempfile.mkdtemp(dir=folder))
     if executor == "trainer":
         precision = "bfloat16" if gpu else "float32"
-        return running("trainer", [str(model), url, str(own), options.device, precision], options.log, gpu)
+        return running("trainer", [str(model), url, str(own), options.device, precision, str(folder / LOCKS)], options.log, gpu)
     adapters = options.folder / "adapters" / f"{base}-{options.device}"
     versions.make(model, adapters, ADAPTERS, RANK, options.device)
     given = {
@@ -128,20 +131,33 @@ def started(
         "gpu_memory_share": options.gpu_memory_share,
         "rank": RANK,
         "worker": worker,
+        "locks": str(folder / LOCKS),
     }
     return running("sampler", [json.dumps(given)], options.log, gpu)
 
 
-def killed(tier: str, base: str, executor: str, model: Path, url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """SIGKILL of the service's process in this tier: seconds until all its processes have ended; on a GPU, what is freed by then."""
-    with started(base, executor, model, url, folder, options) as process:
-        process.order("use")
-        if tier != AWAKE:
-            process.order(f"park {tier}")
-        before = process.device_bytes()
-        gone_s = process.kill()
-        after = process.device_bytes()
+def kills(base: str, executor: str, model: Path, url: str, folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """SIGKILL of the service's process in each tier, and another executor after it."""
+    found: list[dict[str, Any]] = []
+    for tier in (*options.kills, None):
+        with started(base, executor, model, url, folder, options) as process:
+            works = bool(process.order("lock") and process.order("use"))
+            if found:
+                found[-1]["next_works"] = works
+            if tier is not None:
+                found.append(killed(tier, process, folder / LOCKS))
+    return found
+
+
+def killed(tier: str, process: Executor, locks: Path) -> dict[str, Any]:
+    """Seconds until all its processes have ended, and whether its locks are free then; on a GPU, what is freed by then."""
+    if tier != AWAKE:
+        process.order(f"park {tier}")
+    before = process.device_bytes()
+    gone_s = process.kill()
+    after, held = process.device_bytes(), holders(locks)
     found: dict[str, Any] = {"tier": tier, "gone_s": None if gone_s is None else round(gone_s, 3)}
+    found["locks_free"] = not held.computing and not held.memory
     return found | ({} if before is None or after is None else {"device_freed_mib": round((before - after) / 2**20, 1)})
 
 
@@ -184,7 +200,13 @@ def wrongs(found: dict[str, Any]) -> Iterable[str]:
             yield f"gave other answers than undisturbed: {played}"
         if played.get("largest_difference", 0) > 1e-3 and played["invariant"]:
             yield f"gave log-probabilities that differ by {played['largest_difference']}"
-    yield from (f"killed in {kill['tier']} leaves processes" for kill in found.get("kills", []) if kill["gone_s"] is None)
+    for kill in found.get("kills", []):
+        if kill["gone_s"] is None:
+            yield f"killed in {kill['tier']} leaves processes"
+        if not kill.get("locks_free", True):  # older results do not say
+            yield f"killed in {kill['tier']} leaves its locks held"
+        if not kill.get("next_works", True):
+            yield f"does not work after one that was killed in {kill['tier']}"
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from bench.harness.measures import usage
 from bench.harness.measures.memory import Private, private
 from bench.harness.report import ROOT
 from bench.harness.services import BenchError
+from common.leases import Locks
 
 ANSWER_S = 900.0
 """Maximum seconds of one order."""
@@ -55,6 +56,11 @@ async def obey(answers: TextIO, answer: Answer) -> None:
         verb, *given = line.split()
         answers.write(json.dumps(await answer(verb, given)) + "\n")
         answers.flush()
+
+
+def held_from_now(locks: Locks) -> bool:
+    """Whether this process has the accelerator's locks: who computes, and an entry of its memory."""
+    return locks.take_compute() and locks.reserve(1, 1) is None
 
 
 def take_output() -> TextIO:

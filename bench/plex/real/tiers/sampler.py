@@ -3,6 +3,7 @@
 fill                    write to the whole KV cache          bytes   [device, cache], as the engine says
 park TIER               and freeze at once; [tier, seconds]  wake    [tier, seconds]
 use                     sample a little                      sequences FIRST END SEED SECONDS
+lock                    whether the accelerator's locks are held by this process now
 """
 
 import asyncio
@@ -17,11 +18,12 @@ from typing import Any, Literal
 
 import llvmlite.binding  # noqa: F401  # pyright: ignore[reportUnusedImport]  vLLM must start beside it: see rollout_svc/cpu/platform.py
 
-from bench.plex.real.tiers.orders import Play, obey, take_output
+from bench.plex.real.tiers.orders import Play, held_from_now, obey, take_output
 from bench.plex.real.tiers.traffic import Traffic, request
 from common.accelerators import Tier
 from common.blobs import Blobs
 from common.bus import Bus, Slots
+from common.leases import Locks
 from common.pools import Pool
 from common.runtime.garbage import collect_rarely
 from common.task_states import TaskStates
@@ -51,15 +53,18 @@ class Options:
     kv_cache_gib: float
     gpu_memory_share: float
     rank: Literal[8, 16, 32, 64]
+    locks: str
+    """Folder of the accelerator's locks."""
     worker: str = "ours"
     """On a CPU, of `WORKERS`."""
 
 
 class SamplerOrders:
-    def __init__(self, engine: Engine, sampler: Sampler, traffic: Traffic) -> None:
+    def __init__(self, engine: Engine, sampler: Sampler, traffic: Traffic, locks: Locks) -> None:
         self._engine = engine
         self._sampler = sampler
         self._traffic = traffic
+        self._locks = locks
 
     async def answer(self, verb: str, given: list[str]) -> object:
         match verb:
@@ -70,6 +75,8 @@ class SamplerOrders:
                 return [self._sampler.device_bytes, self._sampler.device_bytes - self._sampler.host_bytes]
             case "use":
                 return (await self._engine.sample(request(0, max_tokens=16))).ids
+            case "lock":
+                return held_from_now(self._locks)
             case "sequences":
                 return await self._traffic.play(Play.of(given))
             case verb:
@@ -84,8 +91,9 @@ async def opened(options: Options) -> AsyncGenerator[SamplerOrders]:
     if options.device == "cpu":
         engine_config.SLEEPING_WORKER = f"bench.plex.real.tiers.worker.{WORKERS[options.worker]}"  # pyright: ignore[reportConstantRedefinition]
     pool = Pool(model=options.model, context_tokens=512, max_rank=options.rank, adapters=3, sequences=16)
+    locks = Locks(Path(options.locks), "rollout-bench")
     cores = (options.core,) if options.device == "cpu" else ()
-    chosen = EngineSettings.of(pool, device=options.device, cores=cores, sleeps=True)
+    chosen = EngineSettings.of(pool, device=options.device, cores=cores, sleeps=True, locks=locks.descriptors)
     settings = replace(chosen, adapters_held=8, kv_cache_gib=options.kv_cache_gib, gpu_memory_share=options.gpu_memory_share)
     async with await Bus.connect(options.nats_url, "tiers") as bus:
         await bus.declare()
@@ -100,7 +108,8 @@ async def opened(options: Options) -> AsyncGenerator[SamplerOrders]:
             sampler = Sampler(engine, adapters, Rollout(engine, chat, adapters, TaskStates(), slots, lambda _: bus.clock.now_s()), [slots])
             await sampler.park(Tier.DEVICE, 0)  # takes the canary, whose memory for a long prompt stays
             await sampler.wake()
-            yield SamplerOrders(engine, sampler, await Traffic.begin(engine, sampler, adapters, blobs, Path(options.versions)))
+            traffic = await Traffic.begin(engine, sampler, adapters, blobs, Path(options.versions))
+            yield SamplerOrders(engine, sampler, traffic, locks)
             tidying.cancel()
         finally:
             engine.close()

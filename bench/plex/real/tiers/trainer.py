@@ -1,8 +1,9 @@
-"""A trainer that takes orders: `… trainer MODEL NATS_URL FOLDER DEVICE PRECISION`.
+"""A trainer that takes orders: `… trainer MODEL NATS_URL FOLDER DEVICE PRECISION LOCKS`.
 
     fill                    a step of each task                  bytes   [base and states, 0]
     park TIER               [tier, seconds]                      wake    [tier, seconds]
     use                     a step of one task                   sequences FIRST END SEED SECONDS
+    lock                    whether the accelerator's locks are held by this process now
 
 Of one task each version has a checkpoint, from which it is read where its state was dropped; of the other none has.
 """
@@ -18,11 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.plex.real.tiers.orders import Play, obey, take_output
+from bench.plex.real.tiers.orders import Play, held_from_now, obey, take_output
 from bench.trainer_step import Lengths, make_groups
 from common.accelerators import Tier
 from common.bus import Bus, Slots
 from common.errors import HandedBack
+from common.leases import Locks
 from common.pools import Pool
 from common.spec import TaskSpec, parse_spec
 from trainer_svc.allocator import return_freed_memory
@@ -43,11 +45,12 @@ LENGTHS = Lengths(prompt=16, new=8)
 
 
 class TrainerOrders:
-    def __init__(self, learner: Learner, residents: Residents, executor: TrainerExecutor, folder: Path) -> None:
+    def __init__(self, learner: Learner, residents: Residents, executor: TrainerExecutor, folder: Path, locks: Locks) -> None:
         self._learner = learner
         self._residents = residents
         self._executor = executor
         self._folder = folder
+        self._locks = locks
         self._digests: dict[str, str] = {}
         self._undisturbed: dict[int, list[str]] = {}
         self._moves = Counter[str]()
@@ -64,6 +67,8 @@ class TrainerOrders:
                 return [self._learner.needs.weights_bytes + self._residents.size_bytes, 0]
             case "use":
                 return await self._step(STORED, 0, 0)
+            case "lock":
+                return held_from_now(self._locks)
             case "sequences":
                 return await self._play(Play.of(given))
             case verb:
@@ -152,20 +157,21 @@ def spec_of(task: str) -> TaskSpec:
 
 
 @asynccontextmanager
-async def opened(model: str, nats_url: str, folder: Path, device: str, precision: Precision) -> AsyncGenerator[TrainerOrders]:
+async def opened(model: str, nats_url: str, folder: Path, device: str, precision: Precision, locks: Locks) -> AsyncGenerator[TrainerOrders]:
     async with await Bus.connect(nats_url, "tiers") as bus:
         await bus.declare()
         pool = Pool(model=model, precision=precision, train_tokens=1024, max_rank=32)
         learner = await Learner.start(pool, device=device, threads=1)
         residents, slots = Residents(limit=8), Slots(3)
         executor = TrainerExecutor(Trainer(bus, learner, residents, "bench", slots=3), learner, residents, slots)
-        yield TrainerOrders(learner, residents, executor, folder)
+        yield TrainerOrders(learner, residents, executor, folder, locks)
 
 
 async def main() -> None:
     answers = take_output()
-    model, nats_url, folder, device, precision = sys.argv[1:]
-    async with opened(model, nats_url, Path(folder), device, "bfloat16" if precision == "bfloat16" else "float32") as orders:
+    model, nats_url, folder, device, named, locks = sys.argv[1:]
+    precision: Precision = "bfloat16" if named == "bfloat16" else "float32"
+    async with opened(model, nats_url, Path(folder), device, precision, Locks(Path(locks), "trainer-bench")) as orders:
         await obey(answers, orders.answer)
 
 
