@@ -123,14 +123,16 @@ def ids_of(turns: dict[int, SampledTurn]) -> dict[int, list[int]]:
     return {member: turn.transcript.ids_T().tolist() for member, turn in turns.items()}
 
 
+@pytest.mark.parametrize("tier", [Tier.DEVICE, Tier.DISK])
 async def test_adapters_that_arrive_while_parked_are_fetched_and_used_after_the_wake(
-    at_stage: tuple[Stage, Sampler], held: Adapters, sleeper: Engine, blobs: Blobs, oracle: Oracle, tmp_path: Path
+    at_stage: tuple[Stage, Sampler], held: Adapters, sleeper: Engine, blobs: Blobs, oracle: Oracle, tmp_path: Path, tier: Tier
 ) -> None:
+    """Until the wake none is loaded: from `device` it is not followed by checks, as nothing was written there."""
     stage, sampler = at_stage
-    early, late, unwanted = await versions(blobs, oracle, "early", "late", "unwanted")
+    early, late, unwanted = await versions(blobs, oracle, f"early-{tier}", f"late-{tier}", f"unwanted-{tier}")
     async with held.using(early):
         pass
-    await sampler.park(Tier.DISK, 0)
+    await sampler.park(tier, 0)
     using, leaving = asyncio.create_task(use(held, late)), asyncio.create_task(use(held, unwanted))
     folders = [tmp_path / "adapters" / ref.engine_name for ref in (late, unwanted)]
     await eventually(lambda: all(folder.is_dir() for folder in folders))
