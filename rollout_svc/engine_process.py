@@ -38,6 +38,7 @@ REPRODUCIBLE = {"AVX512": "AVX512,STRICT", "AVX2": "AVX2,STRICT"}
 """Instruction set of PyTorch → MKL's mode in which a row of a product does not depend on the number of rows (`MKL_CBWR`)."""
 ENGINE = re.compile(r"'EngineCore\w*': (-?\d+)")
 """A process and its exit status in vLLM's message that its start failed."""
+FAILED_START = "Engine core initialization failed"
 _starting: tuple[int, int] | None = None
 """Process id of this service, and the descriptor of its engine's file for failures, while an engine is forked."""
 log = structlog.get_logger()
@@ -81,11 +82,15 @@ def spawned(config: Any, executor: Any, inherited: Inherited) -> Any:
 
 
 def how_it_ended(error: RuntimeError) -> str:
-    """vLLM's message about an engine that did not start, and what a signal says that ended it."""
-    found = ENGINE.search(str(error))
-    if found and (number := -int(found[1])) in WITHOUT_MEMORY:
-        return f"its process was ended by {signal.Signals(number).name}, {AS_WITHOUT_MEMORY}"
-    return str(error)
+    """vLLM's message about an engine that did not start; where its process wrote no error, what ended it instead.
+
+    vLLM may notice the end before the kernel says how: then it names no status.
+    """
+    text = str(error)
+    if found := ENGINE.search(text):
+        number = -int(found[1])
+        return f"its process was ended by {signal.Signals(number).name}, {AS_WITHOUT_MEMORY}" if number in WITHOUT_MEMORY else text
+    return f"its process ended without an error of its own, {AS_WITHOUT_MEMORY}" if FAILED_START in text else text
 
 
 def import_vllm(settings: EngineSettings) -> bool:

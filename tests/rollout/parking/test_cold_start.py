@@ -11,6 +11,7 @@ import pytest
 from common.accelerators import NoMemory, Tier, WrongState
 from rollout_svc import engine_config
 from rollout_svc.engine import Engine
+from rollout_svc.engine_process import how_it_ended
 from rollout_svc.parking.tiers import Parking
 from tests.rollout.parking import failing_worker
 from tests.rollout.parking.conftest import sleeping_settings
@@ -47,7 +48,11 @@ async def test_cold_start_without_memory_is_said_with_the_childs_reason(model_fo
 @pytest.mark.parametrize(
     ("worker", "failure", "reason"),
     [
-        (failing_worker.Killed, NoMemory, "did not start: its process was ended by SIGKILL, as where there is no memory"),
+        (
+            failing_worker.Killed,
+            NoMemory,
+            "did not start: its process (was ended by SIGKILL|ended without .*), as where there is no memory",
+        ),
         (failing_worker.Refused, NoMemory, r"did not start: ValueError: Free memory on device cuda:0 \(20.11/79.1 GiB\)"),
         (failing_worker.Broken, WrongState, "did not start: ValueError: layer 3 of the model is not known here"),
     ],
@@ -60,3 +65,19 @@ async def test_reason_of_a_cold_start_that_fails_is_the_childs(
     with pytest.raises(failure, match=reason):
         await parking.wake(no_adapters)
     assert parking.tier is Tier.NONE
+
+
+@pytest.mark.parametrize(
+    ("processes", "said"),
+    [
+        ("{'EngineCore': -9}", "its process was ended by SIGKILL, as where there is no memory"),
+        ("{'EngineCore_DP0': -7}", "its process was ended by SIGBUS, as where there is no memory"),
+        ("{}", "its process ended without an error of its own, as where there is no memory"),
+        ("{'EngineCore': -11}", "Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': -11}"),
+    ],
+)
+def test_end_of_a_process_that_wrote_no_error_is_read_from_vllms_message(processes: str, said: str) -> None:
+    """Also where vLLM noticed it before the kernel said how."""
+    failed = f"Engine core initialization failed. See root cause above. Failed core proc(s): {processes}"
+    assert how_it_ended(RuntimeError(failed)) == said
+    assert how_it_ended(RuntimeError("no free port")) == "no free port"
