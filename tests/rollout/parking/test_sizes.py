@@ -1,6 +1,7 @@
 """Bytes that a sampler enters and reports: before its engine was ever open, and of weights and cache apart."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,8 @@ class Measured(Engine):
         assert method == "marlaas_sizes"
         return 17 * 10**9, 50 * 10**9, 1000
 
-    async def prompt_logprobs(self, *_: Any) -> list[float]:
-        return [0.0]
+    async def prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[float]:
+        return [0.0] * (len(ids) - 1)
 
 
 async def test_estimate_on_a_cpu_is_what_an_engine_has_that_is_awake(sleeper: Engine) -> None:
