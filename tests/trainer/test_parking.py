@@ -184,16 +184,17 @@ async def test_parking_waits_until_the_last_step_is_announced(bus: Bus, own_lear
     assert parked.executor.load == Load(messages=0)
 
 
-async def test_parking_waits_for_the_samples_of_the_last_step_and_not_for_long(bus: Bus, own_learner: Learner) -> None:
-    parked, batch = Parked(bus, own_learner), batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None)
-    (step,) = steps_alone(own_learner.policy, "a", 1)
-    parked.trainer.samples.keep(batch, step)
-    await parked.executor.park(Tier.DEVICE, 0.0)
-    assert await bus.streams.backlog(streams.SAMPLES) == 1
-    parked.trainer.samples._running.add(never := asyncio.create_task(asyncio.sleep(1000)))
+async def test_parking_waits_for_samples_and_not_for_long(bus: Bus, own_learner: Learner) -> None:
+    parked, stored = Parked(bus, own_learner), asyncio.Event()
+    storing = asyncio.create_task(stored.wait())
+    parked.trainer.samples._running.add(storing)  # as `keep` does
+    parking = asyncio.ensure_future(parked.executor.park(Tier.DEVICE, 0.0))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(parking), 0.1)
     assert not await parked.trainer.samples.flush(0.01)
-    assert not never.cancelled()
-    never.cancel()
+    assert not storing.done(), "it goes on when nothing waits for it any more"
+    stored.set()
+    await parking
 
 
 @pytest.mark.parametrize("tier", [Tier.DISK, Tier.NONE])
