@@ -33,6 +33,10 @@ class Forbidden(Reject):
     """NATS refuses what the key of this connection does not permit; the text says what, and whom to ask."""
 
 
+MEMORY_DELAY_S = 30.0
+"""Delay before a message is retried whose handling lacked memory: another process may have released some by then."""
+
+
 class Retry(MarlaasError):
     """The message may succeed later, for example once a blob or a server is back."""
 

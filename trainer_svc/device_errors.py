@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 
 from common.accelerators.executable import NoMemory
-from common.errors import Fatal, Retry, Unavailable
+from common.errors import MEMORY_DELAY_S, Fatal, Retry, Unavailable
 
 DEVICE_ERRORS = ("CUDA error", "HIP error")
 """Messages of errors after which every call fails, for any task, until the process restarts."""
@@ -21,8 +21,6 @@ ALLOCATION_ERRORS = (
 )
 """Messages of the RuntimeError that torch and oneDNN raise when a CPU has no memory left; they have no class for it. The last is of a file
 that cannot be mapped."""
-MEMORY_DELAY_S = 30.0
-"""Delay before a step that lacked memory is retried: another process may have released some by then."""
 IO_ERROR = "os error"
 """Message of a disk's error in SafetensorError, which is safetensors' only class."""
 

@@ -14,7 +14,7 @@ from common.bus import metrics
 from common.bus.delivery import MAX_PAYLOAD_BYTES, TRACE_HEADER, Delivery, Handler, Outgoing, Slots, current_trace, delivery_of, trace
 from common.bus.outcomes import Outcomes
 from common.bus.pull import Pull
-from common.errors import Fatal, HandedBack, Reject, Retry, Unavailable
+from common.errors import MEMORY_DELAY_S, Fatal, HandedBack, Reject, Retry, Unavailable
 from common.messages import DeadLetter
 from common.resilience import crashpoints
 from common.resilience.backoff import Backoff, jittered
@@ -68,8 +68,9 @@ class Handling:
                     self._outcomes.handed_back(consumer, message)
                     await pull.withdraw()  # or the rest of a request would bring it here again
                     await pull.redeliver(message, delay_s=0)
-                except Retry as error:
+                except (Retry, MemoryError) as error:
                     outcome = "retried"
+                    error = error if isinstance(error, Retry) else Retry("this process has no memory left", delay_s=MEMORY_DELAY_S)
                     failures = self._outcomes.failed(consumer, message)
                     if failures >= consumer.max_attempts:
                         await self._dead_letter(pull, message, delivery, f"gave up after {failures} attempts: {error}")

@@ -37,11 +37,11 @@ class Workload:
     """Runs on one stack, one after another: its start takes as long as a run."""
 
 
-def two(name: str, times: float, middle: int, large: int, **options: Any) -> Workload:
+def two(name: str, times: float, middle: int, large: int, memory_gib: float = 1.5, **options: Any) -> Workload:
     """A task of `middle` and `large` steps in two pools, which last as long; `times`: of the tools' times that leave each pool alone
     idle for about three quarters of its time."""
     pools = PoolLoad("middle", middle, tool_s=2.2 * times, size=8), PoolLoad("large", large, tool_s=5.8 * times, size=8)
-    return Workload(name, pools, **{"memory_gib": 1.5} | options)
+    return Workload(name, pools, memory_gib, **options)
 
 
 TWO = two("two", 1.0, 10, 4, rounds=3)

@@ -10,7 +10,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from common import streams
-from common.bus import Bus, Delivery, Outgoing, Slots, batch_interval_s
+from common.bus import Bus, Delivery, Outgoing, Slots, batch_interval_s, handling, metrics
 from common.bus.outcomes import Outcomes
 from common.errors import Fatal, HandedBack, Reject, Retry, Unavailable
 from common.messages import ControlTask, DeadLetter, SubmitTask
@@ -323,3 +323,21 @@ def delivered(sequence: int) -> Msg:
     return Msg(
         Client(), subject="jobs.submit.acme", reply=f"$JS.ACK.JOBS.scheduler-jobs-acme.1.{sequence}.{sequence}.1700000000000000000.0"
     )
+
+
+async def test_message_that_found_no_memory_is_retried_later_as_no_fault_of_its_handler(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[int] = []
+
+    async def handler(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        if len(attempts) < 3:
+            raise MemoryError
+
+    monkeypatch.setattr(handling, "MEMORY_DELAY_S", 0.1)
+    counted = {outcome: metrics.HANDLED.labels(JOBS.stage, outcome) for outcome in ("retried", "failed")}
+    before = {outcome: count._value.get() for outcome, count in counted.items()}  # pyright: ignore[reportPrivateUsage]
+    async with consuming(bus, handler):
+        await bus.publish(job("a"))
+        await drained(bus)
+    after = {outcome: count._value.get() - before[outcome] for outcome, count in counted.items()}  # pyright: ignore[reportPrivateUsage]
+    assert (len(attempts), after) == (3, {"retried": 2.0, "failed": 0.0})

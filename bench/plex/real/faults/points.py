@@ -14,8 +14,8 @@ from common.leases.history import MIN_LIMIT_S
 from common.leases.watchdog import BACKSTOP_S, CHECK_S
 from common.resilience.crashpoints import HANG
 
-TO_POINT_S = 90.0
-"""Maximum time until an armed process reaches the point."""
+TO_POINT_S = 240.0
+"""Maximum time until an armed process reaches the point: only slices of 3 s and more are renewed, and few are as long."""
 ENDS_HUNG_S = MIN_LIMIT_S + BACKSTOP_S + CHECK_S
 """Time in which a hung process must have been ended by its own watchdog, where its moves take less than a tenth of that."""
 HUNG_PATIENCE_S = 4 * MIN_LIMIT_S

@@ -15,7 +15,7 @@ from bench.plex.real.arms import ACCELERATOR
 from bench.plex.real.faults.scene import PATIENCE_S, Scene, until
 from bench.plex.real.faults.tasks import Endless
 
-MARGIN_BYTES = 16 * 2**20
+MARGIN_BYTES = {"rollout": 16 * 2**20, "trainer": 4 * 2**20}
 """Room that a process without memory still has: for threads and messages, not for weights or a KV cache."""
 LOCKED_OUT_S = 12.0
 REFUSED = "cannot be used for locks"
@@ -143,10 +143,10 @@ async def _limited(scene: Scene, executors: Sequence[str], limited: list[psutil.
         nonlocal found
         for found in executors:
             if await _is_off(scene, found):
-                service, *engine = scene.family(found)
-                limited[:] = engine or [service]
+                (process, *others), service = scene.family(found), found.partition("-")[0]
+                limited[:] = others if service == "rollout" else [process]  # a sampler's memory is its engine's
                 for one in limited:
-                    _limit(one, one.memory_info().data + MARGIN_BYTES)
+                    _limit(one, one.memory_info().data + MARGIN_BYTES[service])
                 if await _is_off(scene, found):
                     return True
                 for one in limited:
