@@ -13,8 +13,8 @@ from rollout_svc.parking.tiers import Parking
 from rollout_svc.service import MAX_COALESCING_S, Rollout
 from rollout_svc.serving.service import Serving
 
-ANSWERED_WITHIN_S = 2 * MAX_COALESCING_S
-"""Maximum time for which a park waits until turns that have ended are published."""
+SETTLED_WITHIN_S = 2 * MAX_COALESCING_S
+"""Maximum time for which a park waits until prompts are tokenized, and turns that have ended are published."""
 
 
 class Sampler:
@@ -81,8 +81,9 @@ class Sampler:
         await self._adapters.stop()
         await self._parking.park(tier)
         moved_s = time.monotonic() - began_s
-        with suppress(TimeoutError):  # their answers would be made beside the next holder
-            async with asyncio.timeout(ANSWERED_WITHIN_S):
+        with suppress(TimeoutError):  # prompts and answers would be made beside the next holder
+            async with asyncio.timeout(SETTLED_WITHIN_S):
+                await self._rollout.preparing.none()
                 await self._rollout.unanswered.none()
         return moved_s
 

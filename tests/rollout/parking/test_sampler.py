@@ -21,6 +21,7 @@ from rollout_svc.adapters import Adapters
 from rollout_svc.chat import NO_ARGUMENTS, Chat
 from rollout_svc.engine import Engine
 from rollout_svc.engine_stream import stream
+from rollout_svc.parking import sampler as parking
 from rollout_svc.parking.sampler import Sampler
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import Means
@@ -216,23 +217,52 @@ async def test_drain_waits_for_turns_whose_prompts_are_being_tokenized(bus: Bus,
         await eventually(stage.is_idle)
 
 
-@pytest.mark.parametrize(("coalescing_s", "unanswered"), [(0.08, 0), (300.0, 1)])
-async def test_park_waits_a_moment_for_answers_of_turns_that_have_ended(
-    bus: Bus, sleeper: Engine, chat: Chat, held: Adapters, monkeypatch: pytest.MonkeyPatch, coalescing_s: float, unanswered: int
+@pytest.mark.parametrize(("settled_s", "is_tokenized"), [(60.0, True), (0.1, False)])
+async def test_park_waits_a_moment_for_prompts(
+    bus: Bus, sleeper: Engine, chat: Chat, held: Adapters, monkeypatch: pytest.MonkeyPatch, settled_s: float, is_tokenized: bool
 ) -> None:
-    """What is made of them afterwards would take processor time from the next holder; a second member is not in the engine yet."""
+    monkeypatch.setattr(parking, "SETTLED_WITHIN_S", settled_s)
+    slow = SlowChat(chat)
+    async with performing(bus, sleeper, slow, held) as stage:
+        sampler = Sampler(sleeper, held, stage.rollout, [stage.slots])
+        group = group_of(f"tokenized-meanwhile-{is_tokenized}")
+        await stage.ask(group, *first_turns([0]))
+        await eventually(lambda: slow.asked == 1)
+        if is_tokenized:
+            asyncio.get_running_loop().call_later(0.5, slow.may_end.set)
+        await sampler.park(Tier.DEVICE, 0)
+        assert (len(stage.rollout.preparing) == 0, sampler.load) == (is_tokenized, Load(begun=1))
+        slow.may_end.set()
+        await sampler.wake()
+        await eventually(lambda: len(stage.turns(group)) == 1)
+        await eventually(stage.is_idle)
+
+
+@pytest.mark.parametrize(("coalescing_s", "settled_s", "unanswered"), [(1.0, 60.0, 0), (300.0, 0.1, 1)])
+async def test_park_waits_a_moment_for_answers_of_turns_that_have_ended(
+    bus: Bus,
+    sleeper: Engine,
+    chat: Chat,
+    held: Adapters,
+    monkeypatch: pytest.MonkeyPatch,
+    coalescing_s: float,
+    settled_s: float,
+    unanswered: int,
+) -> None:
+    """What is made of them afterwards would take processor time from the next holder. A second member, which began later, is frozen."""
     monkeypatch.setattr(service, "coalescing_window_s", lasting(coalescing_s))
+    monkeypatch.setattr(parking, "SETTLED_WITHIN_S", settled_s)
     slow = SlowChat(chat, waits_for=1)
     async with performing(bus, sleeper, slow, held) as stage:
         sampler = Sampler(sleeper, held, stage.rollout, [stage.slots])
-        group = group_of(f"answered-{unanswered}")
+        group = group_of(f"answered-{unanswered}", max_tokens=400)
         await stage.ask(group, *first_turns([0, 1]))
         await eventually(lambda: len(stage.rollout.unanswered) == 1)
-        assert sampler.load.begun == 1
-        async with asyncio.timeout(5):
-            await sampler.park(Tier.DEVICE, 0)
-        assert len(stage.rollout.unanswered) == unanswered
         slow.may_end.set()
+        await eventually(lambda: sleeper.work.inside == 1)
+        async with asyncio.timeout(30):
+            await sampler.park(Tier.DEVICE, 0)
+        assert (len(stage.rollout.unanswered), sleeper.work.inside) == (unanswered, 1)
         await sampler.wake()
         await eventually(lambda: len(stage.turns(group)) == 2)
         await eventually(stage.is_idle)
