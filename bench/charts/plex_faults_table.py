@@ -60,10 +60,11 @@ def _held(result: Result) -> str:
 
 
 def _poison(one: Result) -> str:
+    attempts = f"{one['attempts']} attempt{'' if one['attempts'] == 1 else 's'}"
     return (
-        f"A pool whose model's folder is gone: {one['attempts']} attempts took {one['attempts_s']:.1f} s of the accelerator; the other"
-        f" pool's tasks took {one['others_beside_s']:.1f} s beside it, and {one['others_alone_s']:.1f} s alone. `marlaas why` said:"
-        f" {one['why']['sentence']} Once it was back, the tasks finished."
+        f"A pool whose model's folder is gone: {attempts} took {one['attempts_s']:.1f} s of the accelerator; the other pool's tasks took"
+        f" {one['others_beside_s']:.1f} s beside it, and {one['others_alone_s']:.1f} s alone. `marlaas why` said: {one['why']['sentence']}"
+        " Once it was back, the tasks finished."
     )
 
 
