@@ -2,11 +2,16 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import ReplicaReport
 from scheduler_svc.decisions.endings.task_warnings import NO_PROGRESS_S, Stall, TaskWarning, no_progress, parked
+from scheduler_svc.decisions.sharing.waiting import NEVER_S
 from scheduler_svc.lifecycle.task_events import emit_warnings, publish_status
 from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries.fairness.waiting import accelerator_waits
 from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.queries.training.progress import stalled_tasks
 
@@ -31,15 +36,26 @@ async def warn_about_stalls(
                 standing = {TaskWarning(name): sentence for name, sentence in task.warnings.items()}
                 for name in (TaskWarning.NO_PROGRESS, TaskWarning.PARKED):
                     standing.pop(name, None)
-                if stall is not None and stall.parked_s is not None:
-                    standing[TaskWarning.PARKED] = parked(stall.pool, stall.parked_s)
-                elif stall is not None:
-                    standing[TaskWarning.NO_PROGRESS] = no_progress(stall, _alive(reports, stall))
+                if stall is not None:
+                    name, sentence = await _warning(tx.connection, stall, reports)
+                    standing[name] = sentence
                 warned = await emit_warnings(tx, task, standing)
                 if warned is not task:
                     changed = True
                     await publish_status(tx, warned)
     return changed
+
+
+async def _warning(connection: AsyncConnection, stall: Stall, reports: Sequence[ReplicaReport]) -> tuple[TaskWarning, str]:
+    """A pool is also parked because nothing of it is to be sampled: then its tasks do not wait for the accelerator."""
+    if stall.parked_s is None:
+        return TaskWarning.NO_PROGRESS, no_progress(stall, _alive(reports, stall))
+    waits = await accelerator_waits(connection, stall.pool)
+    ready = [one for one in waits.values() if one.has_work]
+    if waits and not ready:
+        return TaskWarning.NO_PROGRESS, no_progress(replace(stall, seconds=stall.parked_s), _alive(reports, stall))
+    left_s = min((one.left_s for one in ready if not one.is_held), default=NEVER_S)
+    return TaskWarning.PARKED, parked(stall.pool, stall.parked_s, left_s if left_s < NEVER_S else None)
 
 
 def _alive(reports: Sequence[ReplicaReport], stall: Stall) -> Counter[str]:

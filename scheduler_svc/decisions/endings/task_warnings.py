@@ -110,11 +110,12 @@ def no_progress(stall: Stall, alive: Mapping[str, int]) -> str:
     return f"no attempt was scored and no step taken for {stall.seconds / 60:.0f} min; waits for {_waits_for(stall, alive)}"
 
 
-def parked(pool: str, parked_s: float) -> str:
-    """The sentence of that warning."""
+def parked(pool: str, parked_s: float, wakes_in_s: float | None) -> str:
+    """The sentence of that warning. `wakes_in_s`: seconds until its sampler is expected to wake; None where it will not by itself."""
+    expected = "" if wakes_in_s is None else f", about {wakes_in_s:.0f} s"
     return (
-        f"no attempt was scored and no step taken for {parked_s / 60:.0f} min; pool '{pool}' waits for its accelerator. "
-        "`marlaas why` says for how long, `marlaas pools` who computes"
+        f"no attempt was scored and no step taken for {parked_s / 60:.0f} min; pool '{pool}' waits for its accelerator{expected}. "
+        "`marlaas why` says for what, `marlaas pools` who computes"
     )
 
 

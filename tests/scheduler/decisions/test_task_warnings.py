@@ -107,9 +107,21 @@ async def test_stalled_task_is_warned_about_once_until_it_progresses(bus: Bus, d
         assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0), "it is too recent"
         assert not await warn_about_stalls(world.database, [trainer], running_s=0.0, limit_s=0.001), "the stack has just started"
         await world.execute("INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', 0, now() - interval '1 hour')")
+        await world.execute("INSERT INTO accelerators (id, spec) VALUES ('a', '{}')")
+        await world.execute(
+            "INSERT INTO executors (accelerator, id, pool, service, state, tier, device_bytes, ready_since, answered_at)"
+            " VALUES ('a', 'trainer-tiny', 'tiny', 'trainer', 'parked', 'host', 8589934592, now(), now())"
+        )
         assert await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001)
         (row,) = await world.rows("SELECT warnings FROM tasks")
-        assert [*row.warnings] == ["parked"] and "waits for its accelerator" in row.warnings["parked"], "the other goes by its pool's clock"
+        assert [*row.warnings] == ["parked"], "the other goes by its pool's clock"
+        assert "pool 'tiny' waits for its accelerator, about 1 s. " in row.warnings["parked"]
+        await world.execute("UPDATE executors SET ready_since = NULL")
+        assert await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001)
+        (row,) = await world.rows("SELECT warnings FROM tasks")
+        assert [*row.warnings] == ["no_progress"], "nothing waits for its executors"
+        await world.execute("UPDATE executors SET ready_since = now()")
+        assert await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001)
         assert not await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001)
         await world.execute("UPDATE pool_clocks SET parked_since = NULL")
         assert await warn_about_stalls(world.database, [trainer], running_s=3600.0, limit_s=0.001)
@@ -119,5 +131,6 @@ async def test_stalled_task_is_warned_about_once_until_it_progresses(bus: Bus, d
 
         assert await warn_about_stalls(world.database, [trainer], running_s=3600.0)
         assert [row.warnings for row in await world.rows("SELECT warnings FROM tasks")] == [{}]
-        said = [("parked", False), ("no_progress", False), ("parked", True), ("no_progress", True)]
+        switch = [("no_progress", False), ("parked", True), ("no_progress", True), ("parked", False)]
+        said = [("parked", False), *switch, *switch[:2], ("no_progress", True)]
         await eventually_equals(lambda: warnings(world, "a"), said)
