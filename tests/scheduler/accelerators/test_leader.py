@@ -145,9 +145,9 @@ async def test_clock_of_a_pool_stands_from_the_order_to_park_until_its_sampler_i
             return found is not None and found.parked_since_s is not None
 
         await eventually(stands)
-        [(ordered_s,)] = await world.rows("SELECT extract(epoch FROM ordered_at)::float8 FROM slices WHERE executor = 'trainer-two'")
+        [(asked_s,)] = await world.rows("SELECT extract(epoch FROM asked_at)::float8 FROM slices WHERE executor = 'rollout-one'")
         found = await clock_of(world, "one")
-        assert found is not None and found.parked_since_s == pytest.approx(ordered_s, abs=1e-3)
+        assert found is not None and found.parked_since_s == pytest.approx(asked_s, abs=1e-3)
         other = await clock_of(world, "two")
         assert other is not None and other.parked_since_s is not None  # its trainer computes, its sampler does not
         await clean(world)
