@@ -47,7 +47,7 @@ def two(name: str, times: float, middle: int, large: int, memory_gib: float = 1.
 TWO = two("two", 1.0, 10, 4, rounds=3)
 BUSY = two("two-busy", 0.2, 20, 8)
 IDLE = two("two-idle", 2.8, 8, 3)
-PRIVATE = two("two-private", 1.0, 10, 4, private_samplers=True, memory_gib=0.8)
+PRIVATE = two("two-private", 1.0, 10, 4, private_samplers=True, memory_gib=1.0)
 THREE = Workload(
     "three",
     (PoolLoad("small", 4, tool_s=3.0, tasks=4), PoolLoad("middle", 4, tool_s=6.0, tasks=4), PoolLoad("large", 4, tool_s=10.0, tasks=4)),
