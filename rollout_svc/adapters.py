@@ -252,7 +252,7 @@ class Adapters:
         """Check held versions after a wake of the engine; `must_load`: it has dropped them. Between `stop` and `go`.
 
         An idle version keeps no pool asleep: one that is dropped, or wrong, is forgotten, and comes back on demand.
-        Raises: WrongState for one in use that the engine disagrees about; its files are fetched anew the next time.
+        Raises: WrongState for one in use that the engine disagrees about; its files are fetched again the next time.
         """
         for version in [one for one in self._versions.values() if must_load and one.held]:
             if version.users:

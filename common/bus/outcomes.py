@@ -25,7 +25,7 @@ class Past:
 
 
 class Outcomes:
-    """Kept in memory: after a restart, or in another replica, a message begins anew; `Consumer.max_deliveries` bounds all of them."""
+    """Kept in memory: after a restart, or in another replica, counts begin at 0; `Consumer.max_deliveries` bounds all deliveries."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept

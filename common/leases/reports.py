@@ -57,7 +57,7 @@ class Ages:
         return min((each for each in (self._arrived.first_s, self._returned.first_s) if each is not None), default=None)
 
     def look(self, now_s: float, *, pending: int, kept: int, delivered: int) -> None:
-        """`pending`: messages that were never delivered; `kept`: delivered ones that nobody has begun; `delivered`: deliveries so far."""
+        """`pending`: messages never delivered; `kept`: delivered ones that no process has begun; `delivered`: deliveries so far."""
         deliveries = 0 if self._delivered is None else max(0, delivered - self._delivered)
         fewer, self._kept, self._delivered = self._kept - kept, kept, delivered
         if deliveries + fewer < 0:
