@@ -31,7 +31,7 @@ from common.pools import Pool, recomputed_layers
 from common.pools.memory import GIB
 from common.spec import TaskSpec
 from trainer_svc.algorithm.batched_steps import run_steps
-from trainer_svc.algorithm.step import StepResult, step, train_step
+from trainer_svc.algorithm.step import StepResult, scored_passes, step, train_step
 from trainer_svc.allocator import return_freed_memory
 from trainer_svc.batch import Group
 from trainer_svc.device_errors import classify_device_error, classify_move_error, device_errors
@@ -39,7 +39,7 @@ from trainer_svc.memory_needs import MemoryNeeds
 from trainer_svc.model.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
 from trainer_svc.model.packing import unpadded_tokens
 from trainer_svc.model.policy import Policy, available_bytes, choose_device, prepare_torch, require_canary
-from trainer_svc.service_meter import ServiceMeter
+from trainer_svc.service_meter import Planned, ServiceMeter
 from trainer_svc.state.checkpoint import Origin, read_checkpoint, write_checkpoint
 from trainer_svc.state.optimizer import OptimizerState
 from trainer_svc.state.resident import Resident
@@ -233,7 +233,7 @@ class Learner:
                 one.resolve(HandedBack(PARKED))
         elif queued:
             tokens = {one.resident.task: unpadded_tokens(one.groups) for one in queued}
-            with self.meter.computing(tokens, pieces=len(queued)):
+            with self.meter.computing(tokens, sum((one.planned for one in queued), Planned()), pieces=len(queued)):
                 self._run_together(queued)
 
     def _run_together(self, queued: "Sequence[_QueuedStep]") -> None:
@@ -242,7 +242,7 @@ class Learner:
         open_ = set(range(len(queued)))
         failed: Exception | None = None
         try:
-            for index, result in run_steps(self.policy, steps, budget_tokens=self._budget_tokens):
+            for index, result in run_steps(self.policy, steps, budget_tokens=self._budget_tokens, scoring=self.meter.scoring):
                 open_.discard(index)
                 queued[index].resolve(result if isinstance(result, Exception) else Trained(result, started_s - queued[index].queued_s))
         except Exception as error:  # no single step's fault, and no state has changed: retry each alone
@@ -257,7 +257,8 @@ class Learner:
 
     def _run_alone(self, queued: "_QueuedStep", started_s: float) -> "Trained | Exception":
         try:
-            found = train_step(self.policy, queued.resident, queued.groups, queued.spec, budget_tokens=self._budget_tokens)
+            work = (self.policy, queued.resident, queued.groups, queued.spec)
+            found = train_step(*work, budget_tokens=self._budget_tokens, scoring=self.meter.scoring)
             return Trained(found, started_s - queued.queued_s)
         except Exception as error:
             return error
@@ -320,6 +321,11 @@ class _QueuedStep:
     """Estimated memory and the setting to lower, for the error when memory is used up."""
     queued_s: float
     future: "asyncio.Future[Trained]"
+
+    @property
+    def planned(self) -> Planned:
+        tokens, algorithm = unpadded_tokens(self.groups), self.spec.algorithm
+        return Planned(tokens * algorithm.passes, tokens * scored_passes(algorithm))
 
     def resolve(self, result: "Trained | Exception") -> None:
         """Set the future's result from the learner's thread."""

@@ -8,7 +8,7 @@ before anything is computed; each task's state comes back with its next step.
 import time
 
 from common.accelerators.executable import Load, Served
-from common.accelerators.words import Function, Tier
+from common.accelerators.words import Tier
 from common.bus import Slots
 from trainer_svc.learner import Learner
 from trainer_svc.service import Trainer
@@ -52,8 +52,7 @@ class TrainerExecutor:
         meter = self._learner.meter
         gate = self._trainer.gate
         begun = meter.operations + gate.publishing
-        running = Function.TRAIN if meter.is_computing else None
-        return Load(running, begun, meter.left_s, messages=begun, preparing=max(0, gate.behind - begun))
+        return Load(meter.running, begun, meter.left_s, messages=begun, preparing=max(0, gate.behind - begun))
 
     def end_drain(self) -> None:
         """Nothing: a step cannot be frozen, and the accelerator's lock is held until it has ended."""

@@ -38,9 +38,9 @@ from trainer_svc.state.step_recording import Recording, origin_of, write_recordi
 
 MAX_CONCURRENT_READS = 32
 TRAINED_TOKENS = Counter("marlaas_trainer_tokens_total", "Tokens trained on, padding not counted")
-PHASES = ("read", "restore", "wait", "forward_backward", "optimizer", "publish")
+PHASES = ("read", "restore", "wait", "score", "forward_backward", "optimizer", "publish")
 """Phases with a metric `<phase>_s`. Listed because environments name other metrics, and labels must be few."""
-COMPUTED = ("forward_backward", "optimizer")
+COMPUTED = ("score", "forward_backward", "optimizer")
 """Phases in which a step has the device to itself; its tenant is charged for these."""
 PHASE_S = Histogram(
     "marlaas_trainer_phase_seconds",

@@ -1,16 +1,30 @@
-"""Seconds for which the learner's thread computed, by task."""
+"""Seconds for which the learner's thread computed, by task and by function."""
 
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from common.accelerators.executable import Served
+from common.accelerators.words import Function
 
 SMOOTHING = 0.3
 """Weight of the newest operation in the expected seconds a token."""
 OVERRUN = 0.1
 """Share of its time so far that an operation is expected to take longer, at least. A drain's limit is ten times what is expected."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Tokens that an operation passes through the model, by function; each counts as often as it passes."""
+
+    train: int = 0
+    score: int = 0
+    """Of passes without a gradient. A canary's few count as none."""
+
+    def __add__(self, other: "Planned") -> "Planned":
+        return Planned(self.train + other.train, self.score + other.score)
 
 
 class ServiceMeter:
@@ -21,22 +35,27 @@ class ServiceMeter:
         self._lock = threading.Lock()
         self._shares: Mapping[str, float] = {}
         """Share of each task in the operation in progress; empty while there is none."""
+        self._is_scoring = False
         self._began_s = self._counted_s = 0.0
+        self._scored_s = 0.0
+        """Of the operation in progress, those of passes without a gradient."""
         self._by_task = dict[str, float]()
-        self._busy_s = 0.0
+        self._busy_s = self._score_s = 0.0
         self._pieces = 0
-        self._tokens = 0
+        self._planned = Planned()
         """Of the operation in progress."""
-        self._token_s: float | None = None
-        """Expected seconds a token; None before the first step has ended."""
+        self._token_s: dict[Function, float] = {}
+        """Expected seconds a token; of a function that was never measured, none."""
 
     @contextmanager
-    def computing(self, tokens: Mapping[str, int], pieces: int = 0) -> Generator[None]:
-        """Context of one operation for these tasks, which share its time by their tokens. `pieces`: steps that end with it."""
+    def computing(self, tokens: Mapping[str, int], planned: Planned | None = None, *, pieces: int = 0) -> Generator[None]:
+        """Context of one operation for these tasks, which share its time by their tokens. `planned`: None for one training pass over them.
+        `pieces`: steps that end with it."""
         total = sum(tokens.values())
         with self._lock:
             self._began_s = self._counted_s = self._now_s()
-            self._tokens = max(1, total)
+            self._scored_s = 0.0
+            self._planned = planned or Planned(total)
             self._shares = {task: count / total if total else 1 / len(tokens) for task, count in tokens.items()}
         try:
             yield
@@ -46,8 +65,17 @@ class ServiceMeter:
                 self._shares = {}
                 self._pieces += pieces
                 if pieces:
-                    token_s = (self._counted_s - self._began_s) / self._tokens
-                    self._token_s = token_s if self._token_s is None else self._token_s + SMOOTHING * (token_s - self._token_s)
+                    self._learn(Function.TRAIN, self._counted_s - self._began_s - self._scored_s, max(1, self._planned.train))
+                    self._learn(Function.SCORE, self._scored_s, self._planned.score)
+
+    @contextmanager
+    def scoring(self) -> Generator[None]:
+        """Context, within that of an operation, of passes without a gradient."""
+        self._turn(True)
+        try:
+            yield
+        finally:
+            self._turn(False)
 
     def taken(self) -> Served:
         """What was done since the last call. A task's rest below a millisecond is kept for the next."""
@@ -56,13 +84,16 @@ class ServiceMeter:
                 self._count()
             whole = {task: int(1000 * seconds) for task, seconds in self._by_task.items()}
             self._by_task = {task: seconds - whole[task] / 1000 for task, seconds in self._by_task.items()}
-            found = Served({task: ms for task, ms in whole.items() if ms}, self._busy_s, self._pieces)
-            self._busy_s, self._pieces = 0.0, 0
+            found = Served({task: ms for task, ms in whole.items() if ms}, self._busy_s, self._pieces, self._score_s)
+            self._busy_s, self._score_s, self._pieces = 0.0, 0.0, 0
             return found
 
     @property
-    def is_computing(self) -> bool:
-        return bool(self._shares)
+    def running(self) -> Function | None:
+        """Function that is computed now; None while no operation is in progress."""
+        if not self._shares:
+            return None
+        return Function.SCORE if self._is_scoring else Function.TRAIN
 
     @property
     def operations(self) -> int:
@@ -71,16 +102,36 @@ class ServiceMeter:
 
     @property
     def left_s(self) -> float | None:
-        """Expected seconds until the operation in progress ends, by its tokens; None where there is none, or no step has ended before."""
+        """Expected seconds until the operation in progress ends, by its tokens; None where there is none, or no step has ended before.
+
+        Before any was scored, a pass without a gradient is expected to take as long as one with it.
+        """
         with self._lock:
-            if not self._shares or self._token_s is None:
+            train_s = self._token_s.get(Function.TRAIN)
+            if not self._shares or train_s is None:
                 return None
             passed_s = self._now_s() - self._began_s
-            return max(self._tokens * self._token_s - passed_s, OVERRUN * passed_s)
+            expected_s = self._planned.train * train_s + self._planned.score * self._token_s.get(Function.SCORE, train_s)
+            return max(expected_s - passed_s, OVERRUN * passed_s)
+
+    def _turn(self, is_scoring: bool) -> None:
+        with self._lock:
+            if self._shares:
+                self._count()
+            self._is_scoring = is_scoring
+
+    def _learn(self, function: Function, seconds: float, tokens: int) -> None:
+        if tokens:
+            token_s = seconds / tokens
+            known_s = self._token_s.get(function, token_s)
+            self._token_s[function] = known_s + SMOOTHING * (token_s - known_s)
 
     def _count(self) -> None:
         now_s = self._now_s()
         elapsed_s, self._counted_s = now_s - self._counted_s, now_s
         self._busy_s += elapsed_s
+        if self._is_scoring:
+            self._score_s += elapsed_s
+            self._scored_s += elapsed_s
         for task, share in self._shares.items():
             self._by_task[task] = self._by_task.get(task, 0.0) + elapsed_s * share

@@ -64,12 +64,23 @@ class RunningTask:
             self.accelerator.predictions.leaves(self.task, now_s)
             self.events.at(now_s + seconds, lambda: self._return(now_s, phases, number, then))
         else:
-            operation = Operation(self.task, Function(what), seconds, seconds, now_s, lambda: self._go(phases, number + 1, then))
-            self.accelerator.submit(operation)
+            function, work_s, following = _operation(phases, number)
+            self.accelerator.submit(Operation(self.task, function, work_s, work_s, now_s, lambda: self._go(phases, following, then)))
 
     def _return(self, since_s: float, phases: Sequence[Phase], number: int, then: Callable[[], None]) -> None:
         self.accelerator.predictions.returns(self.task, since_s, self.events.now_s)
         self._go(phases, number + 1, then)
+
+
+def _operation(phases: Sequence[Phase], number: int) -> tuple[Function, float, int]:
+    """Function and seconds of the operation that begins with a phase, and the number of the phase after it.
+
+    What a step scores and trains is one operation: its executor has both from one message, and nothing comes between.
+    """
+    function, seconds = Function(phases[number][0]), phases[number][1]
+    if function is Function.SCORE and number + 1 < len(phases) and phases[number + 1][0] == Function.TRAIN:
+        return Function.TRAIN, seconds + phases[number + 1][1], number + 2
+    return function, seconds, number + 1
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ class Served:
     """Seconds in which at least one operation was in progress."""
     pieces: int = 0
     """Operations that ended: messages answered, or steps taken."""
+    score_s: float = 0.0
+    """Of `busy_s`, those of forward passes without a gradient: a step has them, and they are of the function `score`."""
 
 
 @dataclass(frozen=True)

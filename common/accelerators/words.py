@@ -13,6 +13,7 @@ class Function(StrEnum):
     GENERATE = "generate"
     TRAIN = "train"
     SCORE = "score"
+    """Forward passes without a gradient: log-probabilities of the base model or the proximal policy, canaries of new adapters."""
 
     @property
     def is_interruptible(self) -> bool:

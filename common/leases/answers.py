@@ -76,8 +76,8 @@ class Answers:
         if not outcome.reports_work:
             return done
         tally.look()
-        work = {"served": dict(tally.by_task), "busy_ms": round(1000 * tally.busy_s), "pieces": tally.pieces}
-        return done.model_copy(update=work)
+        ms = {"busy_ms": round(1000 * tally.busy_s), "score_ms": round(1000 * tally.score_s)}
+        return done.model_copy(update={"served": dict(tally.by_task), **ms, "pieces": tally.pieces})
 
     async def flush(self, timeout_s: float) -> None:
         """Wait until all are sent, for so long at most: this process ends."""

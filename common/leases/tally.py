@@ -16,6 +16,8 @@ class Tally:
         self.by_task = Counter[str]()
         """Sampled tokens, or milliseconds of steps."""
         self.busy_s = 0.0
+        self.score_s = 0.0
+        """Of `busy_s`, those of the function `score`."""
         self.pieces = 0
         self.piece_s: float | None = None
         """Mean seconds of the accelerator that one operation takes; None before the first."""
@@ -26,13 +28,14 @@ class Tally:
         """From now on, count what is done since a wake."""
         self._executable.taken()
         self.by_task.clear()
-        self.busy_s, self.pieces, self._unfinished_s = 0.0, 0, 0.0
+        self.busy_s, self.score_s, self.pieces, self._unfinished_s = 0.0, 0.0, 0, 0.0
 
     def look(self) -> None:
         """Add what was done since the last look."""
         taken = self._executable.taken()
         self.by_task.update(taken.by_task)
         self.busy_s += taken.busy_s
+        self.score_s += taken.score_s
         self.pieces += taken.pieces
         self._unfinished_s += taken.busy_s
         if taken.pieces:

@@ -121,6 +121,9 @@ class SliceOf(Value):
     idle_ms: int | None
     shares: list[ShareOf]
     """Milliseconds by task; a tenant sees its own. An empty name: that nobody pays."""
+    score_ms: int | None = None
+    """Of `busy_ms`, those of the function `score`: a trainer's forward passes without a gradient. None until it is booked, and of slices
+    of before they were measured."""
 
 
 class SlicesAnswer(Message, kind="slices-answer.1"):
@@ -168,8 +171,11 @@ class StepPhases(Value):
     generate_s: float
     environment_s: float
     train_s: float
+    """Without `score_s`."""
     turns: int = Field(default=1, ge=1)
     """Of its longest trajectory: as many times the task leaves the accelerator for its environment and comes back."""
+    score_s: float = 0.0
+    """Of its forward passes without a gradient; 0 where they were not measured."""
 
 
 class TracedTask(Value):

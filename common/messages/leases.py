@@ -55,6 +55,8 @@ class LeaseDone(Message, kind="lease-done.1"):
     """Of a park: sampled tokens, or milliseconds of steps, by task, since it woke."""
     busy_ms: Count = 0
     """Of a park: milliseconds in which an operation was in progress."""
+    score_ms: Count = 0
+    """Of `busy_ms`: those of the function `score`; 0 also of an older executor, which does not tell them from `train`."""
     pieces: Count = 0
     """Of a park: operations that ended."""
     failure: Sentence | None = None

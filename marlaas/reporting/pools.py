@@ -36,6 +36,7 @@ def slice_table(slices: Sequence[SliceOf], width: int | None = None) -> Table:
         Field("why", lambda one: Text(one.reason), rank=1),
         Field("switch", lambda one: Text(_seconds(one.switch_ms))),
         Field("busy", lambda one: Text(_seconds(one.busy_ms))),
+        Field("score", lambda one: Text(_seconds(one.score_ms or None)), rank=4),
         Field("idle", lambda one: Text(_seconds(one.idle_ms))),
         Field("ended", lambda one: Text(one.ended or "open")),
     ]

@@ -48,7 +48,7 @@ async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone
     if done.state is ExecutorState.AWAKE:
         await _woke(tx, place, done, at_ms, max(epoch, done.epoch))
         return
-    use = Use(done.served, done.busy_ms) if done.state is ExecutorState.PARKED else Use()
+    use = Use(done.served, done.busy_ms, done.score_ms) if done.state is ExecutorState.PARKED else Use()
     await _end_own(tx, place, done, ENDS[done.state], now_ms)
     if done.state is ExecutorState.PARKED:
         if done.move_s is not None:

@@ -22,6 +22,8 @@ class Use:
     served: Mapping[str, int] = field(default_factory=dict[str, int])
     """By task, in one unit."""
     busy_ms: int = 0
+    score_ms: int = 0
+    """Of `busy_ms`, those of the function `score`."""
 
 
 async def book_ended(tx: Transaction, accelerator: str, executor: str, pool: str, *, until: int, use: Use) -> None:
@@ -37,11 +39,12 @@ async def book_ended(tx: Transaction, accelerator: str, executor: str, pool: str
     tenants, served = payers.tenants, Counter[str]()
     for task, amount in use.served.items():
         served[task if task in tenants else NOBODY] += amount
-    left_ms, entries = use.busy_ms, list[Entry]()
+    left_ms, left_score_ms, entries = use.busy_ms, min(use.score_ms, use.busy_ms), list[Entry]()
     for one in ended:
         busy_ms = min(left_ms, one.held_ms - one.switch_ms)
-        left_ms -= busy_ms
-        if not await slices.book(tx.connection, accelerator, one, busy_ms):
+        score_ms = left_score_ms * busy_ms // max(1, left_ms)
+        left_ms, left_score_ms = left_ms - busy_ms, left_score_ms - score_ms
+        if not await slices.book(tx.connection, accelerator, one, busy_ms, score_ms):
             continue
         for use_of, ms in (("switch", one.switch_ms), ("busy", busy_ms), ("idle", one.held_ms - one.switch_ms - busy_ms)):
             metrics.ACCELERATOR_S.labels(accelerator, pool, use_of).inc(ms / 1000)

@@ -16,8 +16,8 @@ from scheduler_svc.decisions.accelerators.state import Budget, Claim, Demand, Dr
 from scheduler_svc.store.queries.accelerators.standing import ExecutorRow, NewestSlice, Standing
 from scheduler_svc.store.states import Hold
 
-PRIOR = {Function.GENERATE: Estimate(1.0), Function.TRAIN: Estimate(2.0), Function.SCORE: Estimate(1.0)}
-"""Seconds of an operation before the first was measured."""
+PRIOR = {Function.GENERATE: Estimate(1.0), Function.TRAIN: Estimate(2.0)}
+"""Seconds of an operation before the first was measured. A step is one, also while it scores."""
 REPEATED = 0.2
 """Share of a frozen operation's work that is repeated where the KV cache is dropped: its prompt and tokens are computed at once then."""
 STARTS_WITHIN_S = 10.0
@@ -45,7 +45,7 @@ class Live:
     @property
     def piece_s(self) -> float:
         """Expected seconds of one operation."""
-        return max(MIN_S, self.report.piece_s) if self.report.piece_s else PRIOR[self.function].mean_s
+        return max(MIN_S, self.report.piece_s) if self.report.piece_s else PRIOR[self.row.function].mean_s
 
     @property
     def left_s(self) -> float:

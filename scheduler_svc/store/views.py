@@ -140,22 +140,27 @@ ACCELERATOR_SLICES = """
 SELECT s.accelerator, s.epoch, s.executor, s.pool, s.function, s.reason, cardinality(s.tasks) AS tasks, s.from_tier, s.to_tier,
        s.ordered_at, s.awake_at, s.asked_at, s.ended_at, s.parked_at, s.ended, s.expected_s,
        s.switch_ms / 1000.0 AS switch_s, s.busy_ms / 1000.0 AS busy_s, s.idle_ms / 1000.0 AS idle_s,
-       extract(epoch FROM s.ended_at - s.ordered_at) AS held_s
+       extract(epoch FROM s.ended_at - s.ordered_at) AS held_s, s.score_ms / 1000.0 AS score_s
 FROM slices s
 """
 
 ACCELERATOR_USE = """
-SELECT h.hour, s.accelerator, s.pool, s.function, count(*) AS slices,
-       sum(extract(epoch FROM greatest(least(t.woke, h.hour + interval '1 hour') - greatest(s.ordered_at, h.hour), '0'))) AS switch_s,
-       sum(w.awake_s) AS awake_s, sum(w.awake_s * s.busy_ms / nullif(s.busy_ms + s.idle_ms, 0)) AS busy_s,
-       sum(w.awake_s * s.idle_ms / nullif(s.busy_ms + s.idle_ms, 0)) AS idle_s
+SELECT h.hour, s.accelerator, s.pool, f.function, sum(f.own) AS slices,
+       sum(f.own * w.switch_s) AS switch_s, sum(w.awake_s * f.part) AS awake_s,
+       sum(w.awake_s * f.ms / nullif(s.busy_ms + s.idle_ms, 0)) AS busy_s,
+       sum(f.own * w.awake_s * s.idle_ms / nullif(s.busy_ms + s.idle_ms, 0)) AS idle_s
 FROM slices s
+CROSS JOIN LATERAL (
+    SELECT s.function, 1 AS own, s.busy_ms - coalesce(s.score_ms, 0) AS ms,
+           1 - coalesce(s.score_ms::numeric / nullif(s.busy_ms + s.idle_ms, 0), 0) AS part
+    UNION ALL SELECT 'score', 0, s.score_ms, s.score_ms::numeric / (s.busy_ms + s.idle_ms) WHERE s.score_ms > 0) f
 CROSS JOIN LATERAL (SELECT coalesce(s.ended_at, greatest(now(), s.ordered_at)) AS until) u
 CROSS JOIN LATERAL (SELECT coalesce(s.awake_at, u.until) AS woke) t
 CROSS JOIN LATERAL generate_series(date_trunc('hour', s.ordered_at), u.until, interval '1 hour') AS h (hour)
 CROSS JOIN LATERAL (
-    SELECT extract(epoch FROM greatest(least(u.until, h.hour + interval '1 hour') - greatest(t.woke, h.hour), '0')) AS awake_s) w
-GROUP BY h.hour, s.accelerator, s.pool, s.function
+    SELECT extract(epoch FROM greatest(least(u.until, h.hour + interval '1 hour') - greatest(t.woke, h.hour), '0')) AS awake_s,
+           extract(epoch FROM greatest(least(t.woke, h.hour + interval '1 hour') - greatest(s.ordered_at, h.hour), '0')) AS switch_s) w
+GROUP BY h.hour, s.accelerator, s.pool, f.function
 """
 
 MOVE_COSTS = """

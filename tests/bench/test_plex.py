@@ -48,6 +48,15 @@ def test_run_takes_as_long_as_computed_by_hand() -> None:
     assert counts.operation_waits_s == pytest.approx([1.0, 5.5, 1.5])
 
 
+def test_nothing_comes_between_what_a_step_scores_and_what_it_trains() -> None:
+    """As by hand above, with a second of each training scored; B, which is ready from the first, waits for both."""
+    score = (Function.SCORE, 1.0)
+    tasks = (task("A", "a", score, (TRAIN, 2.0), (ENVIRONMENT, 4.0), score, (TRAIN, 2.0)), task("B", "b", score, (TRAIN, 1.0)))
+    run = simulate(Trace((executor("a"), executor("b")), tasks), replace(fcfs(), max_wait_s=0.0), 0)
+    assert run.makespan_s == pytest.approx(12.5)
+    assert run.accelerator.accounts.booked_ms == {"A": 8500, "B": 4000}
+
+
 def test_operations_of_a_sampler_share_its_speed() -> None:
     """Two at once are done 1.6 times as fast as one after another: 2 × 4 s in 5 s, after the wake of 1 s."""
     sampler = executor("a", GENERATE, places=2, gain=(1.0, 1.6))

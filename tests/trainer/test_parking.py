@@ -113,6 +113,27 @@ async def test_parked_trainer_takes_no_batch_and_the_next_wake_does(bus: Bus, ow
     assert parked.executor.taken().pieces == 1
 
 
+async def test_executor_says_that_it_scores_while_it_does_and_how_long_it_did(bus: Bus, own_learner: Learner) -> None:
+    """Its steps are scored under the base model, and under the policy that they start from."""
+    parked, seen = Parked(bus, own_learner), set[Function | None]()
+    spec = SPECS["a"].model_copy(update={"algorithm": SPECS["a"].algorithm.model_copy(update={"passes": 2, "kl_coefficient": 0.1})})
+    last: WeightUpdated | None = None
+    for version in range(20):
+        named = await store(bus, "a", groups_of("a", version), version)
+        batch = batch_of("a", version, named, last.checkpoint if last else None, spec)
+        step = asyncio.ensure_future(call(parked.trainer, batch))
+        while not step.done():
+            seen.add(parked.executor.load.running)
+            await asyncio.sleep(0)
+        last = update_in(await step)
+        done = parked.executor.taken()
+        assert 0 < done.score_s < done.busy_s
+        assert done.score_s == pytest.approx(last.metrics["score_s"], rel=0.2, abs=0.02)
+        if seen >= {Function.SCORE, Function.TRAIN}:
+            break
+    assert seen == {None, Function.SCORE, Function.TRAIN}
+
+
 async def call_while_parked(bus: Bus, parked: Parked) -> None:
     """A batch that had been requested before waits with its message alone, and is handed back once another trainer lives."""
     batch = batch_of("b", 0, await store(bus, "b", groups_of("b", 0), 0), None)

@@ -64,7 +64,7 @@ async def test_update_says_what_the_step_was(bus: Bus, trainer: Trainer) -> None
     assert {"reward_mean", "reward_std", "loss", "grad_norm", "entropy", "tokens"} <= update.metrics.keys()
     assert {"kl_sampler", "ratio_max", "clip_fraction", "staleness_mean", "staleness_max"} <= update.metrics.keys()
     assert {"response_length", "truncated_share"} <= update.metrics.keys()
-    assert {"read_s", "restore_s", "wait_s", "forward_backward_s", "optimizer_s", "publish_s"} <= update.metrics.keys()
+    assert {"read_s", "restore_s", "wait_s", "score_s", "forward_backward_s", "optimizer_s", "publish_s"} <= update.metrics.keys()
     assert all(np.isfinite(value) for value in update.metrics.values())
 
 

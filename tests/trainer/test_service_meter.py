@@ -3,7 +3,8 @@
 import pytest
 
 from common.accelerators.executable import Served
-from trainer_svc.service_meter import ServiceMeter
+from common.accelerators.words import Function
+from trainer_svc.service_meter import Planned, ServiceMeter
 
 
 class Clock:
@@ -18,7 +19,7 @@ def test_shared_time_goes_by_tokens_and_none_of_it_is_lost_or_counted_twice() ->
     meter = ServiceMeter(clock)
     with meter.computing({"a": 300, "b": 100}, pieces=2):
         clock.now_s += 1.0
-        assert (meter.is_computing, meter.operations) == (True, 2)
+        assert (meter.running, meter.operations) == (Function.TRAIN, 2)
         assert meter.taken() == Served({"a": 750, "b": 250}, 1.0, 0)
         clock.now_s += 0.5
     clock.now_s += 60.0
@@ -26,7 +27,23 @@ def test_shared_time_goes_by_tokens_and_none_of_it_is_lost_or_counted_twice() ->
         clock.now_s += 0.25
     assert meter.taken() == Served({"a": 625, "b": 125}, 0.75, 2)
     assert meter.taken() == Served()
-    assert not meter.is_computing
+    assert meter.running is None
+
+
+def test_passes_without_a_gradient_are_told_from_training_also_when_asked_in_the_middle() -> None:
+    clock = Clock()
+    meter = ServiceMeter(clock)
+    with meter.computing({"a": 1}, pieces=1):
+        clock.now_s += 1.0
+        with meter.scoring():
+            clock.now_s += 0.25
+            assert meter.running is Function.SCORE
+            assert meter.taken() == Served({"a": 1250}, 1.25, 0, score_s=0.25)
+            clock.now_s += 0.5
+        assert meter.running is Function.TRAIN
+        clock.now_s += 2.0
+    assert meter.taken() == Served({"a": 2500}, 2.5, 1, score_s=0.5)
+    assert meter.running is None
 
 
 def test_fractions_of_a_millisecond_are_kept() -> None:
@@ -63,3 +80,21 @@ def test_long_step_is_not_expected_to_end_as_soon_as_the_short_ones_before() -> 
             clock.now_s += 0.5
     with meter.computing({"long": 9000, "beside": 1000}, pieces=2):
         assert meter.left_s == pytest.approx(50.0)
+
+
+def test_tokens_that_are_only_scored_are_expected_to_take_what_such_tokens_took() -> None:
+    """Tasks of one pool differ in how often they score: by one duration a token, each would be expected to take the others' mean."""
+    clock = Clock()
+    meter = ServiceMeter(clock)
+    with meter.computing({"plain": 100}, Planned(100), pieces=1):
+        clock.now_s += 3.0
+    with meter.computing({"kl": 100}, Planned(100, score=100), pieces=1):
+        assert meter.left_s == pytest.approx(6.0), "as training, before any was measured"
+        with meter.scoring():
+            clock.now_s += 1.0
+        clock.now_s += 3.0
+    with meter.computing({"plain": 200}, Planned(200), pieces=1):
+        assert meter.left_s == pytest.approx(6.0)
+        clock.now_s += 6.0
+    with meter.computing({"kl": 100, "other": 100}, Planned(200, score=100) + Planned(200, score=200), pieces=2):
+        assert meter.left_s == pytest.approx(15.0), "as often as it passes"

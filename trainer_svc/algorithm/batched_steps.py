@@ -11,6 +11,7 @@ matrix products have other shapes, and results are equal up to rounding.
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -68,13 +69,17 @@ class ForwardResult:
     tasks: int
     """Requests computed together, this one included."""
     seconds: float
-    """Time for all of them."""
+    """Time for all of them, on the device too."""
 
 
 Step = Generator[ForwardRequest, ForwardResult, R]
+Scoring = Callable[[], AbstractContextManager[None]]
+"""Context in which passes without a gradient are computed."""
 
 
-def run_steps(policy: Policy, steps: Sequence[Step[R]], *, budget_tokens: int) -> Iterator[tuple[int, R | Exception]]:
+def run_steps(
+    policy: Policy, steps: Sequence[Step[R]], *, budget_tokens: int, scoring: Scoring = nullcontext
+) -> Iterator[tuple[int, R | Exception]]:
     """Run the steps; yields the index and the result or exception of each as soon as it ends.
 
     Micro-batches have at most `budget_tokens`, so memory grows with the number of steps only by their own vectors.
@@ -97,24 +102,28 @@ def run_steps(policy: Policy, steps: Sequence[Step[R]], *, budget_tokens: int) -
         chosen = {index: request for index, request in waiting.items() if request.objective is None} or dict(waiting)
         for index in chosen:
             del waiting[index]
-        results = run_requests(policy, list(chosen.values()), budget_tokens=budget_tokens)
+        results = run_requests(policy, list(chosen.values()), budget_tokens=budget_tokens, scoring=scoring)
         for index, found in zip(chosen, results, strict=True):
             yield from advance(index, found)
 
 
-def run_requests(policy: Policy, requests: Sequence[ForwardRequest], *, budget_tokens: int) -> list[ForwardResult]:
+def run_requests(
+    policy: Policy, requests: Sequence[ForwardRequest], *, budget_tokens: int, scoring: Scoring = nullcontext
+) -> list[ForwardResult]:
     """Compute the requests together; either all have an objective or none has."""
     started_s = time.perf_counter()
     accumulators = [_RequestAccumulator(policy, request) for request in requests]
-    for packed in pack([request.rows for request in requests], budget_tokens=budget_tokens):
-        parts = [accumulators[segment.owner] for segment in packed.segments]
-        entropy_gradient = any(part.entropy_gradient for part in parts)
-        with torch.set_grad_enabled(parts[0].params is not None):
-            scores = policy.scores(packed, [part.adapted for part in parts], entropy_gradient=entropy_gradient)
-        losses = [part.add(packed, segment, scores) for part, segment in zip(parts, packed.segments, strict=True)]
-        if with_gradient := [loss for loss in losses if loss is not None]:
-            torch.autograd.backward(with_gradient)
-    gradients = [one.gradient() for one in accumulators]
+    with scoring() if requests[0].objective is None else nullcontext():
+        for packed in pack([request.rows for request in requests], budget_tokens=budget_tokens):
+            parts = [accumulators[segment.owner] for segment in packed.segments]
+            entropy_gradient = any(part.entropy_gradient for part in parts)
+            with torch.set_grad_enabled(parts[0].params is not None):
+                scores = policy.scores(packed, [part.adapted for part in parts], entropy_gradient=entropy_gradient)
+            losses = [part.add(packed, segment, scores) for part, segment in zip(parts, packed.segments, strict=True)]
+            if with_gradient := [loss for loss in losses if loss is not None]:
+                torch.autograd.backward(with_gradient)
+        gradients = [one.gradient() for one in accumulators]
+        policy.synchronize()  # a GPU would compute a pass without a gradient within the time of the next
     seconds = time.perf_counter() - started_s
     return [
         ForwardResult(one.logprobs_N(), gradient, one.micro_batches, one.computed_tokens, len(requests), seconds)

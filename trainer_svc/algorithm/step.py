@@ -7,6 +7,7 @@ can be computed together (`batched_steps.py`).
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 
 from common.errors import Reject
 from common.messages import Canary
-from common.spec import Optimizer, TaskSpec
+from common.spec import Algorithm, Optimizer, TaskSpec
 from trainer_svc.algorithm.advantage import step_advantages
-from trainer_svc.algorithm.batched_steps import ForwardRequest, ForwardResult, Gradient, Objective, Step, run_steps
+from trainer_svc.algorithm.batched_steps import ForwardRequest, ForwardResult, Gradient, Objective, Scoring, Step, run_steps
 from trainer_svc.algorithm.kept_attempts import KeptAttempts, kept_attempts
 from trainer_svc.algorithm.loss import policy_loss, token_weights
 from trainer_svc.algorithm.reward_shaping import counted_tokens, shaped_rewards
@@ -63,9 +64,18 @@ class Update:
     """Time of the optimizer alone."""
 
 
-def train_step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: TaskSpec, *, budget_tokens: int) -> StepResult:
+def train_step(
+    policy: Policy,
+    resident: Resident,
+    groups: Sequence[Group],
+    spec: TaskSpec,
+    *,
+    budget_tokens: int,
+    scoring: Scoring = nullcontext,
+) -> StepResult:
     """Run `step` alone. Raises: as `step`."""
-    ((_, result),) = run_steps(policy, [step(policy, resident, groups, spec, budget_tokens=budget_tokens)], budget_tokens=budget_tokens)
+    alone = [step(policy, resident, groups, spec, budget_tokens=budget_tokens)]
+    ((_, result),) = run_steps(policy, alone, budget_tokens=budget_tokens, scoring=scoring)
     if isinstance(result, Exception):
         raise result
     return result
@@ -89,9 +99,11 @@ def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: Task
     ]
     if not minibatches:
         raise Reject(f"{where}: its trajectories hold no sampled token")
-    objectives = list[Objective]()
+    objectives, score_s = list[Objective](), 0.0
     for rows in minibatches:
-        objectives.append((yield from _objective(rows, resident, spec)))
+        objective, seconds = yield from _objective(rows, resident, spec)
+        objectives.append(objective)
+        score_s += seconds
     state, updates = resident.optimizer, list[Update]()
     for rows, objective in list(zip(minibatches, objectives, strict=True)) * spec.algorithm.passes:
         result = yield ForwardRequest(rows, Adapted(resident.layout, state.params, spec.sampling.temperature), objective)
@@ -104,10 +116,13 @@ def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: Task
     _require_few_skips(where, skipped, skips)
     next_group = max(resident.next_group, *(group.group + 1 for group in groups))
     after = Resident(resident.task, resident.layout, state, resident.version + 1, next_group, resident.stored_at, skips)
+    canary, seconds = yield from _canary(where, policy, after)
+    score_s += seconds
+    found = _metrics(updates, len(minibatches), resident.version, spec) | batch_metrics(groups, shaped, advantages)
     return StepResult(
         after,
-        (yield from _canary(where, policy, after)),
-        metrics=_metrics(updates, len(minibatches), resident.version, spec) | batch_metrics(groups, shaped, advantages),
+        canary,
+        metrics=found | {"score_s": score_s},
         trained_tokens=sum(len(trajectory.ids_T) for group in groups for trajectory in group.trajectories),
         skipped=skipped,
         kept=kept_attempts(groups, dealt, zip(minibatches, measured, strict=True), resident.version, spec),
@@ -136,17 +151,28 @@ def _weighted(minibatch: Sequence[tuple[Group, NDArray[np.float64]]], spec: Task
     ]
 
 
-def _objective(rows: Sequence[Row], resident: Resident, spec: TaskSpec) -> Step[Objective]:
-    """A minibatch's objective, with log-probabilities of start and base model if the task needs them."""
+def scored_passes(algorithm: Algorithm) -> int:
+    """How often a step computes all its tokens without a gradient."""
+    return _scores_start(algorithm) + (algorithm.kl_coefficient > 0)
+
+
+def _scores_start(algorithm: Algorithm) -> bool:
+    return algorithm.passes * algorithm.minibatches > 1
+
+
+def _objective(rows: Sequence[Row], resident: Resident, spec: TaskSpec) -> Step[tuple[Objective, float]]:
+    """A minibatch's objective, with log-probabilities of start and base model if the task needs them; and the seconds that these took."""
     algorithm = spec.algorithm
     start = Adapted(resident.layout, resident.optimizer.params, spec.sampling.temperature)
-    start_logprobs_N = base_logprobs_N = None
-    if algorithm.passes * algorithm.minibatches > 1:
-        start_logprobs_N = (yield ForwardRequest(rows, start)).logprobs_N
-    if algorithm.kl_coefficient:
-        base_logprobs_N = (yield ForwardRequest(rows, start.base())).logprobs_N
-    loss = partial(policy_loss, algorithm=algorithm, correction=spec.correction)
-    return Objective(loss, algorithm.entropy_coefficient > 0, start_logprobs_N, base_logprobs_N)
+    scored_start = (yield ForwardRequest(rows, start)) if _scores_start(algorithm) else None
+    scored_base = (yield ForwardRequest(rows, start.base())) if algorithm.kl_coefficient > 0 else None
+    objective = Objective(
+        partial(policy_loss, algorithm=algorithm, correction=spec.correction),
+        algorithm.entropy_coefficient > 0,
+        scored_start.logprobs_N if scored_start else None,
+        scored_base.logprobs_N if scored_base else None,
+    )
+    return objective, sum(one.seconds for one in (scored_start, scored_base) if one)
 
 
 def _updated(state: OptimizerState, result: ForwardResult, rate: float, spec: Optimizer) -> tuple[OptimizerState, Update]:
@@ -164,14 +190,15 @@ def _updated(state: OptimizerState, result: ForwardResult, rate: float, spec: Op
     return state, Update(result, gradient, loss, grad_norm, skipped, perf_counter() - started_s)
 
 
-def _canary(where: str, policy: Policy, after: Resident) -> Step[Canary]:
-    """Canary of the new adapter: ids that depend on the vocabulary alone, log-probabilities (T−1,) float32 of tokens 1…T−1."""
+def _canary(where: str, policy: Policy, after: Resident) -> Step[tuple[Canary, float]]:
+    """Canary of the new adapter: ids that depend on the vocabulary alone, log-probabilities (T−1,) float32 of tokens 1…T−1; and the
+    seconds that it took."""
     sample = canary_sample(policy.vocabulary)
     result = yield ForwardRequest([Row(sample.input_tokens, (sample,))], Adapted(after.layout, after.optimizer.params))
     logprobs = result.logprobs_N.float().cpu().numpy()
     if problem := _not_finite(canary=float(logprobs.sum())):
         raise Reject(f"{where}: {problem}; {ADVICE}")
-    return Canary(ids=sample.ids_T.tobytes(), logprobs=logprobs.astype("<f4").tobytes())
+    return Canary(ids=sample.ids_T.tobytes(), logprobs=logprobs.astype("<f4").tobytes()), result.seconds
 
 
 def _metrics(updates: Sequence[Update], minibatches: int, version: int, spec: TaskSpec) -> dict[str, float]:

@@ -248,6 +248,11 @@ class Policy:
         parts = [Part(tokens, part.layout, part.vector.to(self.dtype)) for tokens, part in zip(counts, adapted, strict=True)]
         return (by_one if len(parts) == 1 else self.batched_products)(parts)
 
+    def synchronize(self) -> None:
+        """Wait until the device has computed all that was requested."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def tensor(self, array: NDArray[Any]) -> Tensor:
         """The array on this policy's device."""
         return torch.from_numpy(array).to(self.device, non_blocking=True)

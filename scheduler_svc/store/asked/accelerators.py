@@ -41,7 +41,7 @@ async def executors(connection: AsyncConnection, pool: str | None, *, for_operat
 _MOMENTS = ", ".join(_S.format(f"s.{name}_at", f"{name}_s") for name in ("ordered", "awake", "asked", "ended"))
 _SLICES = text(f"""
 SELECT s.number, s.accelerator, s.epoch, s.executor, s.pool, s.function, s.reason, s.from_tier, s.to_tier, {_MOMENTS}, s.ended,
-       s.expected_s, s.switch_ms, s.busy_ms, s.idle_ms,
+       s.expected_s, s.switch_ms, s.busy_ms, s.idle_ms, s.score_ms,
        (SELECT coalesce(json_agg(json_build_object('task', h.task, 'ms', h.ms) ORDER BY h.ms DESC, h.task), '[]') FROM slice_shares h
         WHERE h.accelerator = s.accelerator AND h.epoch = s.epoch
           AND (CAST(:tenant AS text) IS NULL OR h.tenant = :tenant)) AS shares
@@ -77,7 +77,8 @@ _STEPS = text("""
 SELECT t.id AS task, t.tenant, t.pool, n.weight, extract(epoch FROM t.submitted_at)::float8 AS submitted_s, s.version,
        extract(epoch FROM s.first_admitted_at)::float8 AS at_s,
        extract(epoch FROM s.last_scored_at - s.first_admitted_at)::float8 - (s.parked_ms - s.first_parked_ms) / 1000.0 AS rollout_s,
-       extract(epoch FROM s.finished_at - s.started_at)::float8 AS train_s, away.environment_s, away.turns, shared.generate_s
+       extract(epoch FROM s.finished_at - s.started_at)::float8 AS trained_s, (s.metrics ->> 'score_s')::float8 AS score_s,
+       away.environment_s, away.turns, shared.generate_s
 FROM (SELECT * FROM tasks WHERE (CAST(:after AS text) IS NULL OR id > :after) AND EXISTS (
           SELECT FROM steps d WHERE d.task = tasks.id AND d.state = 'trained' AND d.finished_at IS NOT NULL
           AND (CAST(:since_s AS float8) IS NULL OR d.trained_at >= to_timestamp(:since_s))) ORDER BY id LIMIT 1) t
@@ -110,8 +111,10 @@ def _phases(row: Any) -> StepPhases:
     """`Any`: a row of the query above."""
     environment_s, rollout_s = float(row["environment_s"] or 0), max(0.0, float(row["rollout_s"]))
     generate_s = max(0.0, rollout_s - environment_s) if row["generate_s"] is None else float(row["generate_s"])
+    trained_s = max(0.0, float(row["trained_s"]))
+    score_s = min(trained_s, max(0.0, float(row["score_s"] or 0)))
     at = {"version": row["version"], "at_s": row["at_s"], "turns": max(1, row["turns"] or 1)}
-    return StepPhases(**at, generate_s=generate_s, environment_s=environment_s, train_s=max(0.0, float(row["train_s"])))
+    return StepPhases(**at, generate_s=generate_s, environment_s=environment_s, train_s=trained_s - score_s, score_s=score_s)
 
 
 _POOLS = text("""

@@ -73,6 +73,7 @@ slices = sa.Table(
     sa.Column("switch_ms", sa.BigInteger),
     sa.Column("busy_ms", sa.BigInteger),
     sa.Column("idle_ms", sa.BigInteger),
+    sa.Column("score_ms", sa.BigInteger),  # of busy_ms, those of passes without a gradient; absent until it is booked, and of older slices
     one_of("function", Function, "function"),
     one_of("reason", SliceReason, "reason"),
     one_of("from_tier", Tier, "from_tier"),
@@ -86,6 +87,7 @@ slices = sa.Table(
         "AND switch_ms + busy_ms + idle_ms = extract(epoch FROM ended_at - ordered_at) * 1000, false)",
         name="whole",
     ),
+    sa.CheckConstraint("score_ms IS NULL OR coalesce(score_ms BETWEEN 0 AND busy_ms, false)", name="score_ms"),
     # Never two executors with a slice of one accelerator.
     sa.Index("uq_slices_open", "accelerator", unique=True, postgresql_where=sa.text("ended_at IS NULL")),
     sa.Index("ix_slices_unbooked", "accelerator", "executor", postgresql_where=sa.text("booked_at IS NULL")),

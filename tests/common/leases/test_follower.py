@@ -43,12 +43,12 @@ async def test_executor_computes_with_lease_and_locks_and_parks_without_any(bus:
         held = await lease(bus)
         assert held is not None and (held.executor, held.epoch) == ("rollout-one", 1)
         assert holders(tmp_path).computing and holders(tmp_path).memory == {"rollout-one": 100}
-        paper.done = Served({"t": 7}, busy_s=0.25, pieces=2)
+        paper.done = Served({"t": 7}, busy_s=0.25, pieces=2, score_s=0.125)
         await order(bus, "one", 2, wake=False, tier=Tier.HOST, drain_s=None)
         parked = await answer(bus, "one", 2)
         assert (parked.state, parked.from_tier, parked.tier) == (PARKED, Tier.DEVICE, Tier.HOST)
         assert parked.move_s == 0.125, "as the executable says, without what was waited for"
-        assert (parked.served, parked.busy_ms, parked.pieces) == ({"t": 7}, 250, 2) and parked.freed_bytes is not None
+        assert (parked.served, parked.busy_ms, parked.score_ms, parked.pieces) == ({"t": 7}, 250, 125, 2) and parked.freed_bytes is not None
         assert await lease(bus) is None
         assert not holders(tmp_path).computing and holders(tmp_path).memory == {}
     assert paper.moves == ["wake", "park host None"]

@@ -75,6 +75,7 @@ class Executor:
     ready_since_s: float | None = None
     served: dict[str, int] = field(default_factory=dict[str, int])
     busy_ms: int = 0
+    score_ms: int = 0
     failure: str | None = None
     """Why it cannot wake."""
     lacks_memory: bool | None = None
@@ -156,7 +157,8 @@ class Executor:
             self.state = ExecutorState.FAULTY
             await self.answer(order.epoch, self.state, from_tier, failure=self.failure, lacks_memory=self.lacks_memory)
             return
-        self.state, self.tier, self.served, self.busy_ms, self.pieces = ExecutorState.AWAKE, Tier.DEVICE, {}, 0, 0
+        self.state, self.tier = ExecutorState.AWAKE, Tier.DEVICE
+        self.served, self.busy_ms, self.score_ms, self.pieces = {}, 0, 0, 0
         await self.answer(order.epoch, self.state, from_tier, move_s=self.move_s)
 
     async def _park(self, order: LeaseOrder) -> None:
@@ -168,7 +170,7 @@ class Executor:
         if order.tier.depth > self.tier.depth:
             self.tier = order.tier
         self.device.free(self.name)
-        about = {"served": self.served, "busy_ms": self.busy_ms, "pieces": self.pieces} if was_awake else {}
+        about = {"served": self.served, "busy_ms": self.busy_ms, "score_ms": self.score_ms, "pieces": self.pieces} if was_awake else {}
         await self.answer(order.epoch, self.state, from_tier, move_s=self.move_s, **about)
 
     @property

@@ -173,6 +173,42 @@ async def test_moves_and_traces_are_for_operators(bus: Bus, nats_url: str, fille
             assert code == "invalid" and "only operators" in reason
 
 
+TRAINED = """
+INSERT INTO slices (accelerator, epoch, executor, pool, function, reason, tasks, expected_s, from_tier, to_tier, ordered_at, awake_at,
+    ended_at, ended, booked_at, switch_ms, busy_ms, idle_ms, score_ms)
+    SELECT 'a', 3 + n, 'trainer-' || pool, pool, 'train', 'ratio', ARRAY['x'], 1, 'host', 'host', at, at + interval '1 second',
+           at + interval '6 seconds', 'switched', now(), 1000, 4000, 1000, score_ms
+    FROM (VALUES (1, 'tiny', 1000, '1.5 seconds'), (2, 'other', NULL, '10 seconds')) v (n, pool, score_ms, before),
+         LATERAL (SELECT date_trunc('hour', now()) - interval '10 hours' - before::interval AS at) b;
+UPDATE steps SET metrics = '{"score_s": 0.5}' WHERE task = 'x';
+UPDATE steps SET metrics = '{"score_s": 1e9}' WHERE task = 'y'
+"""
+
+
+async def test_seconds_of_a_trainer_are_told_apart_into_train_and_score(bus: Bus, nats_url: str, filled: Database) -> None:
+    async with filled.transaction() as tx:
+        for statement in TRAINED.split(";\n"):
+            await tx.connection.execute(text(statement))
+    columns = "slices, switch_s::float8, awake_s::float8, busy_s::float8, idle_s::float8"
+    use = f"SELECT pool, function, {columns} FROM accelerator_use WHERE function <> 'generate' ORDER BY pool, function, hour"
+    train = [("tiny", "train", 1, 1.0, 0.4, 0.3, 0.1), ("tiny", "train", 1, 0.0, 3.6, 2.7, 0.9)]
+    score = [("tiny", "score", 0, 0.0, 0.1, 0.1, 0.0), ("tiny", "score", 0, 0.0, 0.9, 0.9, 0.0)]
+    before = ("other", "train", 1, 1.0, 5.0, 4.0, 1.0)  # a slice of before it was measured
+    assert await found(filled, use) == [before, *score, *train]
+    assert await found(filled, "SELECT epoch, busy_s::float8, score_s::float8 FROM accelerator_slices WHERE epoch > 3 ORDER BY 1") == [
+        (4, 4.0, 1.0), (5, 4.0, None),
+    ]  # fmt: skip
+    async with answering(bus, filled, SHARED), asker(nats_url) as asks:
+        slices = (await asks.ask(SlicesAnswer, None, "slices")).slices
+        assert {one.epoch: one.score_ms for one in slices} == {5: None, 4: 1000, 3: None, 2: None, 1: None}
+        trace = await asks.ask(TraceAnswer, None, "trace")
+        x, y = [one.steps[0] for one in trace.tasks]
+        assert (x.score_s, x.train_s) == (0.5, 1.5)
+        assert (y.score_s, y.train_s) == (2.0, 0.0), "of its duration"
+        phases = {one.task: one.steps[0] for one in trace_of([], [], trace.tasks).tasks}
+        assert phases["x"][-2:] == (("score", 0.5), ("train", 1.5)) and phases["y"][-1] == ("score", 2.0)
+
+
 async def test_pools_without_accelerators_say_nothing_of_them(bus: Bus, nats_url: str, database: Database) -> None:
     async with answering(bus, database), asker(nats_url) as asks:
         [one] = (await asks.ask(PoolsAnswer, None, "pools")).pools

@@ -167,14 +167,14 @@ async def unbooked(connection: AsyncConnection, accelerator: str, executor: str,
 
 
 _BOOK = text(f"""
-UPDATE slices SET booked_at = now(), switch_ms = :switch_ms, busy_ms = :busy_ms, idle_ms = :idle_ms
+UPDATE slices SET booked_at = now(), switch_ms = :switch_ms, busy_ms = :busy_ms, idle_ms = :idle_ms, score_ms = :score_ms
 WHERE {_SLICE} AND booked_at IS NULL AND ended_at IS NOT NULL RETURNING epoch
 """)
 
 
-async def book(connection: AsyncConnection, accelerator: str, one: EndedSlice, busy_ms: int) -> bool:
-    """Write how its time was used; False where that was written before. `busy_ms`: at most its time awake."""
-    given = {"accelerator": accelerator, "epoch": one.epoch, "switch_ms": one.switch_ms, "busy_ms": busy_ms}
+async def book(connection: AsyncConnection, accelerator: str, one: EndedSlice, busy_ms: int, score_ms: int) -> bool:
+    """Write how its time was used; False where that was written before. `busy_ms`: at most its time awake; `score_ms`: of these."""
+    given = {"accelerator": accelerator, "epoch": one.epoch, "switch_ms": one.switch_ms, "busy_ms": busy_ms, "score_ms": score_ms}
     row = (await connection.execute(_BOOK, {**given, "idle_ms": one.held_ms - one.switch_ms - busy_ms})).first()
     return row is not None
 
