@@ -4,7 +4,7 @@ import structlog
 
 from common.accelerators import ExecutorState, Tier
 from common.errors import Reject, Retry
-from common.messages import LeaseDone
+from common.messages import ExecutorReport, LeaseDone
 from common.pools import Place
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.booking import Use, book_ended
@@ -59,6 +59,16 @@ async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone
     await book_ended(tx, done.accelerator, done.executor, place.pool, until=done.epoch, use=use)
 
 
+async def wake_reported(tx: Transaction, deployed: Deployed, report: ExecutorReport, at_s: float, now_s: float) -> None:
+    """Record the wake at `at_s` that an executor reports, and whose answer was lost. How long the move took is not known.
+
+    Raises: Reject.
+    """
+    log.error("answer_lost", executor=report.executor, epoch=report.epoch)
+    who = report.model_dump(include={"accelerator", "executor", "pool", "replica", "epoch", "state", "device_bytes", "host_bytes"})
+    await executor_answered(tx, deployed, LeaseDone(**who, from_tier=report.tier, tier=report.tier, at_s=at_s), now_s)
+
+
 ENDS = {ExecutorState.PARKED: SliceEnd.FENCED, ExecutorState.COLD: SliceEnd.DIED, ExecutorState.FAULTY: SliceEnd.FAULTY}
 """State of an executor whose slice is open → how that has ended."""
 
@@ -79,6 +89,9 @@ async def _woke(tx: Transaction, place: Place, done: LeaseDone, at_ms: int, epoc
         await executors.forget_faults(tx.connection, done.accelerator, done.executor)
         await clocks.start(tx, done.executor, place.pool, at_ms)
         return
+    present = await slices.open_slice(tx.connection, done.accelerator)
+    if present is not None and (present.executor, present.epoch) == (done.executor, done.epoch):
+        return  # it is known to be awake, by its report or another answer
     log.warning("woke_without_slice", executor=done.executor, epoch=done.epoch)
     await order_park(tx, done.accelerator, ParkOrder(done.executor, Tier.DEVICE), above=epoch)
 

@@ -26,7 +26,7 @@ from common.resilience import crashpoints
 from common.resilience.cancellation import apart, notice_cancellation
 from common.resilience.periodic import run_periodically
 from scheduler_svc.accelerators import clocks
-from scheduler_svc.accelerators.answers import pause_s
+from scheduler_svc.accelerators.answers import pause_s, wake_reported
 from scheduler_svc.accelerators.booking import Use, book_ended
 from scheduler_svc.accelerators.demands import Live, Picture, drain_s, rules_of
 from scheduler_svc.accelerators.deployed import Deployed, Key
@@ -53,9 +53,9 @@ LATE_S = 0.5
 FORGET_S = 600.0
 """Time between two deletions of moves that count no more, and of old slices."""
 IGNORED_S = 30.0
-"""Time in which an executor must have begun to wake after its order, or have said why not; and in which its answer must come."""
+"""Time in which an executor must have begun to wake after its order, or have said why not."""
 STOPPED_S = 5.0
-"""Time for which the holder says that it is not awake, without the answer that ends its slice, until the slice ends."""
+"""Time for which the holder says that it is awake, or no more, without the answer that says so, until its reports count."""
 IGNORED = f"it did not begin to wake within {IGNORED_S:g} s of its order"
 RETRY_S = 1.0
 NEVER_S = float("inf")
@@ -277,20 +277,25 @@ class Leader:
         return has_stopped(report, awake_s) and now_s > max(since_s, awake_s) + STOPPED_S
 
     async def _watch_switch(self, standing: Standing, holder: ExecutorRow, now_s: float) -> float:
-        """An executor that does not begin to wake, or whose answer was lost, loses its slice. A move is limited by its own watchdog."""
+        """Who does not begin to wake loses its slice; whose answer was lost, and reports it, has woken. A watchdog limits moves."""
         assert holder.newest is not None
-        key = (holder.accelerator, holder.executor)
+        key, epoch = (holder.accelerator, holder.executor), holder.newest.epoch
         report = self._reports.newest(key, now_s)
-        ends_s = max(holder.newest.ordered_ms / 1000, self._reports.state_since_s(key)) + IGNORED_S
+        state_s = max(holder.newest.ordered_ms / 1000, self._reports.state_since_s(key))
         await self._order_parks(standing, self._strays.parks(standing, self._reports, now_s))
-        if report is None or now_s < ends_s:
-            return max(ends_s, now_s + REFRESH_S)
-        if has_woken(report, holder.newest.epoch):
-            log.error("answer_lost", executor=holder.executor, epoch=holder.newest.epoch)
-            return await self._end(standing, holder, SliceEnd.DIED)
+        if report is not None and has_woken(report, epoch) and report.epoch == epoch:
+            if now_s < state_s + STOPPED_S:
+                return state_s + STOPPED_S
+            async with self._database.transaction() as tx:
+                await wake_reported(tx, self._deployed, report, min(state_s, report.at_s), now_s)
+            self._wake_relay()
+            self.wake()
+            return now_s
+        if report is None or now_s < state_s + IGNORED_S:
+            return max(state_s + IGNORED_S, now_s + REFRESH_S)
         if report.state is ExecutorState.AWAKE or report.state in AT_REST:
-            log.error("order_ignored", executor=holder.executor, epoch=holder.newest.epoch, state=str(report.state))
-            return await self._end(standing, holder, SliceEnd.DIED, fault=IGNORED)
+            log.error("order_ignored", executor=holder.executor, epoch=epoch, state=str(report.state))
+            return await self._end(standing, holder, SliceEnd.DIED, fault=None if has_woken(report, epoch) else IGNORED)
         return NEVER_S
 
     # --------------------------------------------------------------------------------------------------------- change

@@ -1,4 +1,4 @@
-"""The open slice ends where its executor's reports say that it computes no more, or has woken, and its answer was lost."""
+"""Where an executor's answer was lost, its reports count: the open slice ends when it computes no more, and goes on when it has woken."""
 
 import asyncio
 
@@ -42,16 +42,36 @@ async def test_slice_whose_last_answer_was_lost_ends(bus: Bus, database_url: str
         await clean(world)
 
 
-async def test_slice_whose_first_answer_was_lost_ends_and_its_executor_is_not_faulty(bus: Bus, database_url: str) -> None:
+async def test_slice_whose_first_answer_was_lost_goes_on(bus: Bus, database_url: str) -> None:
+    """It has woken at the time of its report, and is not disturbed; how long the wake took is not known."""
     async with running_world(bus, database_url) as world:
         await world.execute(*TWO_TASKS)
         one = world.executors["rollout-one"]
-        one.losses = 1
+        one.losses, before_s = 1, bus.clock.now_s()
         await one.has_work(1)
-        await world.becomes(SLICES, ANEW)
         await one.wakes()
-        assert [order.wake for order in one.orders] == [True, False, True]
-        assert await world.rows("SELECT count(*) FROM executors WHERE faults > 0") == [(0,)]
+        await world.becomes("SELECT count(*) FROM slices WHERE awake_at IS NOT NULL", [(1,)])
+        ((awake_s,),) = await world.rows("SELECT extract(epoch FROM awake_at)::float FROM slices")
+        assert isinstance(awake_s, float)
+        assert before_s < awake_s < bus.clock.now_s() - 0.5  # when it was reported, and not when that was believed
+        assert await world.rows(SLICES) == [("rollout-one", "first", None)]
+        assert await world.rows("SELECT state, tier, faults FROM executors WHERE id = 'rollout-one'") == [("awake", "device", 0)]
+        assert await world.rows("SELECT count(*) FROM moves WHERE executor = 'rollout-one'") == [(0,)]
+        assert [order.wake for order in one.orders] == [True]
+        assert await world.rows("SELECT parked_since FROM pool_clocks WHERE pool = 'one'") == [(None,)]
+        await clean(world)
+
+
+async def test_answer_that_comes_after_its_report_was_believed_changes_nothing(bus: Bus, database_url: str) -> None:
+    """Its clock may be ahead of the scheduler's, so that the answer looks newer than the report."""
+    async with running_world(bus, database_url) as world:
+        one, _ = await world.one_awake()
+        ((awake_at,),) = await world.rows("SELECT awake_at FROM slices")
+        epoch = one.epoch
+        await one.answer(one.epoch, one.state, Tier.HOST, move_s=0.5)
+        await world.becomes("SELECT count(*) FROM moves WHERE seconds = 0.5", [(1,)])
+        assert await world.rows("SELECT awake_at, ended_at FROM slices") == [(awake_at, None)]
+        assert await world.rows("SELECT epoch FROM accelerators") == [(epoch,)], "nobody was ordered to park"
         await clean(world)
 
 
