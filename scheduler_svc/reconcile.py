@@ -157,11 +157,11 @@ async def _run(settings: SchedulerSettings) -> int:
         except MarlaasError as error:
             sys.stderr.write(f"accept: {error}\n")
             return 1
-    sys.stdout.write(_as_text(done))
+    sys.stdout.write(as_text(done))
     return 0
 
 
-def _as_text(done: Reconciliation | None) -> str:
+def as_text(done: Reconciliation | None) -> str:
     if done is None:
         return "PostgreSQL and NATS have one history; nothing to do\n"
     lines = [f"found: {done.reason}"]

@@ -33,7 +33,7 @@ SMALL: dict[str, str] = {
     "oversubmission": "--places 2 --times 2",
     "paired_step": "HEAD --models small --precisions float32 --steps 2 --groups 1 --new 4",
     "plex": "cells,cluster,histories,speed --small",
-    "plex.real.faults": "--small",
+    "plex.real.faults": "--small --only kills",
     "rogue": "--messages 200 --steps 2 --over 1",
     "sandboxes": "confined",
     "scaling": "--tasks 2 --runs 1 --steps 1",

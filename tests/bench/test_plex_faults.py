@@ -1,5 +1,6 @@
 """Kills and cuts on a shared accelerator: what does not hold is complained of, and the recorder sees it from outside."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -9,10 +10,14 @@ from typing import Any
 import psutil
 import pytest
 
+from bench.harness.services import BenchError
 from bench.plex.real import recorder
 from bench.plex.real.faults.figures import complaints, summary
-from bench.plex.real.faults.schedule import LOADS, POINTS, REPEATED, whole
+from bench.plex.real.faults.schedule import LOADS, POINTS, REPEATED, small, whole
+from bench.plex.real.faults.stores import OLDER, Told, copied, put_back
+from bench.plex.real.faults.tasks import ended_as
 from bench.plex.real.recorder import COMPUTE, Executor, Recorder, Recording
+from scheduler_svc.reconcile import Reconciliation, as_text
 from tests.conftest import eventually
 
 BURN = "import fcntl, sys\nfile = open(sys.argv[1], 'a')\nfcntl.flock(file, fcntl.LOCK_EX)\nwhile True: pass"
@@ -127,3 +132,44 @@ async def _several_compute(recording: Recording) -> bool:
 
 async def _held_by(recording: Recording, name: str | None) -> bool:
     return bool(recording.looks) and recording.looks[-1].holders == (frozenset() if name is None else frozenset({name}))
+
+
+def test_what_a_reconciliation_prints_is_read() -> None:
+    done = Reconciliation("NATS is older than PostgreSQL: it has the outbox up to 6, and 7 was published")
+    done.voided |= {"small-0-ab": 3, "middle-1-cd": 2}
+    done.paused["small-0-ab"] = "version 2 needs small-0-ab.v2.checkpoint-12, which is not in the blob store of NATS"
+    done.unknown += ["middle-0-ef", "small-1-aa"]
+    told = Told.of(as_text(done))
+    assert told.reason.startswith(OLDER["nats"])
+    assert (told.voided, told.paused, told.unknown) == (5, ("small-0-ab",), ("middle-0-ef", "small-1-aa"))
+    with pytest.raises(BenchError, match="nothing was to be reconciled"):
+        Told.of(as_text(None))
+
+
+def test_task_that_a_restored_store_lost_has_ended_and_one_that_failed_is_an_error() -> None:
+    assert ended_as("t", None) == "unknown"
+    assert ended_as("t", ("paused", "its checkpoint is gone")) == ""
+    assert [ended_as("t", (state, None)) for state in ("running", "finished", "cancelled")] == ["", "finished", "cancelled"]
+    with pytest.raises(BenchError, match="task t failed: no memory"):
+        ended_as("t", ("failed", "no memory"))
+
+
+def test_each_store_is_restored_once_in_a_run_of_its_own() -> None:
+    for runs in (whole(), small()):
+        (run,) = [one for one in runs if one.name == "restored"]
+        assert [one.kind for one in run.faults] == ["restored postgres", "restored nats"]
+
+
+def test_copy_of_a_store_takes_its_place_as_it_was(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "postgres", tmp_path / "postgres.copy"
+    (folder / "base").mkdir(parents=True)
+    for name in ("base/1", "postmaster.pid"):
+        (folder / name).write_text("old")
+    os.utime(folder / "base/1", (1, 1))
+    copied(folder, copy)
+    (folder / "base/1").write_text("new")
+    (folder / "base/2").write_text("new")
+    put_back(folder, copy)
+    assert [path.name for path in sorted(folder.rglob("*"))] == ["base", "1"]
+    assert ((folder / "base/1").read_text(), (folder / "base/1").stat().st_mtime) == ("old", 1)
+    assert list(tmp_path.iterdir()) == [folder]

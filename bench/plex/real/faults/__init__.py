@@ -12,6 +12,7 @@ the one before has been recovered from. Every task of every run must end with th
     tasks.py      tasks that are submitted again when they have finished
     points.py     faults of an executor: killed or hung at a point, stopped
     servers.py    NATS, PostgreSQL and the scheduler
+    stores.py     PostgreSQL or NATS restored to an older copy
     resources.py  no memory, no folder of the model, locks that cannot be opened
     figures.py    outcomes to figures, and what must hold
 """

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from bench.plex.real.faults import points, resources, servers
+from bench.plex.real.faults import points, resources, servers, stores
 from bench.plex.real.faults.scene import Scene
 from bench.plex.real.faults.tasks import Endless
 from bench.plex.real.workloads import PoolLoad, Workload
@@ -56,6 +56,7 @@ def whole() -> list[Run]:
         *_runs("hangs", hangs, HANGS_A_RUN),
         Run("servers", [*_silences(5.0, 60.0), _server_kill("nats"), *_decisions()]),
         Run("resources", [*_stops(), *_shortages(), _locked_out()]),
+        _restored(),
         Run("models", [_trainer_without_memory(), _no_model("middle"), _no_model("small")], then=_poison, options=ON_DISK),
     ]
 
@@ -63,7 +64,7 @@ def whole() -> list[Run]:
 def small() -> list[Run]:
     """A cut of all, whose numbers mean nothing."""
     kills = [("lease_in_wake", "rollout"), ("lease_in_park", "trainer")]
-    return [Run("small", [_at(points.kill, "kill", point, service, 0) for point, service in kills])]
+    return [Run("kills", [_at(points.kill, "kill", point, service, 0) for point, service in kills]), _restored()]
 
 
 def _runs(name: str, faults: Sequence[Fault], size: int) -> list[Run]:
@@ -82,6 +83,11 @@ def _silences(*nats_s: float) -> list[Fault]:
 
 def _server_kill(server: str) -> Fault:
     return Fault(f"kill {server}", partial(servers.kill, server=server))
+
+
+def _restored() -> Run:
+    """Each store is restored to an older copy."""
+    return Run("restored", [Fault(f"restored {server}", partial(stores.restored, server=server)) for server in stores.OLDER])
 
 
 def _decisions() -> list[Fault]:

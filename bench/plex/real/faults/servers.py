@@ -22,7 +22,7 @@ PARKED_S = 3.0
 
 async def silent(scene: Scene, server: str, seconds: float) -> dict[str, Any]:
     """The server answers nothing for so long: its connections stay open."""
-    async with _suspended(scene, server, seconds):
+    async with suspended(scene, server, seconds):
         pass
     return await _recovered(scene, time.time())
 
@@ -32,6 +32,22 @@ async def kill(scene: Scene, server: str) -> dict[str, Any]:
     process = scene.process(server)
     process.kill()
     return await _recovered(scene, await scene.death(process))
+
+
+@asynccontextmanager
+async def suspended(scene: Scene, server: str, seconds: float) -> AsyncGenerator[None]:
+    """The server's processes are stopped for so long, and inside the block."""
+    family = scene.family(server)
+    try:
+        for one in family:
+            with suppress(psutil.NoSuchProcess):
+                one.suspend()
+        await asyncio.sleep(seconds)
+        yield
+    finally:
+        for one in family:
+            with suppress(psutil.NoSuchProcess):
+                one.resume()
 
 
 async def kill_scheduler(scene: Scene, point: str) -> dict[str, Any]:
@@ -56,21 +72,6 @@ async def _end_slices(scene: Scene, scheduler: psutil.Process) -> None:
                 await scene.death(scheduler, PARKED_S)
         finally:
             await _order(scene, pool, "release")
-
-
-@asynccontextmanager
-async def _suspended(scene: Scene, server: str, seconds: float) -> AsyncGenerator[None]:
-    family = scene.family(server)
-    try:
-        for one in family:
-            with suppress(psutil.NoSuchProcess):
-                one.suspend()
-        await asyncio.sleep(seconds)
-        yield
-    finally:
-        for one in family:
-            with suppress(psutil.NoSuchProcess):
-                one.resume()
 
 
 async def _recovered(scene: Scene, ended_s: float) -> dict[str, Any]:

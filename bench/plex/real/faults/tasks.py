@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bench.harness.services import BenchError
 from bench.plex.real.faults.scene import Scene, until
@@ -35,6 +36,8 @@ class Endless:
     scene: Scene
     specs: Sequence[TaskSpec]
     finished: list[Finished] = field(default_factory=list[Finished])
+    lost: list[str] = field(default_factory=list[str])
+    """Tasks that a restored store does not know any more, or that were cancelled as it has no checkpoint of theirs."""
     _stopping: bool = False
 
     def first_digests(self) -> dict[str, list[str]]:
@@ -46,7 +49,7 @@ class Endless:
         self._stopping = True
 
     async def run(self) -> None:
-        """Raises: BenchError when a task ends otherwise than finished."""
+        """Raises: BenchError when a task fails or is rejected."""
         async with asyncio.TaskGroup() as runners:
             for spec in self.specs:
                 runners.create_task(self._repeat(spec))
@@ -67,16 +70,34 @@ class Endless:
     async def _train(self, spec: TaskSpec) -> None:
         task, began_s = new_task_id(spec.name), time.monotonic()
         await self._submit(spec, task)
+        ended = [""]
 
         async def has_ended() -> bool:
-            found = await self.scene.rows("SELECT state, reason FROM tasks WHERE id = %s", task)
-            if found and found[0][0] in ENDED and found[0][0] != "finished":
-                raise BenchError(f"task {task} {found[0][0]}: {found[0][1]}")
-            return bool(found) and found[0][0] == "finished"
+            rows = await self.scene.rows("SELECT state, reason FROM tasks WHERE id = %s", task)
+            ended[0] = ended_as(task, rows[0] if rows else None)
+            return bool(ended[0])
 
         await until(has_ended, f"{task} has finished", FINISH_S, every_s=0.2)
-        digests = tuple(str(row[0]) for row in await self.scene.rows(DIGESTS, task))
-        self.finished.append(Finished(task, spec.name, time.monotonic() - began_s, digests))
+        if ended[0] != "finished":
+            self.lost.append(task)
+            return
+        self.finished.append(Finished(task, spec.name, time.monotonic() - began_s, await self._digests(task)))
+
+    async def _digests(self, task: str) -> tuple[str, ...]:
+        return tuple(str(row[0]) for row in await self.scene.rows(DIGESTS, task))
+
+    async def present(self) -> list[Finished]:
+        """All that have finished as PostgreSQL has them now: one that was restored may have taken up again what had finished before.
+
+        Waits until no task is live.
+        """
+
+        async def look() -> bool:
+            return not await self.scene.rows("SELECT id FROM tasks WHERE state <> ALL(%s)", list(ENDED))
+
+        await until(look, "every task has ended", FINISH_S, every_s=0.2)
+        rows = await self.scene.rows("SELECT id, name FROM tasks WHERE state = 'finished' ORDER BY id")
+        return [Finished(str(task), str(name), 0.0, await self._digests(str(task))) for task, name in rows]
 
     async def _submit(self, spec: TaskSpec, task: str) -> None:
         """Repeated until it is accepted: NATS or the scheduler may be unavailable."""
@@ -90,6 +111,19 @@ class Endless:
                 raise BenchError(f"{task} was not accepted: {error}") from None
 
 
+def ended_as(task: str, row: tuple[Any, ...] | None) -> str:
+    """How a task that was accepted has ended: `finished`, `cancelled`, or `unknown` without a row; empty while it is live.
+
+    Raises: BenchError for one that failed or was rejected.
+    """
+    if row is None:
+        return "unknown"
+    state, reason = row
+    if state in ENDED and state not in ("finished", "cancelled"):
+        raise BenchError(f"task {task} {state}: {reason}")
+    return state if state in ENDED else ""
+
+
 def differing(finished: Sequence[Finished], reference: Mapping[str, Sequence[str]]) -> list[str]:
     """Tasks whose adapters are not those of the undisturbed run."""
-    return [one.task for one in finished if list(one.digests) != list(reference[one.name])]
+    return sorted({one.task for one in finished if list(one.digests) != list(reference[one.name])})
