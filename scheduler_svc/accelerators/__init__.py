@@ -9,6 +9,7 @@ orders.py    the transactions of a decision: a slice with its orders, or its end
 answers.py   what an executor's answer changes
 booking.py   who pays for a slice that has ended
 clocks.py    clocks of pools, also in the bucket `pools`
+knowledge.py rows, measured moves, and tenants' time, kept between decisions
 deployed.py  accelerators and executors of the pools file
 
 PostgreSQL has all that lasts; a leader that begins knows it from there, and the rest from the next report of each executor. Orders go

@@ -1,12 +1,13 @@
 """What the leader keeps of PostgreSQL between decisions: rows, measured moves, and tenants' claims."""
 
-from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.decisions.accelerators.moves import NEWEST, Key, Moves, measured
+from scheduler_svc.decisions.accelerators.situation import Present, Start, starting_s
 from scheduler_svc.decisions.accelerators.state import Claim, Quantiles
 from scheduler_svc.store.queries.accelerators import moves, standing, work
 from scheduler_svc.store.queries.accelerators.moves import Move
@@ -15,6 +16,8 @@ from scheduler_svc.store.queries.accelerators.work import Booked, Running
 
 Place = tuple[str, str, str]
 """Accelerator, pool, tenant."""
+WHOLE = ""
+"""In place of a pool: all of a tenant's together."""
 
 
 class Knowledge:
@@ -25,7 +28,7 @@ class Knowledge:
         self._durations: dict[str, dict[Key, deque[float]]] = {name: {} for name in deployed.accelerators}
         self._last_move = 0
         self._running: list[Running] = []
-        self._served_ms: dict[Place, float] = {}
+        self._times = Times(deployed)
 
     async def read_rows(self, connection: AsyncConnection) -> None:
         """Executors and slices: after every change of them."""
@@ -35,7 +38,7 @@ class Knowledge:
         """Moves since the last look, running tasks and what is booked to their tenants: a second late is soon enough."""
         names, pools = self._deployed.accelerators, self._deployed.pools
         running = await work.running_tenants(connection, pools)
-        self.take(running, await work.booked(connection, names, pools, now_s) if len(running) > 1 else [])
+        self.take(running, await work.booked(connection, names, pools, now_s) if len(running) > 1 else [], now_s)
         if new := await moves.newest(connection, names, NEWEST, after=self._last_move):
             self._last_move = max(one.id for one in new)
             self._add(new)
@@ -43,10 +46,10 @@ class Knowledge:
     def has_running_tasks(self, pool: str) -> bool:
         return any(one.pool == pool for one in self._running)
 
-    def take(self, running: Sequence[Running], booked: Sequence[Booked]) -> None:
+    def take(self, running: Sequence[Running], booked: Sequence[Booked], now_s: float) -> None:
         """Know who has running tasks, and what they were served lately."""
         self._running = list(running)
-        self._served_ms = served_ms(running, booked)
+        self._times.note(running, booked, now_s)
 
     def claims(self, accelerator: str, pool: str, *, trains: bool) -> tuple[Claim, ...]:
         """Of tenants with running tasks in the pool; those of its trainer, of tenants with batches, as far as any is known.
@@ -56,19 +59,7 @@ class Knowledge:
         running = [one for one in self._running if one.pool == pool]
         if trains:
             running = [one for one in running if one.has_batch] or running
-        in_all: defaultdict[str, float] = defaultdict(float)
-        for (name, _, tenant), ms in self._served_ms.items():
-            if name == accelerator:
-                in_all[tenant] += ms
-        return tuple(
-            Claim(
-                one.tenant,
-                one.weight,
-                in_all[one.tenant] / 1000 / one.weight,
-                self._served_ms.get((accelerator, pool, one.tenant), 0.0) / 1000 / one.weight,
-            )
-            for one in running
-        )
+        return tuple(self._times.claim(accelerator, one) for one in running)
 
     def _add(self, new: Sequence[Move]) -> None:
         for one in new:
@@ -77,6 +68,68 @@ class Knowledge:
         for name in {one.accelerator for one in new}:
             known: dict[Key, Quantiles] = measured(self._durations[name])
             self.moves[name] = Moves(known)
+
+
+class Times:
+    """Weighted seconds of tenants on each accelerator, and in each of their pools there.
+
+    Who comes later than others is given some. That is known while this replica leads: whom it finds at its begin came long ago.
+    """
+
+    def __init__(self, deployed: Deployed) -> None:
+        self._accelerators = {pool: {one.accelerator for one in deployed.places.values() if one.pool == pool} for pool in deployed.pools}
+        self._present: dict[Place, Running] | None = None
+        self._starts: dict[Place, Start] = {}
+        """Of a tenant's pools, and under the pool WHOLE of tenants."""
+        self._served_ms: dict[Place, float] = {}
+        self._of_tenant_ms: dict[tuple[str, str], float] = {}
+        self._now_s = 0.0
+
+    def note(self, running: Sequence[Running], booked: Sequence[Booked], now_s: float) -> None:
+        """These have running tasks now, and were served so much lately."""
+        self._served_ms, self._now_s = served_ms(running, booked), now_s
+        self._of_tenant_ms = {}
+        for (name, _, tenant), ms in self._served_ms.items():
+            self._of_tenant_ms[name, tenant] = self._of_tenant_ms.get((name, tenant), 0.0) + ms
+        present = {(name, one.pool, one.tenant): one for one in running for name in self._accelerators.get(one.pool, ())}
+        before, self._present = self._present, present
+        kept = present.keys() | {(name, WHOLE, tenant) for name, _, tenant in present}
+        self._starts = {place: start for place, start in self._starts.items() if place in kept and start.left_s(now_s)}
+        if before is not None:
+            self._starts |= self._given(before)
+
+    def claim(self, accelerator: str, one: Running) -> Claim:
+        place = (accelerator, one.pool, one.tenant)
+        return Claim(one.tenant, one.weight, self._virtual_s(accelerator, one), self._pool_s(place, one), self._left_s(place))
+
+    def _given(self, before: Collection[Place]) -> dict[Place, Start]:
+        """What those are given that were not there `before`: a tenant, or a further pool of one."""
+        present = self._present or {}
+        stayed = {place: one for place, one in present.items() if place in before}
+        known = {(name, tenant) for name, _, tenant in before}
+        found: dict[Place, Start] = {}
+        for (name, pool, tenant), one in present.items():
+            if (name, tenant) not in known:
+                others = {each.tenant: each for (there, _, _), each in stayed.items() if there == name}
+                times = [Present(each.weight, self._virtual_s(name, each)) for each in others.values()]
+                found[name, WHOLE, tenant] = Start(self._now_s, starting_s(self._virtual_s(name, one), times))
+            elif (name, pool, tenant) not in before:
+                own = [(place, each) for place, each in stayed.items() if (place[0], place[2]) == (name, tenant)]
+                times = [Present(1.0, self._pool_s(place, each)) for place, each in own]
+                found[name, pool, tenant] = Start(self._now_s, starting_s(self._pool_s((name, pool, tenant), one), times))
+        return found
+
+    def _left_s(self, place: Place) -> float:
+        """What still counts of the seconds that were given."""
+        start = self._starts.get(place)
+        return start.left_s(self._now_s) if start is not None else 0.0
+
+    def _pool_s(self, place: Place, one: Running) -> float:
+        return self._served_ms.get(place, 0.0) / 1000 / one.weight + self._left_s(place)
+
+    def _virtual_s(self, accelerator: str, one: Running) -> float:
+        ms = self._of_tenant_ms.get((accelerator, one.tenant), 0.0)
+        return ms / 1000 / one.weight + self._left_s((accelerator, WHOLE, one.tenant))
 
 
 def served_ms(running: Sequence[Running], booked: Sequence[Booked]) -> dict[Place, float]:

@@ -5,7 +5,7 @@ moves.py         seconds of moves between tiers: measured, or from bytes until o
 prediction.py    seconds of ready work, and seconds until the next piece of work
 tiers.py         which executors leave the device for the next one, and how deep
 room.py          executors that never fit, and what to change
-situation.py     one accelerator at one moment: costs of each switch, who is overdue, who is ahead of its share
+situation.py     one accelerator at one moment: costs of each switch, who is overdue, who is ahead of its share, newcomers among them
 slicing.py       `next_slice`: the holder keeps, idles, or another executor is next; how a holder is parked
 baselines.py     the same decision first come first served, in turns, and in fixed windows
 load.py          expected step times of jobs that share an accelerator, and whether sharing is worth it

@@ -1,4 +1,9 @@
-"""One accelerator at one moment, for all policies: who waits, what a switch to each of them costs, and who is ahead of its share. Pure."""
+"""One accelerator at one moment, for all policies: who waits, what a switch to each of them costs, and who is ahead of its share. Pure.
+
+What counts for fairness is the time of the last WINDOW_S. Who comes has none of it, and would be served alone until it had as much as the
+others. So it is given what the least-served of those has that have work, as in the fair share of tokens (`sharing/fair_share.py`). What it
+is given passes as the window moves on: the others lose what they were served before it came.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +15,10 @@ from scheduler_svc.decisions.accelerators.moves import Moves
 from scheduler_svc.decisions.accelerators.state import Claim, Demand, Holding, Park, Reason, Rules, Switch
 from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
 
+WINDOW_S = 600.0
+"""Time of the accelerator that counts for fairness."""
 PRESENT = 0.5
-"""Share of its fair part of a pool's time from which a tenant counts as having work there."""
+"""Share of its fair part from which a tenant counts as having work: of a pool's time there, or of the accelerator's."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,7 @@ class _Claims:
 
     @classmethod
     def of(cls, claims: Sequence[Claim]) -> "_Claims":
-        served = [one.pool_virtual_s * one.weight for one in claims]
+        served = [(one.pool_virtual_s - one.given_s) * one.weight for one in claims]
         return cls(claims, served if any(served) else [one.weight for one in claims])
 
     def mean(self, values: Sequence[float]) -> float:
@@ -180,3 +187,36 @@ class _Claims:
         """Claims of tenants that were served PRESENT of their fair part or more; others have too little work here to be behind."""
         least = PRESENT * sum(self.served) / sum(one.weight for one in self.claims)
         return [one for one, served in zip(self.claims, self.served, strict=True) if served >= least * one.weight]
+
+
+@dataclass(frozen=True)
+class Start:
+    """When a tenant or pool came, and the weighted seconds that it was given."""
+
+    at_s: float
+    given_s: float
+
+    def left_s(self, now_s: float) -> float:
+        """What still counts of them."""
+        return self.given_s * max(0.0, 1.0 - (now_s - self.at_s) / WINDOW_S)
+
+
+@dataclass(frozen=True)
+class Present:
+    """One that was there before."""
+
+    weight: float
+    virtual_s: float
+    """Seconds of the window divided by its weight, with what it was given."""
+
+
+def starting_s(own_s: float, others: Sequence[Present]) -> float:
+    """Weighted seconds that one which comes is given; `own_s`: those that it has of the window.
+
+    It has as many then as the least-served of the others. Those are left out that had less than PRESENT of their fair part: their tools
+    are slow.
+    """
+    if not others:
+        return 0.0
+    fair_s = sum(one.weight * one.virtual_s for one in others) / sum(one.weight for one in others)
+    return max(0.0, min(one.virtual_s for one in others if one.virtual_s >= PRESENT * fair_s) - own_s)

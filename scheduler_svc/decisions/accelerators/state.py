@@ -35,9 +35,11 @@ class Claim:
     tenant: str
     weight: float
     virtual_s: float
-    """Seconds of the accelerator booked to the tenant, divided by its weight."""
+    """Seconds of the accelerator booked to the tenant, divided by its weight, and what it was given as it came later than others."""
     pool_virtual_s: float
     """The same of the tenant's work in the executor's pool alone."""
+    given_s: float = 0.0
+    """What of `pool_virtual_s` was given."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bench.plex.accelerator import SharedAccelerator
 from bench.plex.accounts import Accounts, Place
@@ -15,11 +17,13 @@ from common.accelerators import Function
 from common.accelerators.trace import ENVIRONMENT, Task
 from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.knowledge import Knowledge
+from scheduler_svc.decisions.accelerators.situation import WINDOW_S, Present, Start, starting_s, within_share
 from scheduler_svc.decisions.accelerators.slice_shares import slice_shares
 from scheduler_svc.decisions.accelerators.state import Claim, Rules
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.accelerators.work import WINDOW_S, Booked, Running
+from scheduler_svc.store.queries.accelerators.work import Booked, Running
 from tests.scheduler.accelerators.executors import ACCELERATORS, POOLS, task_row
+from tests.scheduler.decisions.accelerators import demand
 
 SECONDS = 2400.0
 DEPLOYED = Deployed.of(ACCELERATORS, POOLS)
@@ -90,7 +94,7 @@ async def test_two_pools_of_a_single_tenant_have_what_each_was_booked(database: 
 def test_slice_in_progress_is_its_tenants_in_equal_parts_before_any_was_booked() -> None:
     knowledge = Knowledge(DEPLOYED)
     running = [Running(*place, 1.0, has_batch=False) for place in (("one", "x"), ("one", "y"), ("two", "z"))]
-    knowledge.take(running, [Booked("a", None, "one", 40_000)])
+    knowledge.take(running, [Booked("a", None, "one", 40_000)], 100.0)
     assert of_tenants(knowledge.claims("a", "one", trains=False)) == {"x": (20.0, 20.0), "y": (20.0, 20.0)}
     assert of_tenants(knowledge.claims("a", "two", trains=False)) == {"z": (0.0, 0.0)}
 
@@ -105,9 +109,6 @@ class OfService(Accounts):
         super().__init__()
         self._events = events
         self._knowledge = Knowledge(DEPLOYED)
-        self._running = [
-            Running(*place, weight, has_batch=False) for place, weight in {(one.pool, one.tenant): one.weight for one in tasks}.items()
-        ]
         self._tasks = {one.task: one for one in tasks}
         self._slices: deque[tuple[float, dict[Place, int]]] = deque()
         """Ends and milliseconds by tenant and pool of those booked lately."""
@@ -120,7 +121,10 @@ class OfService(Accounts):
             self._of_all.subtract(self._slices.popleft()[1])
         open_ = [Booked("a", None, pool, round(1000 * slice_s)) for pool in {pool for _, pool in found}]
         booked = [Booked("a", tenant, pool, ms) for (tenant, pool), ms in self._of_all.items()]
-        self._knowledge.take(self._running, booked + open_)
+        now_s = self._events.now_s
+        present = {(one.pool, one.tenant): one.weight for one in self._tasks.values() if one.at_s <= now_s}
+        running = [Running(*place, weight, has_batch=False) for place, weight in present.items()]
+        self._knowledge.take(running, booked + open_, now_s)
         return found
 
     def claims(self, tasks: Iterable[Task], provisional: dict[Place, float]) -> tuple[Claim, ...]:
@@ -138,15 +142,15 @@ class OfService(Accounts):
         super().book(slice_ms, ordered_for)
 
 
-def work_of(tenant: str, pool: str, *, weight: float = 1.0, environment_s: float = 0.0, tasks: int = 6) -> list[Task]:
-    """Tasks of a tenant; without `environment_s` they always have work."""
+def work_of(tenant: str, pool: str, *, weight: float = 1.0, environment_s: float = 0.0, tasks: int = 6, at_s: float = 0.0) -> list[Task]:
+    """Tasks of a tenant that begin at `at_s`; without `environment_s` they always have work."""
     away = ((ENVIRONMENT, environment_s),) if environment_s else ()
     step = ((Function.GENERATE, 1.0), *away, (Function.TRAIN, 1.0))
-    return [Task(f"{tenant}-{pool}-{number}", tenant, pool, 0.0, (step,) * round(SECONDS), weight) for number in range(tasks)]
+    return [Task(f"{tenant}-{pool}-{number}", tenant, pool, at_s, (step,) * round(SECONDS), weight) for number in range(tasks)]
 
 
-def served(*tasks: Task) -> Counter[Place]:
-    """Milliseconds of the accelerator by tenant and pool, in SECONDS."""
+def served(*tasks: Task, begin_s: float = 0.0, until_s: float = SECONDS) -> Counter[Place]:
+    """Milliseconds of the accelerator by tenant and pool, between two times."""
     events = Events()
     accelerator = SharedAccelerator(Rules(BUDGET), events, Random(0))
     accelerator.accounts = accounts = OfService(events, tasks)
@@ -155,9 +159,11 @@ def served(*tasks: Task) -> Counter[Place]:
             accelerator.add(table)
     for one in tasks:
         events.at(one.at_s, RunningTask(one, accelerator, events).start)
-    events.run(SECONDS)
+    before = Counter[Place]()
+    events.at(begin_s, lambda: before.update(accounts.ms))
+    events.run(until_s)
     accelerator.finish()
-    return accounts.ms
+    return accounts.ms - before
 
 
 def ratio(found: Counter[Place], one: Place, other: Place) -> float:
@@ -180,3 +186,78 @@ def test_tenant_whose_tools_are_slow_does_not_shield_another_of_its_pool() -> No
 def test_pools_of_a_single_tenant_have_equal_time() -> None:
     found = served(*work_of("x", "one"), *work_of("x", "two", tasks=1))
     assert ratio(found, ("x", "one"), ("x", "two")) == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.parametrize("seconds", [120.0, 600.0, 1200.0])
+def test_tenant_that_comes_later_is_served_beside_those_that_were_there_and_not_alone(seconds: float) -> None:
+    """Without what it is given it would be served alone for ten minutes."""
+    tasks = [*work_of("x", "one"), *work_of("y", "two", at_s=900.0)]
+    found = served(*tasks, begin_s=900.0, until_s=900.0 + seconds)
+    assert ratio(found, ("y", "two"), ("x", "one")) == pytest.approx(1.0, rel=0.25 if seconds == 120.0 else 0.1)
+
+
+@pytest.mark.parametrize("seconds", [180.0, 600.0])
+def test_pool_that_a_tenant_begins_to_use_is_served_beside_its_other_one(seconds: float) -> None:
+    tasks = [*work_of("x", "one"), *work_of("x", "two", at_s=900.0)]
+    found = served(*tasks, begin_s=900.0, until_s=900.0 + seconds)
+    assert ratio(found, ("x", "two"), ("x", "one")) == pytest.approx(1.0, rel=0.25 if seconds == 180.0 else 0.1)
+
+
+# ------------------------------------------------------------------------------------------------- those that come later
+
+
+def test_tenant_that_comes_later_has_what_the_least_served_has_until_the_window_has_passed() -> None:
+    knowledge = Knowledge(DEPLOYED)
+    running = [Running("one", "x", 1.0, has_batch=False), Running("one", "y", 2.0, has_batch=False)]
+    came = [*running, Running("two", "z", 2.0, has_batch=False)]
+    booked = [Booked("a", "x", "one", 200_000), Booked("a", "y", "one", 360_000)]
+    knowledge.take(running, booked, 1000.0)
+    knowledge.take(came, booked, 1001.0)
+    assert of_tenants(knowledge.claims("a", "two", trains=False)) == {"z": (180.0, 0.0)}, "as y, by its weight"
+    knowledge.take(came, [*booked, Booked("a", "z", "two", 30_000)], 1301.0)
+    assert of_tenants(knowledge.claims("a", "two", trains=False)) == {"z": (90.0 + 15.0, 15.0)}
+    assert of_tenants(knowledge.claims("a", "one", trains=False))["x"] == (200.0, 200.0), "who was there is given nothing"
+    knowledge.take(came, booked, 1601.0)
+    assert of_tenants(knowledge.claims("a", "two", trains=False)) == {"z": (0.0, 0.0)}
+
+
+def test_tenant_that_comes_back_is_given_what_it_lacks() -> None:
+    knowledge = Knowledge(DEPLOYED)
+    x, y = (Running("one", tenant, 1.0, has_batch=False) for tenant in "xy")
+    booked = [Booked("a", "x", "one", 300_000), Booked("a", "y", "one", 100_000)]
+    knowledge.take([x, y], booked, 1000.0)
+    assert of_tenants(knowledge.claims("a", "one", trains=False))["y"] == (100.0, 100.0), "whom a new leader finds came long ago"
+    knowledge.take([x], booked, 1001.0)
+    knowledge.take([x, y], booked, 1002.0)
+    assert of_tenants(knowledge.claims("a", "one", trains=False))["y"] == (300.0, 100.0)
+
+
+def test_pool_that_comes_later_is_given_time_that_weighs_nothing_among_its_tenants() -> None:
+    knowledge = Knowledge(DEPLOYED)
+    one, two = (Running(pool, "x", 1.0, has_batch=False) for pool in ("one", "two"))
+    booked = [Booked("a", "x", "one", 300_000)]
+    knowledge.take([one], booked, 1000.0)
+    knowledge.take([one, two], booked, 1001.0)
+    (claim,) = knowledge.claims("a", "two", trains=False)
+    assert claim == Claim("x", 1.0, 300.0, 300.0, given_s=300.0)
+
+
+def test_who_was_given_time_stands_for_no_one_that_fills_the_pool() -> None:
+    """An executor's time is its tenants', each as often as it was served: what was given to one was not served."""
+    own = demand("own", claims=(Claim("heavy", 1.0, 300.0, 300.0), Claim("new", 1.0, 100.0, 100.0, given_s=100.0)))
+    other = demand("other", claims=(Claim("third", 1.0, 270.0, 270.0),))
+    assert within_share([own, other], lead_s=15.0) == {"other"}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0, 600)), min_size=1, max_size=8), st.floats(0, 600), st.floats(0, 1200))
+def test_who_comes_is_neither_ahead_of_all_nor_behind_all(others: list[tuple[float, float]], own_s: float, later_s: float) -> None:
+    given_s = starting_s(own_s, [Present(weight, seconds) for weight, seconds in others])
+    assert given_s >= 0
+    if given_s:
+        assert any(own_s + given_s == pytest.approx(seconds) for _, seconds in others)
+    mean_s = sum(weight * seconds for weight, seconds in others) / sum(weight for weight, _ in others)
+    assert own_s + given_s >= 0.5 * mean_s - 1e-6, "who has little work does not count"
+    start = Start(1000.0, given_s)
+    assert 0 <= start.left_s(1000.0 + later_s) <= given_s
+    assert start.left_s(1000.0 + WINDOW_S) == 0

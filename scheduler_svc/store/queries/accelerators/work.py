@@ -7,9 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.accelerators import Function
-
-WINDOW_S = 600.0
-"""Time of the accelerator that counts for fairness: a tenant that comes later is not served alone until it has as much as all before."""
+from scheduler_svc.decisions.accelerators.situation import WINDOW_S
 
 _OF_SAMPLER = text("""
 SELECT t.id FROM tasks t
