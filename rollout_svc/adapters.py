@@ -80,8 +80,8 @@ class Adapters:
         self._may_change = asyncio.Event()
         """Set unless the engine is parked."""
         self._may_change.set()
-        self._room = asyncio.Event()
-        self._tidy = asyncio.Event()
+        self._room, self._tidy, self.forgotten = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        """Set when a wake may have dropped versions that `keep_loaded` was given; its caller loads them."""
         shutil.rmtree(folder, ignore_errors=True)  # left by a killed process, perhaps incomplete
 
     @property
@@ -261,6 +261,7 @@ class Adapters:
                 await self._unload(version)
         checks = [self._restoring(version, self._check(version.ref)) for version in self._versions.values() if version.held]
         outcomes = await asyncio.gather(*checks, return_exceptions=True)
+        self.forgotten.set()
         for failure in filter(None, outcomes):  # only now: no check may run any more when the caller drops the weights
             raise failure
 

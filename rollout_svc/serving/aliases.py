@@ -1,6 +1,7 @@
 """Versions that aliases name stay loaded, within the places of serving: a request to one should not wait for its adapter.
 
-Of more aliases than there are places, those changed last have one. One place is left to other versions, where there are several.
+Of more aliases than there are places, those changed last have one. One place is left to other versions, where there are several. What is
+dropped while the engine is parked is loaded right after its wake.
 """
 
 import asyncio
@@ -28,7 +29,8 @@ class KeptAliases:
         self._adapters = adapters
         self._pool = pool
         self._known: dict[str, KnownAlias] = {}
-        self._changed = asyncio.Event()
+        self._missing = adapters.forgotten
+        """Set where versions to keep are perhaps not loaded."""
 
     async def run(self, bus: Bus) -> None:
         """Follow aliases and keep their versions loaded, until cancelled. Raises: Fatal when the engine is dead."""
@@ -52,7 +54,7 @@ class KeptAliases:
         if alias is not None and alias.pool == self._pool:
             self._known[key] = alias
         self._adapters.keep_loaded(self.wanted)
-        self._changed.set()
+        self._missing.set()
 
     @property
     def wanted(self) -> list[AdapterRef]:
@@ -66,8 +68,8 @@ class KeptAliases:
             notice_cancellation()
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
-                    await self._changed.wait()
-            self._changed.clear()
+                    await self._missing.wait()
+            self._missing.clear()
             await self.load()
 
     async def load(self) -> None:

@@ -85,3 +85,15 @@ async def test_replica_follows_what_the_scheduler_tells(book: Book, adapters: Ad
         await bus.kv.delete(ALIASES_BUCKET, "acme.prod")
         adapters.end("named")
         await eventually(lambda: held(book) == set(), 20)
+
+
+async def test_version_that_a_wake_has_dropped_is_loaded_once_the_engine_is_awake(book: Book, adapters: Adapters, bus: Bus) -> None:
+    """And not at the next periodic attempt, up to half a minute later."""
+    await bus.kv.put(ALIASES_BUCKET, "acme.prod", alias("prod", 3))
+    async with at_work(KeptAliases(adapters, "tiny").run(bus)):
+        await eventually(lambda: held(book) == {"named.v3"}, 20)
+        await adapters.stop()
+        await adapters.recheck(must_load=True)
+        assert held(book) == set()
+        adapters.go()
+        await eventually(lambda: held(book) == {"named.v3"}, 10)
