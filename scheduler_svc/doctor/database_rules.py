@@ -186,7 +186,7 @@ RULES: dict[str, str] = {
             OR (t.state NOT IN {ENDED_STATES} AND count(e.id) FILTER (WHERE e.event IN ('finished', 'cancelled', 'failed')) > 0)""",
     "no message waits in the outbox for more than a minute": """
         SELECT id, subject, created_at FROM outbox WHERE created_at < now() - interval '1 minute'""",
-    "each executor fits on its accelerator: if not, raise memory_gib, or lower kv_cache_gib (rollout) or train_tokens (trainer)": """
+    "each executor fits on its accelerator: if not, raise memory_gib, or lower kv_cache_gib (GPU: gpu_memory_share) or train_tokens": """
         SELECT e.accelerator, e.id AS executor, e.device_bytes AS needed_bytes,
                floor((a.spec ->> 'memory_gib')::numeric * 2 ^ 30)::bigint AS has_bytes
         FROM executors e JOIN accelerators a ON a.id = e.accelerator

@@ -139,9 +139,9 @@ async def test_executor_that_does_not_fit_is_said_by_all_who_are_asked(bus: Bus,
     line = "rollout-other needs 8589934592 bytes (8.00 GiB) on the device, and accelerator 'a' has 7.50 GiB for all its executors"
     async with filled.transaction() as tx:
         await tx.connection.execute(text("""UPDATE accelerators SET spec = '{"memory_gib": 7.5}'"""))
-        assert [one.where for one in await examine_database(tx.connection) if "fits on its accelerator" in one.rule] == [
-            "accelerator=a executor=rollout-other needed_bytes=8589934592 has_bytes=8053063680"
-        ]
+        (found,) = [one for one in await examine_database(tx.connection) if "fits on its accelerator" in one.rule]
+        assert found.where == "accelerator=a executor=rollout-other needed_bytes=8589934592 has_bytes=8053063680"
+        assert all(setting in found.rule for setting in ("memory_gib", "kv_cache_gib", "gpu_memory_share", "train_tokens"))
     async with answering(bus, filled, SHARED), asker(nats_url) as asks:
         executors = {one.executor: one for one in (await asks.ask(ExecutorsAnswer, None, "executors")).executors}
         assert (executors["rollout-other"].fault or "").startswith(line) and executors["rollout-other"].wake_s is None
@@ -152,6 +152,7 @@ async def test_executor_that_does_not_fit_is_said_by_all_who_are_asked(bus: Bus,
         assert (await accelerator_waits(tx.connection, "tiny")).get("rollout") is None
         wait = (await accelerator_waits(tx.connection, "other"))["rollout"]
         assert wait.misfit is not None and wait.misfit.sentence.startswith(line)
+        assert wait.misfit.sentence.endswith("or lower kv_cache_gib (on a GPU gpu_memory_share) of [other]")
 
 
 async def test_moves_and_traces_are_for_operators(bus: Bus, nats_url: str, filled: Database) -> None:
