@@ -35,7 +35,7 @@ LOOK_S = 0.5
 DRAIN_FACTOR = 10.0
 """An operation that an order to park waits for counts as hung after so many times its usual duration,"""
 DRAIN_LIMIT_S = 600.0
-"""and after this where none has ended yet."""
+"""and after this where none has ended yet, in this process or an earlier one."""
 END_S = 3.0
 """Maximum time for a last answer and the release of the lease before this process ends."""
 
@@ -235,6 +235,9 @@ class Follower:
             crashpoints.reached("lease_before_park")
             before = await self._private_bytes(tier)
             move_s = await self._move("park", tier, means.executable.park(tier, drain_s), self._drain_limit_s(drain_s))
+            means.tally.look()
+            if was_awake and means.tally.pieces and means.tally.piece_s is not None:
+                means.history.add_operation(means.tally.piece_s)
             after = await self._private_bytes(tier)
             freed = before - after if before is not None and after is not None else None
         await self._let_go()
@@ -258,7 +261,7 @@ class Follower:
         can_be_frozen = not load.preparing and (load.running is None or load.running.is_interruptible)
         if drain_s is not None and can_be_frozen:
             return drain_s
-        usual_s = max(load.left_s or 0.0, tally.piece_s or 0.0)
+        usual_s = max(load.left_s or 0.0, tally.piece_s or self._means.history.operation_s or 0.0)
         return DRAIN_FACTOR * usual_s if usual_s else DRAIN_LIMIT_S
 
     async def _move(self, name: str, tier: Tier, move: Coroutine[Any, Any, float | None], allowed_s: float = 0.0) -> float:

@@ -1,4 +1,4 @@
-"""Durations of an executor's past moves, which limit how long another may take."""
+"""Durations of an executor's past moves and operations, which limit how long others may take."""
 
 import json
 import math
@@ -18,13 +18,15 @@ UNKNOWN_LIMIT_S = 600.0
 """Limit of a kind of move that was never finished here: a large model's first start."""
 KEPT = 50
 """Newest moves of each kind that count."""
+OPERATION = "operation"
+"""Kind of what is no move: steps of a trainer, requests of a sampler."""
 
 log = structlog.get_logger()
 _ADAPTER = TypeAdapter(dict[str, list[float]])
 
 
 class History:
-    """Seconds of finished moves by kind, kept in a file over restarts: it may be lost."""
+    """Seconds of finished moves by kind, and of operations, kept in a file over restarts: it may be lost."""
 
     def __init__(self, file: Path | None = None, *, min_limit_s: float = MIN_LIMIT_S) -> None:
         self._min_limit_s = min_limit_s
@@ -36,7 +38,19 @@ class History:
                 self._seconds = {kind: deque(seconds, maxlen=KEPT) for kind, seconds in found.items()}
 
     def add(self, from_tier: Tier, tier: Tier, seconds: float) -> None:
-        self._seconds.setdefault(_kind(from_tier, tier), deque(maxlen=KEPT)).append(seconds)
+        self._add(_kind(from_tier, tier), seconds)
+
+    def add_operation(self, seconds: float) -> None:
+        """Mean duration of the operations of a slice."""
+        self._add(OPERATION, seconds)
+
+    @property
+    def operation_s(self) -> float | None:
+        """The longest of the means kept, also of earlier processes; None before the first."""
+        return max(self._seconds.get(OPERATION, ()), default=None)
+
+    def _add(self, kind: str, seconds: float) -> None:
+        self._seconds.setdefault(kind, deque(maxlen=KEPT)).append(seconds)
         if self._file is None:
             return
         partial = self._file.with_suffix(".partial")

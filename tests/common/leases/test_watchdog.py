@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from common.accelerators import Function, Load, Tier
+from common.accelerators import ExecutorState, Function, Load, Served, Tier
 from common.bus import Bus
 from common.leases.follower import DRAIN_LIMIT_S, Follower
-from common.leases.history import MIN_LIMIT_S, UNKNOWN_LIMIT_S, History
+from common.leases.history import KEPT, MIN_LIMIT_S, UNKNOWN_LIMIT_S, History
 from common.leases.watchdog import Watchdog
 from tests.common.leases.executables import Paper, means
 
@@ -68,3 +68,25 @@ async def test_operations_that_are_waited_for_may_take_ten_times_as_long_as_usua
     paper.load = load
     follower = Follower(means(bus, tmp_path, "one", paper))
     assert follower._drain_limit_s(drain_s) == limit_s  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_first_step_of_a_process_may_take_ten_times_as_long_as_those_of_earlier_ones(bus: Bus, tmp_path: Path) -> None:
+    file = tmp_path / "moves" / "a.json"
+    paper = Paper()
+    earlier = Follower(means(bus, tmp_path, "one", paper, history=History(file)))
+    earlier.state, paper.tier, paper.done = ExecutorState.AWAKE, Tier.DEVICE, Served({"t": 6000}, busy_s=6.0, pieces=3)
+    await earlier._park(1, Tier.HOST, None)  # pyright: ignore[reportPrivateUsage]
+    paper.load = Load(Function.TRAIN, begun=1)
+    later = Follower(means(bus, tmp_path, "one", paper, history=History(file)))
+    assert later._drain_limit_s(None) == 20.0  # pyright: ignore[reportPrivateUsage]
+    later = Follower(means(bus, tmp_path, "one", paper, history=History(tmp_path / "lost.json")))
+    assert later._drain_limit_s(None) == DRAIN_LIMIT_S  # pyright: ignore[reportPrivateUsage]
+
+
+def test_longest_operation_of_the_newest_counts(tmp_path: Path) -> None:
+    history = History(tmp_path / "a.json")
+    assert history.operation_s is None
+    for seconds in (90.0, 3.0, *([1.0] * (KEPT - 1))):
+        history.add_operation(seconds)
+    assert History(tmp_path / "a.json").operation_s == 3.0
+    assert history.limit_s(Tier.NONE, Tier.DEVICE) == UNKNOWN_LIMIT_S
