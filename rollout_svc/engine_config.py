@@ -60,10 +60,19 @@ class EngineSettings:
     """Whether the engine can free what it has on its device, and get it back."""
     locks: tuple[int, ...] = ()
     """Descriptors of the accelerator's locks, which the engine's process has as long as it lives."""
+    named: str = ""
+    """The model as the pools file has it; empty: as `model`."""
 
     @classmethod
     def of(
-        cls, pool: Pool, *, device: Device = "auto", cores: tuple[int, ...] = (), sleeps: bool = False, locks: tuple[int, ...] = ()
+        cls,
+        pool: Pool,
+        *,
+        device: Device = "auto",
+        cores: tuple[int, ...] = (),
+        sleeps: bool = False,
+        locks: tuple[int, ...] = (),
+        named: str = "",
     ) -> "EngineSettings":
         sequences, adapters = (pool.serving.sequences, pool.serving.adapters) if pool.serving else (0, 0)
         return cls(
@@ -84,6 +93,7 @@ class EngineSettings:
             cores=cores,
             sleeps=sleeps,
             locks=locks,
+            named=named,
         )
 
     def wants_invariance(self, *, cpu: bool) -> bool:

@@ -45,6 +45,25 @@ def with_model_files(name: str, pool: Pool) -> Pool:
     return pool.model_copy(update={"model": str(folder)})
 
 
+def name_in_file(pool: Pool, pools_file: Path) -> str:
+    """The model as the pools file has it: a Hugging Face name, or a folder, from the file's own where it is below that."""
+    folder, beside = Path(pool.model), pools_file.resolve().parent
+    return str(folder.relative_to(beside)) if folder.is_relative_to(beside) else pool.model
+
+
+def why_gone(model: str, named: str) -> str | None:
+    """A line for a model whose folder is there no more; None while it is, and for a Hugging Face name. `named`: as of `name_in_file`.
+
+    Libraries take a folder that is missing for the name of a repository.
+    """
+    if not Path(model).is_absolute() or Path(model).is_dir():
+        return None
+    way = "put it back" if model == named or model.endswith(f"/{named}") else "start this service again, which downloads it"
+    return (
+        f"the folder of model '{named}' of the pools file is gone: {model}; {way}, or correct `model` there and restart the pool's services"
+    )
+
+
 def model_folder(model: str, revision: str | None) -> Path:
     """Folder of the files of Hugging Face model `model`, named by their commit.
 

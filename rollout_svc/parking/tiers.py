@@ -17,6 +17,7 @@ import structlog
 
 from common.accelerators import NoMemory, Tier, WrongState
 from common.errors import Fatal
+from common.pools.model_files import why_gone
 from rollout_svc.engine import Engine
 from rollout_svc.engine_process import AS_WITHOUT_MEMORY, one_line
 from rollout_svc.parking.sizes import Sizes, expected_sizes
@@ -143,6 +144,8 @@ class Parking:
         engine, source = self._engine, self._tier
         if engine.gate.is_open:
             return
+        if source.depth >= Tier.DISK.depth and (reason := why_gone(engine.settings.model, engine.settings.named or engine.settings.model)):
+            raise WrongState(reason)
         engine.proceed()
         if source is not Tier.DEVICE:
             try:

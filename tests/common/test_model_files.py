@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from common.pools import read_pools
+from common.pools.model_files import name_in_file, why_gone
+
 MODEL = "acme/model"
 OLD, NEW = "a" * 40, "b" * 40
 PROGRAM = """
@@ -148,3 +151,20 @@ def test_what_cannot_be_had_is_one_line_that_names_the_pool(hub: Hub, tmp_path: 
         assert done.stderr.splitlines()[-1].startswith("pool 'p': no files of acme/"), done.stderr
         assert "Traceback" not in done.stderr
         assert "correct `model` or `revision`" in done.stderr
+
+
+def test_model_is_named_as_in_the_pools_file(tmp_path: Path) -> None:
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    (tmp_path / "pools.toml").write_text(f'[a]\nmodel = "models/tiny"\n[b]\nmodel = "{tmp_path.parent}"\n[c]\nmodel = "{MODEL}"\n')
+    pools = read_pools(tmp_path / "pools.toml")
+    names = [name_in_file(pool, tmp_path / "pools.toml") for pool in pools.values()]
+    assert names == ["models/tiny", str(tmp_path.parent), MODEL]
+
+
+def test_folder_that_is_gone_is_said_with_the_way_out(tmp_path: Path) -> None:
+    folder = str(tmp_path / "models" / "tiny")
+    assert why_gone(MODEL, MODEL) is None and why_gone(str(tmp_path), "models") is None
+    said = f"is gone: {folder}; put it back, or correct `model` there and restart the pool's services"
+    assert why_gone(folder, "models/tiny") == f"the folder of model 'models/tiny' of the pools file {said}"
+    assert why_gone(folder, folder) == f"the folder of model '{folder}' of the pools file {said}"
+    assert "; start this service again, which downloads it, or correct" in str(why_gone(folder, MODEL))

@@ -239,6 +239,10 @@ async def test_exchanged_base_model_computes_nothing_until_the_right_one_is_back
             await own_learner.begin("a", SPECS["a"])
         assert parked.executor.taken() == Served()
         shutil.rmtree(folder)
+        with pytest.raises(
+            WrongState, match=f"^the folder of model '{folder}' of the pools file is gone: {folder}; put it back, or correct"
+        ):
+            await parked.executor.wake()
         original.rename(folder)
         await parked.executor.wake()
         assert (await announced(bus, "a", 1)).version == 1

@@ -24,6 +24,7 @@ from common.accelerators.words import Tier
 from common.errors import Fatal
 from common.pools import ALL_LAYERS, precision_on
 from common.pools.memory import ModelShape, machine_bytes
+from common.pools.model_files import why_gone
 from common.spec import LORA_TARGETS
 from trainer_svc.allocator import give_large_tensors_their_own_pages, return_freed_memory
 from trainer_svc.device_errors import classify_move_error, is_out_of_memory
@@ -113,10 +114,14 @@ class Policy:
         device: torch.device,
         precision: Literal["auto", "float32", "bfloat16"] = "auto",
         head: Literal["model", "float32"] = "model",
+        named: str = "",
     ) -> "Policy":
-        """Base model and output layer in the pool's precisions. Raises: Fatal when it cannot be loaded."""
+        """Base model and output layer in the pool's precisions. `named`: the model as the pools file has it, for errors.
+
+        Raises: Fatal when it cannot be loaded.
+        """
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision_on(precision, cpu=device.type == "cpu")]
-        read = partial(_read_model, folder_or_name, dtype)
+        read = partial(_read_model, folder_or_name, dtype, named or folder_or_name)
         return cls(read(), device, float32_head=head == "float32", read=read)
 
     @property
@@ -286,7 +291,9 @@ class Policy:
         return logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0]
 
 
-def _read_model(folder_or_name: str, dtype: torch.dtype) -> PreTrainedModel:
+def _read_model(folder_or_name: str, dtype: torch.dtype, named: str) -> PreTrainedModel:
+    if (reason := why_gone(folder_or_name, named)) is not None:
+        raise Fatal(reason)
     try:
         return AutoModelForCausalLM.from_pretrained(folder_or_name, dtype=dtype, attn_implementation=BRANCHING)
     except (OSError, ValueError) as error:

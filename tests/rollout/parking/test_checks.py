@@ -21,6 +21,8 @@ from tests.rollout.conftest import Oracle, sample_request
 from tests.rollout.parking.conftest import damage, is_same, long_requests, progressed, versions
 from tests.rollout.parking.outside import engine_pid
 
+GONE = "the folder of model '{0}' of the pools file is gone: {0}; put it back, or correct `model` there and restart the pool's services"
+
 
 @asynccontextmanager
 async def frozen_requests(sampler: Sampler, engine: Engine, tier: Tier, adapters: tuple[str | None, ...] = (None,)) -> AsyncIterator[None]:
@@ -83,6 +85,20 @@ async def test_other_weights_in_the_models_folder_are_found(sampler: Sampler, sl
             assert own_bytes(pid) - parked < 2**20
         finally:
             weights.write_bytes(right)
+
+
+async def test_models_folder_that_is_gone_is_said_with_the_way_out(sampler: Sampler, sleeper: Engine, model_folder: Path) -> None:
+    """vLLM takes what is no folder for the name of a repository, and says that it is a wrong one."""
+    elsewhere = model_folder.with_name("elsewhere")
+    async with frozen_requests(sampler, sleeper, Tier.DISK):
+        model_folder.rename(elsewhere)
+        try:
+            with pytest.raises(WrongState) as caught:
+                await sampler.wake()
+        finally:
+            elsewhere.rename(model_folder)
+        assert str(caught.value) == GONE.format(model_folder)
+        assert sampler.tier is Tier.DISK
 
 
 async def test_wrong_adapter_in_a_slot_is_found(sampler: Sampler, sleeper: Engine, held: Adapters, blobs: Blobs, oracle: Oracle) -> None:

@@ -81,3 +81,14 @@ def test_end_of_a_process_that_wrote_no_error_is_read_from_vllms_message(process
     failed = f"Engine core initialization failed. See root cause above. Failed core proc(s): {processes}"
     assert how_it_ended(RuntimeError(failed)) == said
     assert how_it_ended(RuntimeError("no free port")) == "no free port"
+
+
+async def test_folder_that_is_gone_starts_no_engine(model_folder: Path, tmp_path: Path) -> None:
+    before = children()
+    settings = replace(sleeping_settings(model_folder), model=str(tmp_path / "tiny"), named="models/tiny")
+    parking = Parking(Engine.closed(settings))
+    with pytest.raises(
+        WrongState, match=r"^the folder of model 'models/tiny' of the pools file is gone: /.*; start this service again, which"
+    ):
+        await parking.wake(no_adapters)
+    assert parking.tier is Tier.NONE and children() == before
