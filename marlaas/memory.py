@@ -2,45 +2,74 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.pools import Pool, Pools, pool_memory, precision_on, recomputed_layers
-from common.pools.memory import GIB, ModelShape, machine_bytes, tokens_that_fit
+from common.leases import DEVICE_SHARE
+from common.pools import Accelerator, Pool, Pools, pool_memory, precision_on, recomputed_layers
+from common.pools.memory import GIB, ModelShape, machine_bytes, tokens_that_fit, total_within
 from common.pools.model_files import kept_commit
 
 
-def trainer_memory(pools: Pools, *, has_gpu: bool) -> Iterator[str]:
-    """One line for each pool's trainer; names the setting to lower where the machine has less."""
+@dataclass(frozen=True)
+class _Limit:
+    """Memory that a trainer may use."""
+
+    size: int
+    """In bytes, the process's own among it on a CPU."""
+    on_cpu: bool
+    where: str
+    """What has so much: the end of a sentence."""
+    way: str = ""
+    """What else may be changed."""
+
+
+def trainer_memory(pools: Pools, accelerators: Mapping[str, Accelerator], *, has_gpu: bool) -> Iterator[str]:
+    """One line for each pool's trainer; names the setting to lower where the machine, or its shared accelerator, has less."""
     for name, pool in pools.items():
-        limit = int(_gpu_bytes() * (1 - pool.gpu_memory_share)) if has_gpu else machine_bytes()
-        yield f"trainer-{name}: {_said(name, pool, limit, has_gpu=has_gpu)}"
+        yield f"trainer-{name}: {_said(name, pool, _limit(pool, accelerators, has_gpu=has_gpu))}"
 
 
-def _said(name: str, pool: Pool, limit: int, *, has_gpu: bool) -> str:
+def _limit(pool: Pool, accelerators: Mapping[str, Accelerator], *, has_gpu: bool) -> _Limit:
+    """Of the smallest of its accelerators, where it shares some."""
+    shared = [_of_accelerator(name, accelerators[name]) for name in pool.trainers_on]
+    if shared:
+        return min(shared, key=lambda one: one.size)
+    if has_gpu:
+        return _Limit(int(_gpu_bytes() * (1 - pool.gpu_memory_share)), on_cpu=False, where="remain for it on the GPU")
+    return _Limit(machine_bytes(), on_cpu=True, where="are in this machine")
+
+
+def _of_accelerator(name: str, one: Accelerator) -> _Limit:
+    budget = int(DEVICE_SHARE * _gpu_bytes() if one.memory_gib is None else one.memory_gib * GIB)
+    way = f", or raise memory_gib of [accelerator.{name}]" if one.memory_gib is not None else ""
+    return _Limit(total_within(budget, on_cpu=one.on_cpu), one.on_cpu, f"may be used on accelerator {name} and by its process", way)
+
+
+def _said(name: str, pool: Pool, limit: _Limit) -> str:
     config = model_config(pool.model, pool.revision)
     shape = ModelShape.of(config) if config else None
     if shape is None:
         return f"memory not estimated: {f'an unknown kind of model: {pool.model}' if config else f'{pool.model} is not downloaded yet'}"
-    recomputed = recomputed_layers(pool, shape, limit, on_cpu=not has_gpu)
-    estimate = pool_memory(pool, shape, on_cpu=not has_gpu, recomputed=recomputed)
+    recomputed = recomputed_layers(pool, shape, limit.size, on_cpu=limit.on_cpu)
+    estimate = pool_memory(pool, shape, on_cpu=limit.on_cpu, recomputed=recomputed)
     said = f"up to about {estimate}"
-    if estimate.total <= limit:
+    if estimate.total <= limit.size:
         return said
     fitting = tokens_that_fit(
         shape,
-        limit,
+        limit.size,
         rank=pool.max_rank,
         tokens=pool.train_tokens,
-        precision=precision_on(pool.precision, cpu=not has_gpu),
-        on_cpu=not has_gpu,
+        precision=precision_on(pool.precision, cpu=limit.on_cpu),
+        on_cpu=limit.on_cpu,
         recomputed=recomputed,
     )
-    place = "remain for it on the GPU" if has_gpu else "are in this machine"
     way = f"lower train_tokens of pool {name} to {fitting} in the pools file" if fitting else "choose a smaller model"
     other = ", or set its checkpointing to 'auto'" if pool.checkpointing == "off" else ""
-    return f"{said}; only {limit / GIB:.1f} GiB {place}: {way}{other}"
+    return f"{said}; only {limit.size / GIB:.1f} GiB {limit.where}: {way}{limit.way}{other}"
 
 
 def model_config(model: str, revision: str | None = None) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ async def main(running: Running[RolloutSettings]) -> None:
     from common.bus import Slots
     from common.leases import PoolClocks
     from common.messages import ReplicaReport
-    from common.pools.model_files import with_model_files
+    from common.pools.model_files import name_in_file, with_model_files
     from common.runtime.service import report_replica
     from common.streams import rollout_samples
     from common.task_states import TaskStates
@@ -22,7 +22,7 @@ async def main(running: Running[RolloutSettings]) -> None:
     from rollout_svc.engine_config import EngineSettings, Tolerance
     from rollout_svc.engine_process import import_vllm
     from rollout_svc.parking.capacity import Capacity
-    from rollout_svc.parking.wiring import executor_of, locks_of, sampler_of
+    from rollout_svc.parking.wiring import executor_of, place_of, sampler_of
     from rollout_svc.service import Rollout
     from rollout_svc.serving.aliases import KeptAliases
     from rollout_svc.serving.wiring import serving_of
@@ -30,10 +30,13 @@ async def main(running: Running[RolloutSettings]) -> None:
     settings, bus = running.settings, running.bus
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_ROLLOUT_POOL")
     running.health.detail = f"starting the engine for {pool.model}"
-    pool = await asyncio.to_thread(with_model_files, settings.pool, pool)
-    locks = locks_of(settings)
+    named, pool = name_in_file(pool, settings.pools_file), await asyncio.to_thread(with_model_files, settings.pool, pool)
+    place = place_of(settings)
+    locks = place.locks(settings.accelerators_dir) if place is not None else None
     takes_turns, inherited = locks is not None, locks.descriptors if locks is not None else ()
-    engine_settings = EngineSettings.of(pool, device=settings.device, cores=settings.cores, sleeps=takes_turns, locks=inherited)
+    engine_settings = EngineSettings.of(
+        pool, device=settings.device, cores=settings.cores, sleeps=takes_turns, locks=inherited, named=named
+    )
     if takes_turns:  # its engine is started by its first wake, which should not wait for imports
         await asyncio.to_thread(import_vllm, engine_settings)
     engine = Engine.closed(engine_settings) if takes_turns else await Engine.start(engine_settings)
@@ -63,9 +66,9 @@ async def main(running: Running[RolloutSettings]) -> None:
             running.health.detail = sampling if is_awake else f"waits for its accelerator '{settings.accelerator}'"
 
         executor = None
-        if locks is not None:
-            sampler = await sampler_of(settings, engine, adapters, rollout, slots, serving)
-            executor = executor_of(bus, settings, locks, sampler, show, serves=serving is not None)
+        if place is not None and locks is not None:
+            sampler = await sampler_of(place, engine, adapters, rollout, slots, serving)
+            executor = executor_of(bus, settings, place, locks, sampler, show, serves=serving is not None)
 
         def report() -> ReplicaReport:
             return ReplicaReport(

@@ -10,10 +10,10 @@ import structlog
 from common import streams
 from common.bus import Bus, Slots
 from common.errors import Fatal
-from common.leases import Identity, LeasedExecutor, executor_locks, leased_executor
+from common.leases import Identity, LeasedExecutor, Placed, budget_bytes, leased_executor, placed
 from common.messages import ReplicaReport
 from common.pools import Pool, chosen_pool
-from common.pools.model_files import with_model_files
+from common.pools.model_files import name_in_file, with_model_files
 from common.resilience.periodic import run_periodically
 from common.runtime.service import Running, report_replica, run_service
 from trainer_svc.settings import TrainerSettings
@@ -42,13 +42,15 @@ class _Made:
 async def main(running: Running[TrainerSettings]) -> None:
     settings = running.settings
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_TRAINER_POOL")
-    if settings.accelerator:  # before it is pinned: the accelerator's cores are another's now
+    place = _place(settings)
+    if place is not None:  # before it is pinned: the accelerator's cores are another's now
         await asyncio.to_thread(_import_heavy)
     _pin(settings.cores)
     running.health.detail = f"loading base model {pool.model}"
-    made = await _trainer(running, await asyncio.to_thread(with_model_files, settings.pool, pool))
+    budget = await asyncio.to_thread(budget_bytes, place.accelerator) if place is not None else None
+    made = await _trainer(running, pool, budget)
     trainer, slots = made.trainer, Slots(settings.shared_steps + PREFETCHED_BATCHES + MAX_WAITING_BATCHES)
-    executor = _executor(running, made, slots) if settings.accelerator else None
+    executor = _executor(running, place, made, slots) if place is not None else None
 
     def report() -> ReplicaReport:
         busy = trainer.busy() | (executor.busy if executor else {})
@@ -67,7 +69,14 @@ def _detail(settings: TrainerSettings, *, is_awake: bool) -> str:
     return f"training for pool '{settings.pool}'" if is_awake else f"waits for its accelerator '{settings.accelerator}'"
 
 
-def _executor(running: Running[TrainerSettings], made: _Made, slots: Slots) -> LeasedExecutor:
+def _place(settings: TrainerSettings) -> Placed | None:
+    """None for a trainer with an accelerator of its own. Raises: Fatal."""
+    if not settings.accelerator:
+        return None
+    return placed(Identity(settings.accelerator, "trainer", settings.pool, settings.replica), settings.pools_file)
+
+
+def _executor(running: Running[TrainerSettings], place: Placed, made: _Made, slots: Slots) -> LeasedExecutor:
     """Takes turns on a shared accelerator. Raises: Fatal."""
     from trainer_svc.parking import TrainerExecutor
 
@@ -76,14 +85,12 @@ def _executor(running: Running[TrainerSettings], made: _Made, slots: Slots) -> L
     def show(is_awake: bool) -> None:
         running.health.detail = _detail(settings, is_awake=is_awake)
 
-    me = Identity(settings.accelerator, "trainer", settings.pool, settings.replica)
     return leased_executor(
         running.bus,
-        me,
+        place,
         TrainerExecutor(made.trainer, made.learner, made.residents, slots),
-        executor_locks(me, pools_file=settings.pools_file, accelerators_dir=settings.accelerators_dir),
+        place.locks(settings.accelerators_dir),
         [streams.trainer_batches(settings.pool)],
-        pools_file=settings.pools_file,
         data_dir=settings.data_dir,
         show=show,
     )
@@ -118,16 +125,19 @@ def _pin(cores: tuple[int, ...]) -> None:
         raise Fatal(f"cannot pin to cores {list(cores)}: {error.strerror}; correct MARLAAS_TRAINER_CORES") from None
 
 
-async def _trainer(running: Running[TrainerSettings], pool: Pool) -> _Made:
-    """Import torch, which takes seconds, outside the event loop, so that health probes and NATS are answered; then load the model."""
+async def _trainer(running: Running[TrainerSettings], pool: Pool, budget: int | None) -> _Made:
+    """Import torch, which takes seconds, outside the event loop, so that health probes and NATS are answered; then load the model.
+    `budget`: bytes of a shared accelerator, where it is loaded by the first wake."""
     settings = running.settings
     await asyncio.to_thread(_import_heavy)
     from trainer_svc.learner import Learner
     from trainer_svc.service import Trainer
     from trainer_svc.state.resident import Residents
 
-    cold = bool(settings.accelerator)
-    learner = await Learner.start(pool, device=settings.device, threads=settings.threads, shared_steps=settings.shared_steps, cold=cold)
+    named, pool = name_in_file(pool, settings.pools_file), await asyncio.to_thread(with_model_files, settings.pool, pool)
+    learner = await Learner.start(
+        pool, device=settings.device, threads=settings.threads, shared_steps=settings.shared_steps, budget=budget, named=named
+    )
     residents = Residents(settings.resident_tasks, int(settings.resident_gib * 2**30), int(settings.host_gib * 2**30))
     slots = settings.shared_steps + PREFETCHED_BATCHES
     trainer = Trainer(running.bus, learner, residents, settings.pool, checkpoint_every=pool.checkpoint_every, slots=slots)

@@ -27,18 +27,17 @@ from torch import Tensor
 from common.accelerators.executable import WrongState
 from common.accelerators.words import Tier
 from common.errors import Fatal, HandedBack, Reject
-from common.pools import Pool, recomputed_layers
-from common.pools.memory import GIB
+from common.pools import Pool
 from common.spec import TaskSpec
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, scored_passes, step, train_step
 from trainer_svc.allocator import return_freed_memory
 from trainer_svc.batch import Group
 from trainer_svc.device_errors import classify_device_error, classify_move_error, device_errors
-from trainer_svc.memory_needs import MemoryNeeds
+from trainer_svc.memory_needs import MemoryNeeds, recompute_as_needed
 from trainer_svc.model.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
 from trainer_svc.model.packing import unpadded_tokens
-from trainer_svc.model.policy import Policy, available_bytes, choose_device, prepare_torch, require_canary
+from trainer_svc.model.policy import Policy, choose_device, prepare_torch, require_canary
 from trainer_svc.service_meter import Planned, ServiceMeter
 from trainer_svc.state.checkpoint import Origin, read_checkpoint, write_checkpoint
 from trainer_svc.state.optimizer import OptimizerState
@@ -90,22 +89,24 @@ class Learner:
         self.meter = ServiceMeter()
 
     @classmethod
-    async def start(cls, pool: Pool, *, device: str, threads: int, shared_steps: int = 1, cold: bool = False) -> "Learner":
-        """Load the pool's base model; `cold`: not before the first `wake`. Raises: Fatal when it or the device cannot be used."""
+    async def start(
+        cls, pool: Pool, *, device: str, threads: int, shared_steps: int = 1, budget: int | None = None, named: str = ""
+    ) -> "Learner":
+        """Load the pool's base model; with a `budget`, bytes of a shared accelerator, at the first `wake`. `named`: as in the pools file.
+
+        Raises: Fatal when it or the device cannot be used.
+        """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
 
         def load() -> Policy:
             chosen = choose_device(device)
             prepare_torch(threads, chosen)
-            policy = Policy.load(pool.model, chosen, pool.precision, pool.head)
-            limit = available_bytes(chosen, pool.gpu_memory_share)
-            if layers := recomputed_layers(pool, policy.shape, limit, on_cpu=chosen.type == "cpu"):
-                policy.recompute_layers(layers)
-                log.info("activations_recomputed", layers=policy.recomputed, available_gib=round(limit / GIB, 1))
+            policy = Policy.load(pool.model, chosen, pool.precision, pool.head, named)
+            recompute_as_needed(policy, pool, budget)
             return policy
 
-        needs = MemoryNeeds.of_folder(pool, on_cpu=choose_device(device).type == "cpu")
-        policy = None if cold else await asyncio.get_running_loop().run_in_executor(thread, load)
+        needs = MemoryNeeds.of_folder(pool, on_cpu=choose_device(device).type == "cpu", budget=budget)
+        policy = None if budget is not None else await asyncio.get_running_loop().run_in_executor(thread, load)
         return cls(policy, thread, budget_tokens=pool.train_tokens, shared_steps=shared_steps, load=load, needs=needs)
 
     @property

@@ -1,17 +1,21 @@
 """Memory that a trainer needs on its device: the base model's, known before it is loaded, and a step's, estimated."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
 import torch
 
-from common.pools import Pool, precision_on
-from common.pools.memory import ELEMENT_BYTES, MemoryEstimate, ModelShape, Precision, train_memory
+from common.pools import Pool, precision_on, recomputed_layers
+from common.pools.memory import ELEMENT_BYTES, GIB, MemoryEstimate, ModelShape, Precision, machine_bytes, total_within, train_memory
 from common.pools.stored_weights import loaded_bytes
 from common.spec import Lora, TaskSpec
 from trainer_svc.model.policy import Policy
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,19 @@ class MemoryNeeds:
         return cls(policy.shape, policy.weights_bytes, precision, on_cpu, budget_tokens, policy.shares_prefixes, policy.recomputed)
 
     @classmethod
-    def of_folder(cls, pool: Pool, *, on_cpu: bool) -> "MemoryNeeds":
-        """Estimate from the model's files, before it is loaded; 0 bytes where there are none. With checkpointing `auto` it is without
-        recomputation, which is decided when the model is loaded, by the memory that there is then."""
+    def of_folder(cls, pool: Pool, *, on_cpu: bool, budget: int | None = None) -> "MemoryNeeds":
+        """Estimate from the model's files, before it is loaded; 0 bytes where there are none. `budget`: bytes of a shared accelerator.
+
+        Without one, it is without recomputation where checkpointing is `auto`: that is decided by the memory at the time of loading.
+        """
         folder, precision = Path(pool.model), precision_on(pool.precision, cpu=on_cpu)
         try:
             shape = ModelShape.of(json.loads((folder / "config.json").read_text()))
         except (OSError, ValueError):
             shape = None
         weights_bytes = shape.parameters * ELEMENT_BYTES[precision] if shape else loaded_bytes(folder, precision)
-        recomputed = shape.layers - 1 if shape and pool.checkpointing == "on" else 0
+        limit = sys.maxsize if budget is None else total_within(budget, on_cpu=on_cpu)
+        recomputed = recomputed_layers(pool, shape, limit, on_cpu=on_cpu) if shape else 0
         return cls(shape, weights_bytes, precision, on_cpu, pool.train_tokens, recomputed=recomputed)
 
     def step(self, rank: int, tokens: int) -> MemoryEstimate | None:
@@ -71,3 +78,20 @@ class MemoryNeeds:
             advice += ", or set checkpointing of the pool to 'on'"
         estimate = self.step(spec.lora.rank, tokens or self.budget_tokens)
         return f"the estimate is {estimate}; {advice}" if estimate else advice
+
+
+def recompute_as_needed(policy: Policy, pool: Pool, budget: int | None) -> None:
+    """Let a policy recompute what its pool says. `budget`: bytes of a shared accelerator; None: the device is the trainer's own."""
+    on_cpu = policy.device.type == "cpu"
+    limit = _available_bytes(policy.device, pool.gpu_memory_share) if budget is None else total_within(budget, on_cpu=on_cpu)
+    if layers := recomputed_layers(pool, policy.shape, limit, on_cpu=on_cpu):
+        policy.recompute_layers(layers)
+        log.info("activations_recomputed", layers=policy.recomputed, available_gib=round(limit / GIB, 1))
+
+
+def _available_bytes(device: torch.device, engine_share: float) -> int:
+    """Memory that this process may use: a GPU's without the engine's share, and no more than is free; on a CPU the machine's."""
+    if device.type == "cpu":
+        return machine_bytes()
+    free, total = torch.cuda.mem_get_info(device)
+    return min(int(total * (1 - engine_share)), free + torch.cuda.memory_reserved(device))

@@ -22,7 +22,7 @@ Owns the files of locks in the accelerator's folder.
 # pyright: reportUnusedImport=false
 from common.leases.clocks import PoolClocks
 from common.leases.driver_memory import driver_memory
-from common.leases.executor import LeasedExecutor, executor_locks, leased_executor, placed
+from common.leases.executor import DEVICE_SHARE, LeasedExecutor, Placed, budget_bytes, leased_executor, placed
 from common.leases.identity import Identity
 from common.leases.locks import Holders, Locks, holders
 from common.leases.reports import AWAKE, BEGUN

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -57,28 +58,44 @@ class LeasedExecutor:
             self._watchdog.stop()
 
 
-def executor_locks(me: Identity, *, pools_file: Path, accelerators_dir: Path) -> Locks:
-    """Locks of the executor `me`. Raises: Fatal where the pools file does not put it on its accelerator, or they cannot be used."""
-    placed(me, pools_file)
-    return Locks(accelerators_dir / me.accelerator, me.executor)
+@dataclass(frozen=True)
+class Placed:
+    """An executor with its pool and accelerator, as the pools file describes them."""
+
+    me: Identity
+    pool: Pool
+    accelerator: Accelerator
+
+    def locks(self, accelerators_dir: Path) -> Locks:
+        """Its locks, which processes that compute for it must have. Raises: Fatal where they cannot be used."""
+        return Locks(accelerators_dir / self.me.accelerator, self.me.executor)
+
+
+def placed(me: Identity, pools_file: Path) -> Placed:
+    """Raises: Fatal where the pools file has neither its pool nor its accelerator, or does not put it there."""
+    pools = read_pools(pools_file)
+    accelerators = read_accelerators(pools_file, pools)
+    places = _places(pools[me.pool], me.service)
+    if me.accelerator not in places:
+        raise Fatal(
+            f"MARLAAS_{me.service.upper()}_ACCELERATOR is '{me.accelerator}', but {pools_file} puts the {me.service} of pool "
+            f"'{me.pool}' on {', '.join(places) or 'no shared accelerator'}"
+        )
+    return Placed(me, pools[me.pool], accelerators[me.accelerator])
 
 
 def leased_executor(
     bus: Bus,
-    me: Identity,
+    where: Placed,
     executable: Executable,
     locks: Locks,
     consumers: Sequence[Consumer],
     *,
-    pools_file: Path,
     data_dir: Path,
     show: Callable[[bool], None],
 ) -> LeasedExecutor:
-    """The executor `me`, as the pools file describes its accelerator. Call before `executable` uses the device.
-
-    `locks`: its own, which processes that compute for it must have. Raises: Fatal where the file does not put it there.
-    """
-    pool, accelerator = placed(me, pools_file)
+    """The executor on its accelerator. Call before `executable` uses the device. `locks`: its own."""
+    me, accelerator = where.me, where.accelerator
     means = Means(
         bus=bus,
         me=me,
@@ -86,27 +103,12 @@ def leased_executor(
         locks=locks,
         tally=Tally(executable),
         budget_bytes=budget_bytes(accelerator),
-        fence_tier=min(Tier.HOST, pool.deepest_tier, key=lambda tier: tier.depth),
+        fence_tier=min(Tier.HOST, where.pool.deepest_tier, key=lambda tier: tier.depth),
         history=History(data_dir / "moves" / f"{me.accelerator}.{me.executor}.json"),
         watchdog=Watchdog(),
         free_bytes=no_driver if accelerator.on_cpu else partial(_free_bytes, accelerator.device),
     )
-    places = pool.samplers_on if me.service == "rollout" else pool.trainers_on
-    return LeasedExecutor(means, consumers, has_siblings=len(places) > 1, show=show)
-
-
-def placed(me: Identity, pools_file: Path) -> tuple[Pool, Accelerator]:
-    """Its pool, and its accelerator. Raises: Fatal where the pools file has neither, or does not put it there."""
-    pools = read_pools(pools_file)
-    accelerators = read_accelerators(pools_file, pools)
-    pool = pools[me.pool]
-    places = pool.samplers_on if me.service == "rollout" else pool.trainers_on
-    if me.accelerator not in places:
-        raise Fatal(
-            f"MARLAAS_{me.service.upper()}_ACCELERATOR is '{me.accelerator}', but {pools_file} puts the {me.service} of pool "
-            f"'{me.pool}' on {', '.join(places) or 'no shared accelerator'}"
-        )
-    return pool, accelerators[me.accelerator]
+    return LeasedExecutor(means, consumers, has_siblings=len(_places(where.pool, me.service)) > 1, show=show)
 
 
 def budget_bytes(accelerator: Accelerator) -> int:
@@ -114,6 +116,11 @@ def budget_bytes(accelerator: Accelerator) -> int:
     if accelerator.memory_gib is not None:
         return int(accelerator.memory_gib * GIB)
     return int(DEVICE_SHARE * driver_memory(accelerator.device).total_bytes)
+
+
+def _places(pool: Pool, service: str) -> tuple[str, ...]:
+    """Accelerators on which the pool has samplers, or trainers."""
+    return pool.samplers_on if service == "rollout" else pool.trainers_on
 
 
 async def _free_bytes(device: str) -> int | None:

@@ -161,6 +161,11 @@ def tokens_that_fit(
     return 0
 
 
+def total_within(budget: int, *, on_cpu: bool) -> int:
+    """Maximum `MemoryEstimate.total` of a trainer with `budget` bytes of a shared accelerator, in which its process does not count."""
+    return budget + (PROCESS_BYTES if on_cpu else 0)
+
+
 def machine_bytes() -> int:
     """Memory of this machine, or of this process's container."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -77,8 +77,8 @@ class Pool(BaseModel):
     """Padded tokens in one micro-batch of the trainer, whose memory grows with them; `marlaas up` prints an estimate."""
     checkpointing: Literal["auto", "on", "off"] = "auto"
     """Activation checkpointing in the trainer: the backward pass recomputes the activations of all layers but the last (`on`), or of no
-    more than needed for a micro-batch of `train_tokens` to fit, by the estimate (`auto`). It saves up to nine tenths of their memory and
-    costs up to half of a step's time."""
+    more than needed for a micro-batch of `train_tokens` to fit, by the estimate (`auto`): into the machine's memory, or what a shared
+    accelerator has. It saves up to nine tenths of their memory and costs up to half of a step's time."""
     checkpoint_every: int = Field(default=1, ge=1, le=64)
     """Steps between checkpoints of a task's optimizer state, while one trainer keeps it in memory. In between a version stores its adapter
     and its batch, from which a trainer that lost the state recomputes at most so many steps."""

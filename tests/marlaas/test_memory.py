@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.harness.models import QWEN3_0_6B
-from common.pools import ALL_LAYERS, Pool, pool_memory, recomputed_layers
-from common.pools.memory import GIB, ModelShape, machine_bytes
+from common.pools import ALL_LAYERS, Accelerator, Pool, pool_memory, recomputed_layers
+from common.pools.memory import GIB, PROCESS_BYTES, ModelShape, machine_bytes
 from marlaas.memory import trainer_memory
 from tests.marlaas.command import marlaas
 
@@ -33,12 +33,12 @@ def test_memory_is_estimated_before_anything_starts(tmp_path: Path) -> None:
 
 def test_setting_to_lower_is_named_where_the_machine_has_less(tmp_path: Path) -> None:
     tokens = 2**20
-    (said,) = trainer_memory({"qwen": pool_of(tmp_path / "model", QWEN3_0_6B, train_tokens=tokens)}, has_gpu=False)
+    (said,) = trainer_memory({"qwen": pool_of(tmp_path / "model", QWEN3_0_6B, train_tokens=tokens)}, {}, has_gpu=False)
     assert f"only {machine_bytes() / GIB:.1f} GiB are in this machine: lower train_tokens of pool qwen to " in said
     fitting = int(said.partition("lower train_tokens of pool qwen to ")[2].split()[0])
-    (said,) = trainer_memory({"qwen": pool_of(tmp_path / "fits", QWEN3_0_6B, train_tokens=fitting)}, has_gpu=False)
+    (said,) = trainer_memory({"qwen": pool_of(tmp_path / "fits", QWEN3_0_6B, train_tokens=fitting)}, {}, has_gpu=False)
     assert "only" not in said
-    (said,) = trainer_memory({"qwen": pool_of(tmp_path / "large", QWEN3_0_6B, train_tokens=2 * fitting)}, has_gpu=False)
+    (said,) = trainer_memory({"qwen": pool_of(tmp_path / "large", QWEN3_0_6B, train_tokens=2 * fitting)}, {}, has_gpu=False)
     assert "only" in said
 
 
@@ -54,12 +54,31 @@ def test_form_that_a_trainer_uses_is_named(tmp_path: Path) -> None:
         found = {name: recomputed_layers(pool, shape, limit, on_cpu=True) for name, pool in made.items()}
         assert found == {"auto": expected, "on": 27, "off": 0}
     assert [recomputed_layers(pool, None, 0, on_cpu=True) for pool in made.values()] == [0, ALL_LAYERS, 0]
-    said = list(trainer_memory(made, has_gpu=False))
+    said = list(trainer_memory(made, {}, has_gpu=False))
     assert "tokens and rank 32, recomputing 27 layers (weights 2.2, " in said[1]
     assert "tokens and rank 32 (weights 2.2, " in said[2]
     large = pool_of(tmp_path / "large", QWEN3_0_6B, checkpointing="off", train_tokens=2**20)
-    (sentence,) = trainer_memory({"large": large}, has_gpu=False)
+    (sentence,) = trainer_memory({"large": large}, {}, has_gpu=False)
     assert sentence.endswith("in the pools file, or set its checkpointing to 'auto'")
+
+
+def test_trainer_on_a_shared_accelerator_has_that_ones_memory_and_not_the_machines(tmp_path: Path) -> None:
+    shape = ModelShape.of(QWEN3_0_6B)
+    assert shape is not None
+    pool = pool_of(tmp_path / "model", QWEN3_0_6B, on="a", train_tokens=4096)
+    needs = [pool_memory(pool, shape, on_cpu=True, recomputed=number).total - PROCESS_BYTES for number in range(28)]
+    assert needs[0] < machine_bytes()
+    for memory_gib, expected in (
+        (needs[0] / GIB, "rank 32 (weights"),
+        (needs[5] / GIB, "recomputing 5 layers"),
+        (1.0, "only 1.5 GiB may be"),
+    ):
+        accelerator = Accelerator(device="cpu", cores=(1,), memory_gib=memory_gib)
+        (said,) = trainer_memory({"qwen": pool}, {"a": accelerator}, has_gpu=False)
+        assert expected in said
+    assert "on accelerator a and by its process: choose a smaller model, or raise memory_gib of [accelerator.a]" in said
+    (said,) = trainer_memory({"qwen": pool.model_copy(update={"on": None})}, {}, has_gpu=False)
+    assert "rank 32 (weights" in said
 
 
 @pytest.mark.parametrize(
@@ -67,5 +86,5 @@ def test_form_that_a_trainer_uses_is_named(tmp_path: Path) -> None:
 )
 def test_model_that_cannot_be_estimated_stops_nothing(config: dict[str, object] | None, expected: str, tmp_path: Path) -> None:
     pool = pool_of(tmp_path / "model", config) if config else Pool(model="someone/no-such-model")
-    (said,) = trainer_memory({"odd": pool}, has_gpu=False)
+    (said,) = trainer_memory({"odd": pool}, {}, has_gpu=False)
     assert expected in said

@@ -18,6 +18,7 @@ from common.bus import Bus, Delivery, Slots
 from common.errors import HandedBack
 from common.messages import TrainBatch, WeightUpdated
 from common.pools import Pool
+from common.pools.memory import GIB
 from tests.conftest import at_work, eventually, eventually_equals
 from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, update_in
 from tests.trainer.conftest import make_spec
@@ -250,7 +251,7 @@ async def test_exchanged_base_model_computes_nothing_until_the_right_one_is_back
 
 async def test_trainer_that_starts_cold_knows_what_it_needs_and_loads_at_its_first_wake(bus: Bus, model_folder: Path) -> None:
     pool = Pool(model=str(model_folder), train_tokens=1024)
-    learner = await Learner.start(pool, device="cpu", threads=1, cold=True)
+    learner = await Learner.start(pool, device="cpu", threads=1, budget=GIB)
     parked = Parked(bus, learner)
     executor: Executable = parked.executor
     assert (executor.tier, parked.slots.free) == (Tier.NONE, 0)

@@ -23,7 +23,7 @@ from common.accelerators.executable import WrongState
 from common.accelerators.words import Tier
 from common.errors import Fatal
 from common.pools import ALL_LAYERS, precision_on
-from common.pools.memory import ModelShape, machine_bytes
+from common.pools.memory import ModelShape
 from common.pools.model_files import why_gone
 from common.spec import LORA_TARGETS
 from trainer_svc.allocator import give_large_tensors_their_own_pages, return_freed_memory
@@ -318,14 +318,6 @@ def choose_device(wanted: str) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise Fatal("MARLAAS_TRAINER_DEVICE is 'cuda', but torch sees no GPU; set it to 'auto' or 'cpu'")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def available_bytes(device: torch.device, engine_share: float) -> int:
-    """Memory that this process may use: a GPU's without the engine's share, and no more than is free; on a CPU the machine's."""
-    if device.type == "cpu":
-        return machine_bytes()
-    free, total = torch.cuda.mem_get_info(device)
-    return min(int(total * (1 - engine_share)), free + torch.cuda.memory_reserved(device))
 
 
 def prepare_torch(threads: int, device: torch.device) -> None:

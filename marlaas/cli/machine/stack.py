@@ -38,7 +38,7 @@ def up(  # noqa: PLR0913 - each is an option with a name of its own
     ] = 600.0,
 ) -> None:
     """Start everything on this machine: NATS, PostgreSQL and all services."""
-    from common.pools import read_pools
+    from common.pools import read_accelerators, read_pools
     from marlaas import memory
     from marlaas.reporting import live
     from marlaas.stack import control, placement
@@ -57,7 +57,8 @@ def up(  # noqa: PLR0913 - each is an option with a name of its own
     )
     if plan.keys is None and not without_keys:
         echo(WITHOUT_KEYS, to=sys.stderr)
-    for line in memory.trainer_memory(read_pools(offered), has_gpu=placement.has_gpu()):
+    described = read_pools(offered)
+    for line in memory.trainer_memory(described, read_accelerators(offered, described), has_gpu=placement.has_gpu()):
         echo(line)
     starting = control.start(plan, end_with_parent=foreground)
     try:

@@ -15,8 +15,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Olmo2Config, Olmo2ForCau
 from bench import memory as bench
 from bench.harness.models import SMALL, random_model
 from common.errors import Fatal
-from common.pools import Pool
-from common.pools.memory import train_memory
+from common.pools import Pool, pool_memory
+from common.pools.memory import PROCESS_BYTES, train_memory
 from common.spec import Lora
 from tests.trainer.conftest import make_groups, make_spec
 from tests.trainer.steps import BUDGET, DIFFERENT, assert_identical, begin, run, step
@@ -24,6 +24,7 @@ from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, train_step
 from trainer_svc.algorithm.step import step as step_of
 from trainer_svc.learner import Learner, initial_resident
+from trainer_svc.memory_needs import MemoryNeeds
 from trainer_svc.model.adapter import initial_adapter
 from trainer_svc.model.batched_lora import ProductBuilder, by_grouped_mm, by_loop
 from trainer_svc.model.packing import Sample, pack, rows_of
@@ -216,3 +217,17 @@ async def test_trainer_recomputes_as_its_pool_says(model_folder: Path, setting: 
     assert (learner._policy.recomputed == 3) is expected
     assert ("recomputing 3 layers" in learner.needs.advice(make_spec("a"))) is expected
     assert ("or set checkpointing of the pool to 'on'" in learner.needs.advice(make_spec("a"))) is not expected
+
+
+@pytest.mark.parametrize("layers", [0, 2])
+async def test_trainer_on_a_shared_accelerator_recomputes_what_its_budget_demands(model_folder: Path, layers: int) -> None:
+    """However much memory the machine has; and its estimate from before the model is loaded counts with it, or it would never wake."""
+    pool = Pool(model=str(model_folder))
+    shape = MemoryNeeds.of_folder(pool, on_cpu=True).shape
+    assert shape is not None
+    budget = pool_memory(pool, shape, on_cpu=True, recomputed=layers).total - PROCESS_BYTES
+    learner = await Learner.start(pool, device="cpu", threads=1, budget=budget)
+    assert learner.needs.recomputed == layers
+    assert learner.needs.awake_bytes([pool.max_rank]) <= budget
+    await learner.wake()
+    assert learner.policy.recomputed == layers

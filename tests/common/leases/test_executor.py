@@ -1,0 +1,48 @@
+"""What the pools file says of an executor, read once at its start."""
+
+from pathlib import Path
+
+import pytest
+
+from common.bus import Bus
+from common.errors import Fatal
+from common.leases import Identity, budget_bytes, leased_executor, placed
+from common.leases.locks import holders
+from common.streams import trainer_batches
+from tests.common.leases.executables import Paper
+
+POOLS = """
+[accelerator.a]
+device = "cpu"
+cores = "0"
+memory_gib = 0.5
+
+[one]
+model = "model"
+train_on = ["a"]
+"""
+
+
+@pytest.fixture
+def pools_file(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "pools.toml").write_text(POOLS)
+    return tmp_path / "pools.toml"
+
+
+async def test_executor_is_made_of_what_was_read_at_its_start(bus: Bus, pools_file: Path) -> None:
+    """A file that changes meanwhile would describe it in two ways."""
+    place = placed(Identity("a", "trainer", "one", "r1"), pools_file)
+    pools_file.unlink()
+    folder = pools_file.parent / "accelerators"
+    locks = place.locks(folder)
+    executor = leased_executor(bus, place, Paper(), locks, [trainer_batches("one")], data_dir=pools_file.parent, show=lambda _: None)
+    assert executor.busy["awake"] == 0
+    assert budget_bytes(place.accelerator) == 2**29
+    assert locks.take_compute() and holders(folder / "a").computing
+
+
+def test_executor_that_the_file_does_not_put_there_is_refused(pools_file: Path) -> None:
+    expected = "MARLAAS_ROLLOUT_ACCELERATOR is 'a', but .* puts the rollout of pool 'one' on no shared accelerator"
+    with pytest.raises(Fatal, match=expected):
+        placed(Identity("a", "rollout", "one", "r1"), pools_file)
