@@ -22,6 +22,10 @@ def lines(trace: Trace, found: Advice) -> list[str]:
     told = [f"{len(trace.tasks)} tasks of {len(found.bubble)} pools, {sum(len(one.steps) for one in trace.tasks)} steps", ""]
     told.append(f"{'pool':<20} {'idle alone':>10} {'switch':>9}")
     told += [f"{pool:<20} {found.bubble[pool]:>10.0%} {found.switch_s[pool]:>7.2f} s" for pool in sorted(found.bubble)]
+    if found.unknown:
+        told.append(
+            f"nothing is known of switches to {', '.join(found.unknown)}: they count as none. Put the pool on an accelerator, and calibrate"
+        )
     if found.together is None:
         return [*told, "", "one pool has nobody to share with"]
     told += ["", f"{'together on one accelerator':<40} {'saved':>7} {'slowdown':>9}"]
@@ -45,13 +49,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Whether pools should share accelerators, expected from a trace.")
     parser.add_argument("trace", type=Path)
     parser.add_argument("--accelerators", type=int, default=1, help="accelerators to place the tasks on")
-    parser.add_argument("--device-gib", type=float, help="memory of each; default: enough")
+    parser.add_argument("--device-gib", type=float, help="memory of each; default: as much as the largest pool needs")
     options = parser.parse_args()
-    device_bytes = UNBOUNDED if options.device_gib is None else int(options.device_gib * GIB)
-    places = [Accelerator(f"accelerator {number + 1}", Budget(device_bytes, UNBOUNDED)) for number in range(max(1, options.accelerators))]
+    device_bytes = None if options.device_gib is None else int(options.device_gib * GIB)
+    budget = Budget(UNBOUNDED if device_bytes is None else device_bytes, UNBOUNDED)
+    places = [Accelerator(f"accelerator {number + 1}", budget) for number in range(max(1, options.accelerators))]
     try:
         trace = traces.read(options.trace)
-        sys.stdout.write("\n".join(lines(trace, advice(trace, places))) + "\n")
+        sys.stdout.write("\n".join(lines(trace, advice(trace, places, device_bytes))) + "\n")
     except (ValueError, OSError) as error:
         raise SystemExit(f"marlaas: {error}") from None
 

@@ -202,8 +202,9 @@ def real(result: Result) -> str:
         alone = ", ".join(f"{one[0]:.2f}" for one in result["bubble_alone"])
         lines.append(f"Idle share of each pool alone: {alone}. The most that sharing can save: {result['bound']:.1%}.")
     if planned := result.get("planned"):
-        saved, slower = _with_spread(planned["saved"], "{:.1%}"), _with_spread(planned["slowdown"], "{:.2f}")
-        lines.append(f"`marlaas pools plan` expects from the runs' traces: saved {saved}, slower {slower}.")
+        lines.append(f"`marlaas pools plan` expects from the runs' traces: {_plan(planned)}.")
+        if apart := result.get("planned_alone"):
+            lines[-1] = f"{lines[-1][:-1]}; from those of each pool alone: {_plan(apart)}."
     shared = [arm for name, arm in result["arms"].items() if name not in OWN_PROCESSES]
     looks, several, together = (sum(arm[key] for arm in shared) for key in ("looks", "held_by_several", "computing_together"))
     booked = [arm["booked"] for arm in shared if "booked" in arm]
@@ -220,6 +221,10 @@ def real(result: Result) -> str:
         " the same, version by version, in all arms."
     )
     return "\n".join(lines)
+
+
+def _plan(planned: Result) -> str:
+    return f"saved {_with_spread(planned['saved'], '{:.1%}')}, slower {_with_spread(planned['slowdown'], '{:.2f}')}"
 
 
 def _pool(one: Result) -> str:

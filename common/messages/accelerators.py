@@ -163,7 +163,10 @@ class AskTrace(Message, kind="ask-trace.1"):
 
 
 class StepPhases(Value):
-    """A trained step: seconds of the accelerator by function, and those in which the task needed none."""
+    """A trained step: seconds of the accelerator by function, and those in which the task needed none.
+
+    Trajectories of a step go on at once: what one is sampled while another is with its environment is time of the accelerator.
+    """
 
     version: int
     at_s: float
@@ -173,7 +176,7 @@ class StepPhases(Value):
     train_s: float
     """Without `score_s`."""
     turns: int = Field(default=1, ge=1)
-    """Of its longest trajectory: as many times the task leaves the accelerator for its environment and comes back."""
+    """Times that the task leaves the sampler, with all its trajectories, and comes back."""
     score_s: float = 0.0
     """Of its forward passes without a gradient; 0 where they were not measured."""
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.charts import plex_tables
 from bench.plex.real import arms, figures, predict
 from bench.plex.real.calibration import fitted
 from bench.plex.real.slices import Reports, described, waits_s
@@ -101,7 +102,29 @@ def test_plan_of_a_run_says_whether_sharing_saves() -> None:
         trace = Trace(
             tuple(replace(one, moves=moves) for one in tables().values()), tuple(Task(base, base, base, 0.0, phases) for base in BASES)
         )
-        return figures.advised({"workload": "x", "trace": [traces.text_of(trace).splitlines()]}).saved_share
+        return figures.advised(figures.traced({"trace": [traces.text_of(trace).splitlines()]}), PAIR).saved_share
 
     assert saved(tool_s=9.0, move_s=0.1) > 0.3
     assert saved(tool_s=0.5, move_s=2.0) < 0
+
+
+def run_of(arm: str, trace: Trace, task_s: dict[str, float]) -> dict[str, object]:
+    recorded = {"peak_private_mib": 1, "looks": 1, "held_by_several": 0, "computing_together": 0}
+    whole_s = sum(task_s.values()) if arm == "dedicated" else max(task_s.values())
+    return {
+        "arm": arm, "workload": "pair", "load": 1.0, "accelerator_s": whole_s, "accelerator_s_per_step": whole_s / 8, "task_s": task_s,
+        "busy_s": dict.fromkeys(BASES, 4.0), "bubble": [0.9, 0.9], "recorded": [recorded], "booked": [], "digests": {},
+        "trace": [traces.text_of(trace).splitlines()],
+    }  # fmt: skip
+
+
+def test_plans_are_from_runs_that_shared_and_from_pools_alone() -> None:
+    """Pools alone have no executors on an accelerator: what moves take is of the run that shared."""
+    phases = (((ENVIRONMENT, 9.0), (Function.GENERATE, 1.0)),) * 4
+    tasks = tuple(Task(base, base, base, 0.0, phases) for base in BASES)
+    longer = tuple(replace(one, steps=(((ENVIRONMENT, 9.0), (Function.GENERATE, 2.0)),) * 4) for one in tasks)
+    task_s = {f"{base}-0": 40.0 for base in BASES}
+    runs = [run_of("ratio", Trace(tuple(tables().values()), tasks), task_s), run_of("dedicated", Trace((), longer), task_s)]
+    found = figures.summary(PAIR, runs)
+    assert found["planned"]["saved"][0] > found["planned_alone"]["saved"][0] > 0.3
+    assert "from those of each pool alone: saved" in plex_tables.real({**found, "machine": {"processor": "p"}, "runs": []})

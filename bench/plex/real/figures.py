@@ -2,13 +2,15 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from bench.harness.services import BenchError
 from bench.plex.real.arms import DEDICATED, RATIO
 from bench.plex.real.workloads import Workload
 from common.accelerators import trace as traces
+from common.accelerators.trace import Trace
+from common.pools.memory import GIB
 from scheduler_svc.decisions.accelerators.advice import advice
 from scheduler_svc.decisions.accelerators.load import Worth
 
@@ -23,18 +25,31 @@ def summary(workload: Workload, runs: Sequence[Mapping[str, Any]]) -> dict[str, 
     if alone:
         found["bubble_alone"] = [_spread(values) for values in zip(*(one["bubble"] for one in alone), strict=True)]
         found["bound"] = round(statistics.median(bound(one) for one in alone), 4)
-    if traced := [advised(one) for one in by_arm.get(RATIO.name, [])]:
-        found["planned"] = {"saved": _spread([one.saved_share for one in traced]), "slowdown": _spread([one.slowdown for one in traced])}
+    shared = [traced(one) for one in by_arm.get(RATIO.name, [])]
+    if shared:
+        found["planned"] = _planned(shared, workload)
+        if apart := [replace(traced(one), executors=shared[0].executors) for one in alone if one.get("trace")]:
+            found["planned_alone"] = _planned(apart, workload)
     found["equal_digests"] = equal_digests(runs)
     return found
 
 
-def advised(run: Mapping[str, Any]) -> Worth:
-    """What `marlaas pools plan` expects of sharing, from the trace of one run."""
-    together = advice(traces.parsed(line for part in run["trace"] for line in part), ()).together
+def traced(run: Mapping[str, Any]) -> Trace:
+    """What `marlaas pools trace` wrote after a run, of all its stacks."""
+    return traces.parsed(line for part in run["trace"] for line in part)
+
+
+def advised(trace: Trace, workload: Workload) -> Worth:
+    """What `marlaas pools plan` expects of sharing an accelerator of the workload's memory."""
+    together = advice(trace, (), int(workload.memory_gib * GIB)).together
     if together is None:
-        raise BenchError(f"{run['workload']} has a single pool")
+        raise BenchError(f"{workload.name} has a single pool")
     return together.worth
+
+
+def _planned(found: Sequence[Trace], workload: Workload) -> dict[str, list[float]]:
+    worths = [advised(one, workload) for one in found]
+    return {"saved": _spread([one.saved_share for one in worths]), "slowdown": _spread([one.slowdown for one in worths])}
 
 
 def bound(alone: Mapping[str, Any]) -> float:

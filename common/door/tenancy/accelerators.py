@@ -103,7 +103,10 @@ def trace_of(executors: Sequence[ExecutorOf], moves: Sequence[MoveOf], tasks: Se
 
 
 def _phases(step: StepPhases) -> tuple[Phase, ...]:
-    """The turns of a step are as long as each other here: single turns are not stored. Most of what is scored is scored before training."""
+    """All times that a step is at its sampler are as long as each other here: single turns are not stored.
+
+    Most of what is scored is scored before training.
+    """
     turn = ((Function.GENERATE, step.generate_s / step.turns), (ENVIRONMENT, step.environment_s / step.turns))
     phases = (*(turn * step.turns), (Function.SCORE, step.score_s), (Function.TRAIN, step.train_s))
     return tuple((what, seconds) for what, seconds in phases if seconds > 0)

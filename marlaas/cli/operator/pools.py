@@ -167,6 +167,9 @@ def plan(
     url: Url = "",
     file: Annotated[Path | None, typer.Option("--trace", help="File of `marlaas pools trace`; default: the last 7 days.")] = None,
     accelerators: Annotated[int, typer.Option(min=1, max=1000, help="Accelerators to place the tasks on.")] = 1,
+    memory_gib: Annotated[
+        float | None, typer.Option(help="Memory of each, as in the pools file; default: what the largest pool needs.")
+    ] = None,
 ) -> None:
     """Say what pools would save and lose by sharing accelerators, also where it is not worth it."""
     import tempfile
@@ -178,7 +181,8 @@ def plan(
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl", delete=False) as kept:
             kept.write(traces.text_of(found))
         file = Path(kept.name)
-    exec_module(["scheduler_svc.plan", str(file), "--accelerators", str(accelerators)], {})
+    memory = [] if memory_gib is None else ["--device-gib", str(memory_gib)]
+    exec_module(["scheduler_svc.plan", str(file), "--accelerators", str(accelerators), *memory], {})
 
 
 def _order(data: Path, url: str, pool: str, verb: "PoolVerb", accelerator: str | None) -> None:

@@ -4,18 +4,24 @@ For every pair of pools, and for all together: `worth` of one accelerator for th
 task's pool is placed on comes from `place`. Where sharing loses, that is said.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
-from common.accelerators import Tier
-from common.accelerators.trace import Executor, Task, Trace
+from common.accelerators import Function, Tier
+from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
 from scheduler_svc.decisions.accelerators.load import Profile, Worth, worth
 from scheduler_svc.decisions.accelerators.moves import Key, Moves, measured
 from scheduler_svc.decisions.accelerators.placement import Accelerator, Placement, PlacementPolicy, place
+from scheduler_svc.decisions.accelerators.state import Budget, Demand
+from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
 
 MOST_PAIRS = 45
 """Pairs that are looked at: all of ten pools."""
+ORDER_S = 0.09
+"""Seconds of a switch beyond its moves: orders, answers and locks. Measured: `order_s` of bench/results/plex-predicted.json."""
+ENOUGH_HOST_BYTES = 2**62
+NEVER_S = float("inf")
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,9 @@ class Advice:
     bubble: dict[str, float]
     """By pool: share of its time for which it leaves an accelerator of its own idle."""
     switch_s: dict[str, float]
-    """Expected seconds of a switch to each pool from another."""
+    """Expected seconds of switches when a pool comes to the accelerator after another, all together on one."""
+    unknown: tuple[str, ...]
+    """Pools without an executor in the trace: nothing is known of their switches, which count as none."""
     together: Shared | None
     """All pools; None of a single one."""
     pairs: tuple[Shared, ...]
@@ -45,52 +53,102 @@ class Advice:
         return max(found, key=lambda one: one.worth.saved_share, default=None)
 
 
-def advice(trace: Trace, accelerators: Sequence[Accelerator]) -> Advice:
-    """`accelerators`: those to place the tasks on. Raises: ValueError for a trace without a step."""
+def advice(trace: Trace, accelerators: Sequence[Accelerator], device_bytes: int | None = None) -> Advice:
+    """`accelerators`: those to place the tasks on. `device_bytes`: memory of the one that is shared; None: what its largest pool needs.
+
+    Raises: ValueError for a trace without a step.
+    """
     profiles = [profile_of(task, trace.executors) for task in trace.tasks if task.steps]
     if not profiles:
         raise ValueError("the trace has no step of any task")
-    pools = sorted({one.pool for one in profiles})
-    switch_s = {pool: switch_to_s(pool, trace.executors) for pool in pools}
-    pairs = [_shared(pair, profiles, switch_s) for pair in list(combinations(pools, 2))[:MOST_PAIRS]] if len(pools) > 2 else []
+    pools = tuple(sorted({one.pool for one in profiles}))
+
+    def shared(of: tuple[str, ...]) -> Shared:
+        own = [one for one in profiles if one.pool in of]
+        return Shared(of, worth(own, switches_s(own, trace.executors, device_bytes)))
+
+    pairs = [shared(pair) for pair in list(combinations(pools, 2))[:MOST_PAIRS]] if len(pools) > 2 else []
     return Advice(
         {pool: _bubble([one for one in profiles if one.pool == pool]) for pool in pools},
-        switch_s,
-        _shared(tuple(pools), profiles, switch_s) if len(pools) > 1 else None,
+        switches_s(profiles, trace.executors, device_bytes),
+        tuple(sorted(set(pools) - {one.pool for one in trace.executors})),
+        shared(pools) if len(pools) > 1 else None,
         tuple(sorted(pairs, key=lambda one: (-one.worth.saved_share, one.pools))),
         place(profiles, accelerators, PlacementPolicy.SPREAD_BACKFILL),
     )
 
 
 def profile_of(task: Task, executors: Sequence[Executor]) -> Profile:
-    """Mean step of a task that has steps."""
+    """Mean step of a task that has steps. What no executor of its pool does is done elsewhere, as by samplers of its own."""
     own = [one for one in executors if one.pool == task.pool]
+    there = {function for one in own for function in one.functions} or set(Function)
+    steps = tuple(_elsewhere(phases, there) for phases in task.steps)
+    members = tuple(tuple(_elsewhere(phases, there) for phases in each) for each in task.members)
+    seen, count = replace(task, steps=steps, members=members), len(steps)
+    visits = sum(
+        max((_visits((*member, *phases)) for member in seen.members_of(number)), default=_visits(phases))
+        for number, phases in enumerate(steps)
+    )
     device_bytes, host_bytes = sum(one.device_bytes for one in own), sum(one.host_bytes for one in own)
     return Profile(
-        task.task, task.pool, task.busy_s / len(task.steps), task.away_s / len(task.steps), len(task.steps), device_bytes, host_bytes
+        task.task, task.pool, seen.busy_s / count, seen.away_s / count, count, device_bytes, host_bytes, max(1.0, visits / count)
     )
 
 
-def switch_to_s(pool: str, executors: Sequence[Executor]) -> float:
-    """Expected seconds of a switch to a pool: another's executors are parked in host memory, and its own come from there.
+def _elsewhere(phases: Sequence[Phase], there: Collection[str]) -> tuple[Phase, ...]:
+    return tuple((what if what in there else ENVIRONMENT, seconds) for what, seconds in phases)
 
-    0 where the trace has none of its executors.
+
+def _visits(phases: Sequence[Phase]) -> int:
+    """Times that a step comes to the accelerator; the next step begins where it ends."""
+    return sum(
+        before == ENVIRONMENT and what != ENVIRONMENT for (before, _), (what, _) in zip((*phases[-1:], *phases), phases, strict=False)
+    )
+
+
+def switches_s(profiles: Sequence[Profile], executors: Sequence[Executor], device_bytes: int | None = None) -> dict[str, float]:
+    """Expected seconds of switches, by pool, when one of its jobs comes to the accelerator after one of another pool.
+
+    Pools visit in turn, and the decision that parks executors says which leave the device for which: what fits is not moved. A pool's
+    sampler computes in each visit, its trainer in the first of a step. 0 of pools without executors.
     """
-    durations: dict[Key, tuple[float, ...]] = {(one.executor, *tiers): each for one in executors for tiers, each in one.moves.items()}
-    moves = Moves(measured(durations))
-    there_s, away_s = 0.0, dict[str, float]()
-    for one in executors:
-        if one.pool == pool:
-            there_s += moves.seconds(one.executor, Tier.HOST, Tier.DEVICE, one.device_bytes)
-        else:
-            parking_s = moves.seconds(one.executor, Tier.DEVICE, Tier.HOST, one.device_bytes)
-            away_s[one.pool] = away_s.get(one.pool, 0.0) + parking_s
-    is_there = any(one.pool == pool for one in executors)
-    return there_s + (sum(away_s.values()) / len(away_s) if away_s else 0.0) if is_there else 0.0
+    visits: dict[str, int] = {}
+    for one in profiles:
+        visits[one.pool] = max(visits.get(one.pool, 1), round(one.visits))
+    own = [one for one in executors if one.pool in visits]
+    by_pool = {pool: sum(one.device_bytes for one in own if one.pool == pool) for pool in sorted(visits)}
+    budget = Budget(max(by_pool.values()) if device_bytes is None else device_bytes, ENOUGH_HOST_BYTES)
+    turns = 2 * max(visits.values())
+    used = [
+        (turn, one)
+        for turn in range(turns)
+        for pool in by_pool
+        for one in sorted((each for each in own if each.pool == pool), key=lambda each: Function.GENERATE in each.functions)
+        if Function.GENERATE in one.functions or turn % visits[pool] == 0
+    ]
+    names = [one.executor for _, one in used]
+    durations: dict[Key, tuple[float, ...]] = {(one.executor, *tiers): each for one in own for tiers, each in one.moves.items()}
+    moves, tiers = Moves(measured(durations)), {one.executor: Tier.HOST for one in own}
+    found = dict.fromkeys(by_pool, 0.0)
+    for number, (turn, one) in enumerate(used):
+        following = [*names[number:], *names]
+        demands = [_demand(each, tiers[each.executor]) for each in own]
+        residents = Residents.of(demands, moves, {name: float(following.index(name)) for name in names})
+        parks = where_to_park(_demand(one, tiers[one.executor]), residents, budget) or ()
+        seconds = ORDER_S + moves.seconds(one.executor, tiers[one.executor], Tier.DEVICE, one.device_bytes)
+        sizes = {each.executor: each.device_bytes for each in own}
+        for park in parks:
+            seconds += moves.seconds(park.executor, park.from_tier, park.to_tier, sizes[park.executor])
+            tiers[park.executor] = park.to_tier
+        tiers[one.executor] = Tier.DEVICE
+        if 2 * turn >= turns:  # the first half brings everything to where it usually is
+            found[one.pool] += seconds / (turns // 2)
+    return found
 
 
-def _shared(pools: Sequence[str], profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> Shared:
-    return Shared(tuple(pools), worth([one for one in profiles if one.pool in pools], switch_s))
+def _demand(one: Executor, tier: Tier) -> Demand:
+    """Of an executor of which only its place counts."""
+    return Demand(one.executor, one.pool, one.functions[0], tier, one.device_bytes, one.host_bytes, one.deepest, None, -NEVER_S)
 
 
 def _bubble(profiles: Sequence[Profile]) -> float:

@@ -1,12 +1,28 @@
-"""Expected step times of jobs on one accelerator, and whether sharing it is worth it. Pure."""
+"""Expected step times of jobs on one accelerator, and whether sharing it is worth it. Pure.
+
+A job visits the accelerator one or more times a step, and is away in between. Visits of all jobs queue for it: a closed queueing network
+of one server, solved by approximate mean value analysis (Schweitzer, 1979) with these rules of a shared accelerator:
+
+    rest       a visit that meets a running one waits for half of it on average, as where durations hardly vary
+    switch     a visit pays the switch to its pool if the visit before was another pool's: jobs visit in random order, as often as their
+               steps say; an accelerator that is left after anything from one visit to all that wait pays for half of these on average
+    capacity   visits take no more than all of the time: beyond that, each waits as much longer as the others
+
+Jobs that have ended leave their time to the others (`ends_s`), so pools whose jobs end at different times do not share all the way.
+No constant here is fitted to simulations or runs.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 ITERATIONS = 60
-"""Of the fixed point; times change by less than a thousandth after some twenty."""
+"""Maximum iterations of the fixed point."""
+TOLERANCE = 1e-4
+"""Change of a step's time, as a share of it, below which the fixed point is found."""
 RESIDUAL = 0.5
 """Expected rest of an operation that another job's meets, as a share of it: one half where their durations hardly vary."""
+PERIODS = 128
+"""Maximum number of periods for whose jobs step times are computed; jobs that begin or end in the same one do so together."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +41,8 @@ class Profile:
     """Bytes that its pool needs on the device."""
     host_bytes: int = 0
     """Bytes that its pool needs in host memory while parked."""
+    visits: float = 1.0
+    """Times that it comes to the accelerator in a step, each for an equal part of `busy_s`."""
 
     @property
     def busy_share(self) -> float:
@@ -40,7 +58,7 @@ class Worth:
     saved_share: float
     """Accelerator-seconds saved, as a share; negative where sharing costs more than it saves."""
     slowdown: float
-    """Mean factor by which steps take longer."""
+    """Mean factor by which tasks take longer."""
 
     @property
     def is_worth_it(self) -> bool:
@@ -48,44 +66,111 @@ class Worth:
 
 
 def worth(profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> Worth:
-    """Expected gain of sharing. `switch_s`: seconds of the switch to each pool from another.
+    """Expected gain of sharing. `switch_s`: seconds of switches that a visit of each pool pays after one of another pool.
 
     The sign says whether to share; without profiles there is nothing to gain.
     """
     if not profiles:
         return Worth(0.0, 1.0)
     alone: dict[str, float] = {}
-    pools = sorted({one.pool for one in profiles})
-    for pool in pools:
-        own = [one for one in profiles if one.pool == pool]
-        alone |= dict(zip((one.job for one in own), step_times(own, {}), strict=True))
-    shared = dict(zip((one.job for one in profiles), step_times(profiles, switch_s), strict=True))
-    one_after_another_s = sum(max(one.steps * alone[one.job] for one in profiles if one.pool == pool) for pool in pools)
-    together_s = max(one.steps * shared[one.job] for one in profiles)
-    slowdown = sum(shared[one.job] / alone[one.job] for one in profiles) / len(profiles)
-    return Worth(1 - together_s / one_after_another_s, slowdown)
+    one_after_another_s = 0.0
+    for pool in sorted({one.pool for one in profiles}):
+        own = ends_s([one for one in profiles if one.pool == pool], {})
+        one_after_another_s += max(own.values())
+        alone |= own
+    shared = ends_s(profiles, switch_s)
+    slowdown = sum(shared[job] / alone[job] if alone[job] else 1.0 for job in shared) / len(shared)
+    return Worth(1 - max(shared.values()) / one_after_another_s if one_after_another_s else 0.0, slowdown)
+
+
+def ends_s(profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> dict[str, float]:
+    """Expected end of each job's steps, in seconds from when all are submitted together. `switch_s`: as in `worth`.
+
+    Their first visits queue, in the order of the jobs' names; so they end one after another, too.
+    """
+    left: dict[str, float] = {}
+    begin_s: dict[str, float] = {}
+    queued_s = 0.0
+    ordered = sorted(profiles, key=lambda one: one.job)
+    for one in ordered:
+        left[one.job], begin_s[one.job] = float(one.steps), queued_s
+        queued_s += one.busy_s / one.visits
+    grain_s = max((one.steps * (one.busy_s + one.away_s) for one in ordered), default=0.0) / PERIODS if len(ordered) > PERIODS // 2 else 0.0
+    found: dict[str, float] = {}
+    now_s = 0.0
+    while left:
+        active = [one for one in ordered if one.job in left and begin_s[one.job] <= now_s]
+        next_s = min((begin_s[job] for job in left if begin_s[job] > now_s), default=float("inf"))
+        if not active:
+            now_s = next_s
+            continue
+        takes_s = {one.job: seconds for one, seconds in zip(active, step_times(active, switch_s), strict=True)}
+        until_s = max(now_s + grain_s, min(next_s, *(now_s + left[job] * seconds for job, seconds in takes_s.items())))
+        for job, seconds in takes_s.items():
+            end_s = now_s + left[job] * seconds
+            if end_s <= until_s:
+                found[job] = end_s
+                del left[job]
+            else:
+                left[job] -= (until_s - now_s) / seconds
+        now_s = until_s
+    return found
 
 
 def step_times(profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> list[float]:
-    """Expected seconds of a step of each job, all on one accelerator.
-
-    A closed queueing network of one server, solved by approximate mean value analysis (Schweitzer, 1979; waiting for the rest of a running
-    operation by its mean residual). A switch to a pool is paid by as many of its jobs as are at the accelerator.
-    """
-    costs = [_switch_per_visit_s(one, profiles, switch_s) for one in profiles]
-    residence = [one.busy_s + cost for one, cost in zip(profiles, costs, strict=True)]
+    """Expected seconds of a step of each job, all on one accelerator, in the order of `profiles`. `switch_s`: as in `worth`."""
+    if len(profiles) == 1:
+        return [one.busy_s + one.away_s for one in profiles]
+    away = [one.away_s / one.visits for one in profiles]
+    residence = [one.busy_s / one.visits for one in profiles]
     demands = list(residence)
     for _ in range(ITERATIONS):
-        rates = [1 / max(1e-9, one.away_s + stays) for one, stays in zip(profiles, residence, strict=True)]
+        cycles = [gone + stays for gone, stays in zip(away, residence, strict=True)]
+        rates = [1 / max(1e-9, cycle) for cycle in cycles]
         queued = [rate * stays for rate, stays in zip(rates, residence, strict=True)]
-        gathered = _by_pool(profiles, queued)
-        demands = [one.busy_s + cost / max(1.0, gathered[one.pool]) for one, cost in zip(profiles, costs, strict=True)]
+        switches = _switches_s(profiles, rates, queued, switch_s)
+        demands = [one.busy_s / one.visits + switch for one, switch in zip(profiles, switches, strict=True)]
         running = [min(1.0, rate * demand) for rate, demand in zip(rates, demands, strict=True)]
         waits = [(max(0.0, held - runs) + RESIDUAL * runs) * demand for held, runs, demand in zip(queued, running, demands, strict=True)]
         whole = sum(waits)
-        residence = [(old + demand + whole - own) / 2 for old, demand, own in zip(residence, demands, waits, strict=True)]
-    busiest = sum(demands) if len(profiles) > 1 else 0.0
-    return [max(one.away_s + stays, busiest) for one, stays in zip(profiles, residence, strict=True)]
+        before, residence = (
+            residence,
+            [(old + demand + whole - own) / 2 for old, demand, own in zip(residence, demands, waits, strict=True)],
+        )
+        if all(abs(new - old) <= TOLERANCE * cycle for new, old, cycle in zip(residence, before, cycles, strict=True)):
+            break
+    cycles = [gone + stays for gone, stays in zip(away, residence, strict=True)]
+    longer_s = _beyond_capacity_s(cycles, demands)
+    return [one.visits * (cycle + longer_s) for one, cycle in zip(profiles, cycles, strict=True)]
+
+
+def _switches_s(profiles: Sequence[Profile], rates: Sequence[float], queued: Sequence[float], switch_s: Mapping[str, float]) -> list[float]:
+    """Expected seconds of switches in a visit of each job. `rates`: visits a second; `queued`: visits of the job at the accelerator."""
+    of_pool = _by_pool(profiles, rates)
+    gathered = _by_pool(profiles, queued)
+    every = sum(of_pool.values())
+    found: list[float] = []
+    for one, rate in zip(profiles, rates, strict=True):
+        others, all_but_own = every - of_pool[one.pool], every - rate
+        # Visits since the job's last one: with fewer than one it is often the job itself that was there last.
+        chance = others / max(rate, all_but_own)
+        found.append(switch_s.get(one.pool, 0.0) * chance / ((1 + max(1.0, gathered[one.pool])) / 2))
+    return found
+
+
+def _beyond_capacity_s(cycles: Sequence[float], demands: Sequence[float]) -> float:
+    """Seconds by which each visit's cycle is longer, so that all visits together take no more than all of the accelerator's time."""
+
+    def use(longer_s: float) -> float:
+        return sum(demand / max(1e-9, cycle + longer_s) for cycle, demand in zip(cycles, demands, strict=True))
+
+    low, high = 0.0, sum(demands)
+    if use(low) <= 1:
+        return low
+    while high - low > TOLERANCE * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if use(middle) > 1 else (low, middle)
+    return high
 
 
 def _by_pool(profiles: Sequence[Profile], values: Sequence[float]) -> dict[str, float]:
@@ -93,13 +178,3 @@ def _by_pool(profiles: Sequence[Profile], values: Sequence[float]) -> dict[str, 
     for one, value in zip(profiles, values, strict=True):
         found[one.pool] = found.get(one.pool, 0.0) + value
     return found
-
-
-def _switch_per_visit_s(one: Profile, profiles: Sequence[Profile], switch_s: Mapping[str, float]) -> float:
-    """Expected seconds of switches when a job comes to the accelerator: none where its pool was the last there.
-
-    The chance of that, the square of the pool's share of all jobs, is that two operations in a
-    row are its own; it was fitted to simulations.
-    """
-    share = sum(each.pool == one.pool for each in profiles) / len(profiles)
-    return switch_s.get(one.pool, 0.0) * (1 - share**2)

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.accelerators import Tier
 from common.messages import AskSlices, ExecutorOf, MoveOf, ShareOf, SliceOf, StepPhases, TracedTask
 from scheduler_svc.decisions.accelerators.moves import Rates, prior_s
+from scheduler_svc.decisions.accelerators.occupancy import Trajectory, occupancy
 from scheduler_svc.decisions.accelerators.room import misfit
 from scheduler_svc.store.queries.fairness.waiting import accelerator_waits
 
@@ -71,14 +72,14 @@ async def moves(connection: AsyncConnection) -> list[MoveOf]:
     return [MoveOf.model_validate(dict(row)) for row in (await connection.execute(_MOVES)).mappings()]
 
 
-# Seconds of the accelerator are those in which the slices that served the step computed, where its pool shares one. Elsewhere they are
-# what is left of the time until its last score: the sampler was its own, so that is an upper bound.
+# Where its pool shares an accelerator, seconds of it are those in which the slices that served the step computed: latencies of its
+# trajectories contain what they waited for other pools. Elsewhere the sampler was its own, and they follow from the latencies.
 _STEPS = text("""
 SELECT t.id AS task, t.tenant, t.pool, n.weight, extract(epoch FROM t.submitted_at)::float8 AS submitted_s, s.version,
        extract(epoch FROM s.first_admitted_at)::float8 AS at_s,
        extract(epoch FROM s.last_scored_at - s.first_admitted_at)::float8 - (s.parked_ms - s.first_parked_ms) / 1000.0 AS rollout_s,
        extract(epoch FROM s.finished_at - s.started_at)::float8 AS trained_s, (s.metrics ->> 'score_s')::float8 AS score_s,
-       away.environment_s, away.turns, shared.generate_s
+       played.trajectories, shared.generate_s
 FROM (SELECT * FROM tasks WHERE (CAST(:after AS text) IS NULL OR id > :after) AND EXISTS (
           SELECT FROM steps d WHERE d.task = tasks.id AND d.state = 'trained' AND d.finished_at IS NOT NULL
           AND (CAST(:since_s AS float8) IS NULL OR d.trained_at >= to_timestamp(:since_s))) ORDER BY id LIMIT 1) t
@@ -86,9 +87,10 @@ JOIN tenants n ON n.id = t.tenant
 JOIN LATERAL (SELECT * FROM steps d WHERE d.task = t.id AND d.state = 'trained' AND d.finished_at IS NOT NULL
               ORDER BY d.version DESC LIMIT :most) s ON true
 LEFT JOIN LATERAL (
-    SELECT max(greatest(j.away_ms, j.env_ms)) / 1000.0 AS environment_s, max(j.turns) AS turns
+    SELECT json_agg(json_build_array(j.turns, greatest(j.away_ms, j.env_ms) / 1000.0,
+                                     extract(epoch FROM j.scored_at - g.admitted_at)::float8)) AS trajectories
     FROM groups g JOIN trajectories j ON j.task = g.task AND j."group" = g.number
-    WHERE g.task = t.id AND g.step = s.version) away ON true
+    WHERE g.task = t.id AND g.step = s.version AND j.scored_at IS NOT NULL) played ON true
 LEFT JOIN LATERAL (
     SELECT sum(h.ms::float8 * i.busy_ms / nullif(i.switch_ms + i.busy_ms + i.idle_ms, 0)) / 1000 AS generate_s
     FROM slice_shares h JOIN slices i ON i.accelerator = h.accelerator AND i.epoch = h.epoch
@@ -109,12 +111,20 @@ async def traced_task(connection: AsyncConnection, *, after: str | None, since_s
 
 def _phases(row: Any) -> StepPhases:
     """`Any`: a row of the query above."""
-    environment_s, rollout_s = float(row["environment_s"] or 0), max(0.0, float(row["rollout_s"]))
-    generate_s = max(0.0, rollout_s - environment_s) if row["generate_s"] is None else float(row["generate_s"])
+    rollout_s = max(0.0, float(row["rollout_s"]))
+    played = [Trajectory(turns, away_s, min(took_s, rollout_s)) for turns, away_s, took_s in row["trajectories"] or []]
+    sampled = occupancy(played, None if row["generate_s"] is None else float(row["generate_s"]))
     trained_s = max(0.0, float(row["trained_s"]))
     score_s = min(trained_s, max(0.0, float(row["score_s"] or 0)))
-    at = {"version": row["version"], "at_s": row["at_s"], "turns": max(1, row["turns"] or 1)}
-    return StepPhases(**at, generate_s=generate_s, environment_s=environment_s, train_s=trained_s - score_s, score_s=score_s)
+    return StepPhases(
+        version=row["version"],
+        at_s=row["at_s"],
+        turns=max(1, sampled.visits),
+        generate_s=sampled.generate_s,
+        environment_s=sampled.environment_s,
+        train_s=trained_s - score_s,
+        score_s=score_s,
+    )
 
 
 _POOLS = text("""

@@ -164,7 +164,9 @@ async def test_moves_and_traces_are_for_operators(bus: Bus, nats_url: str, fille
         assert trace.cursor is None
         x, y = [(one.task, one.steps[0]) for one in trace.tasks]
         assert (x[0], x[1].generate_s, x[1].environment_s, x[1].train_s) == ("x", pytest.approx(34.5), 20.0, 2.0)
-        assert (y[0], y[1].generate_s, y[1].environment_s) == ("y", pytest.approx(3.6), 1.5), "the busy part of the slices that served it"
+        assert (y[0], y[1].generate_s, y[1].environment_s) == ("y", pytest.approx(3.6), pytest.approx(1.5)), (
+            "the busy part of the slices that served it"
+        )
         assert (x[1].turns, y[1].turns) == (2, 1), "none were counted for the second"
         phases = {one.task: one.steps[0] for one in trace_of([], [], trace.tasks).tasks}
         turn = (("generate", pytest.approx(17.25)), ("environment", 10.0))
@@ -208,6 +210,18 @@ async def test_seconds_of_a_trainer_are_told_apart_into_train_and_score(bus: Bus
         assert (y.score_s, y.train_s) == (2.0, 0.0), "of its duration"
         phases = {one.task: one.steps[0] for one in trace_of([], [], trace.tasks).tasks}
         assert phases["x"][-2:] == (("score", 0.5), ("train", 1.5)) and phases["y"][-1] == ("score", 2.0)
+
+
+async def test_trace_counts_what_is_sampled_during_another_trajectory_s_environment(bus: Bus, nats_url: str, filled: Database) -> None:
+    """`x` was sampled for 54.5 - 20 s in two turns; a second trajectory of it is sampled while the first is with its environment."""
+    added = """INSERT INTO trajectories (task, "group", member, state, sequence, reward, scored_at, env_ms, away_ms, turns)
+               SELECT 'x', 0, 1, 'trained', 3, 1, admitted_at + interval '36 seconds', 0, 4000, 1 FROM groups
+               WHERE task = 'x' AND number = 0 RETURNING member"""
+    await found(filled, added)
+    async with answering(bus, filled, SHARED), asker(nats_url) as asks:
+        [x, _] = [one.steps[0] for one in (await asks.ask(TraceAnswer, None, "trace")).tasks]
+    assert x.generate_s + x.environment_s == pytest.approx(54.5), "as the longest trajectory"
+    assert x.generate_s > 34.5 + 4.0, "both together need the sampler for longer than the first alone"
 
 
 async def test_pools_without_accelerators_say_nothing_of_them(bus: Bus, nats_url: str, database: Database) -> None:
