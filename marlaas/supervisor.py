@@ -134,7 +134,7 @@ def _prepare(plan: StackPlan) -> ProcessSpec:
 
 
 def _service(service: Service) -> ProcessSpec:
-    return ProcessSpec(service.name, lambda: Command(service.name, service.argv, service.env), answers_ready)
+    return ProcessSpec(service.name, lambda: Command(service.name, service.argv, service.env, leaves=service.leaves), answers_ready)
 
 
 def main(data: Path) -> None:

@@ -13,6 +13,7 @@ async def main(running: Running[RolloutSettings]) -> None:
     from common.leases import PoolClocks
     from common.messages import ReplicaReport
     from common.pools.model_files import name_in_file, with_model_files
+    from common.runtime.cores import leave
     from common.runtime.service import report_replica
     from common.streams import rollout_samples
     from common.task_states import TaskStates
@@ -34,6 +35,8 @@ async def main(running: Running[RolloutSettings]) -> None:
     place = place_of(settings)
     locks = place.locks(settings.accelerators_dir) if place is not None else None
     takes_turns, inherited = locks is not None, locks.descriptors if locks is not None else ()
+    if takes_turns:
+        leave(settings.cores)  # the engine's alone
     engine_settings = EngineSettings.of(
         pool, device=settings.device, cores=settings.cores, sleeps=takes_turns, locks=inherited, named=named
     )

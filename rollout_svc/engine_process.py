@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 
 from common.errors import Fatal
+from common.runtime.cores import leave, thread_ids
 from rollout_svc.engine_child.inherited import Inherited, belong_to, failure_file, noted
 from rollout_svc.engine_config import EngineSettings, engine_arguments, require_head
 
@@ -63,8 +64,12 @@ def start_llm(settings: EngineSettings) -> list[Any]:
             if not cpu:
                 return [spawned(config, executor, Inherited(failure, settings.locks))]
             torch.set_num_threads(len(settings.cores) or 1)  # of this thread, and so of the process that is forked from it
+            present = thread_ids()
             with forking(settings.cores, failure):
-                return [AsyncLLM(config, executor, log_stats=False, log_requests=False)]
+                llm = AsyncLLM(config, executor, log_stats=False, log_requests=False)
+            if settings.sleeps:
+                leave(settings.cores, but=present)  # vLLM's threads in this process, which were started with the engine
+            return [llm]
         except RuntimeError as error:  # vLLM's, which only says that the process has failed
             raise RuntimeError(noted(failure) or how_it_ended(error)) from error
 

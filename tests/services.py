@@ -33,3 +33,8 @@ def is_ready(port: int) -> bool:
             return answer.status == 200
     except OSError:
         return False
+
+
+def affinities(pid: int) -> dict[int, set[int]]:
+    """Cores that each thread of a process may run on."""
+    return {int(path.name): os.sched_getaffinity(int(path.name)) for path in Path(f"/proc/{pid}/task").iterdir()}

@@ -15,6 +15,7 @@ from common.messages import ReplicaReport
 from common.pools import Pool, chosen_pool
 from common.pools.model_files import name_in_file, with_model_files
 from common.resilience.periodic import run_periodically
+from common.runtime.cores import leave, pin
 from common.runtime.service import Running, report_replica, run_service
 from trainer_svc.settings import TrainerSettings
 
@@ -43,12 +44,10 @@ async def main(running: Running[TrainerSettings]) -> None:
     settings = running.settings
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_TRAINER_POOL")
     place = _place(settings)
-    if place is not None:  # before it is pinned: the accelerator's cores are another's now
-        await asyncio.to_thread(_import_heavy)
-    _pin(settings.cores)
+    cores = _pinned(settings.cores, is_shared=place is not None)
     running.health.detail = f"loading base model {pool.model}"
     budget = await asyncio.to_thread(budget_bytes, place.accelerator) if place is not None else None
-    made = await _trainer(running, pool, budget)
+    made = await _trainer(running, pool, budget, cores)
     trainer, slots = made.trainer, Slots(settings.shared_steps + PREFETCHED_BATCHES + MAX_WAITING_BATCHES)
     executor = _executor(running, place, made, slots) if place is not None else None
 
@@ -116,18 +115,29 @@ async def _share_batches(bus: Bus, pool: str, replica: str, slots: Slots, gate: 
     await run_periodically(look, streams.REPLICA_TTL_S / 2, unknown, at_once=True)
 
 
-def _pin(cores: tuple[int, ...]) -> None:
-    """Pin this process to the cores; threads that start later inherit it."""
+def _pinned(cores: tuple[int, ...], *, is_shared: bool) -> tuple[int, ...]:
+    """Pin this process to the cores; threads that start later inherit it. Raises: Fatal.
+
+    Cores that are a shared accelerator are returned instead: for the learner's thread alone, as all others run while another computes
+    there. Where this process has no other cores it is pinned.
+    """
+    before = os.sched_getaffinity(0)
     try:
-        if cores:
-            os.sched_setaffinity(0, cores)
+        pin(cores)
     except OSError as error:
         raise Fatal(f"cannot pin to cores {list(cores)}: {error.strerror}; correct MARLAAS_TRAINER_CORES") from None
+    if not cores or not is_shared:
+        return ()
+    pin(before)
+    if leave(cores):
+        return cores
+    pin(cores)
+    return ()
 
 
-async def _trainer(running: Running[TrainerSettings], pool: Pool, budget: int | None) -> _Made:
+async def _trainer(running: Running[TrainerSettings], pool: Pool, budget: int | None, cores: tuple[int, ...]) -> _Made:
     """Import torch, which takes seconds, outside the event loop, so that health probes and NATS are answered; then load the model.
-    `budget`: bytes of a shared accelerator, where it is loaded by the first wake."""
+    `budget`: bytes of a shared accelerator, where it is loaded by the first wake. `cores`: of the learner's thread."""
     settings = running.settings
     await asyncio.to_thread(_import_heavy)
     from trainer_svc.learner import Learner
@@ -136,7 +146,13 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool, budget: int | 
 
     named, pool = name_in_file(pool, settings.pools_file), await asyncio.to_thread(with_model_files, settings.pool, pool)
     learner = await Learner.start(
-        pool, device=settings.device, threads=settings.threads, shared_steps=settings.shared_steps, budget=budget, named=named
+        pool,
+        device=settings.device,
+        threads=settings.threads,
+        shared_steps=settings.shared_steps,
+        budget=budget,
+        named=named,
+        cores=cores,
     )
     residents = Residents(settings.resident_tasks, int(settings.resident_gib * 2**30), int(settings.host_gib * 2**30))
     slots = settings.shared_steps + PREFETCHED_BATCHES

@@ -1,10 +1,8 @@
 """Learner: the one thread that computes with the base model, and its queue of steps, first in, first out.
 
-With `shared_steps` above 1, queued steps run together, as many as fill a micro-batch. A full micro-batch runs alone; a step
-never waits for others to batch with.
-
-It is always the same thread, because OpenMP keeps a pool of workers for each thread that uses it. Blobs are written and
-read in other threads, so a step does not wait for the disk.
+With `shared_steps` above 1, queued steps run together, as many as fill a micro-batch. A full micro-batch runs alone; a step never waits for
+others to batch with. It is always the same thread, because OpenMP keeps a pool of workers for each thread that uses it. Blobs are written
+and read in other threads, so a step does not wait for the disk.
 
 A parked learner computes nothing. Its thread ends the step in progress, hands back the queued ones, and then moves the base model.
 """
@@ -27,7 +25,9 @@ from torch import Tensor
 from common.accelerators.executable import WrongState
 from common.accelerators.words import Tier
 from common.errors import Fatal, HandedBack, Reject
+from common.formats.cores import Cores
 from common.pools import Pool
+from common.runtime.cores import pin
 from common.spec import TaskSpec
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, scored_passes, step, train_step
@@ -90,13 +90,11 @@ class Learner:
 
     @classmethod
     async def start(
-        cls, pool: Pool, *, device: str, threads: int, shared_steps: int = 1, budget: int | None = None, named: str = ""
+        cls, pool: Pool, *, device: str, threads: int, shared_steps: int = 1, budget: int | None = None, named: str = "", cores: Cores = ()
     ) -> "Learner":
         """Load the pool's base model; with a `budget`, bytes of a shared accelerator, at the first `wake`. `named`: as in the pools file.
-
-        Raises: Fatal when it or the device cannot be used.
-        """
-        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
+        `cores`: of the thread, and of OpenMP's workers; none: the process's. Raises: Fatal when it or the device cannot be used."""
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner", initializer=pin, initargs=(cores,))
 
         def load() -> Policy:
             chosen = choose_device(device)

@@ -1,8 +1,11 @@
 """Does what the newest order says: wakes and parks an Executable, with lease and locks.
 
-A wake takes, in this order: compute.lock, the lease in NATS, and room for its bytes on the device, which are entered. Parking gives all of
-that back. Only the newest order counts, also while an older one waits for any of them; what an Executable has begun it finishes first. A
-holder whose lease is overdue parks itself, and one that parks already waits for no request any more.
+A wake waits for room on the device, takes compute.lock, enters its bytes where there still is room, and takes the lease in NATS. Parking
+gives all of that back. State of a parked executor, too, moves under compute.lock: the executor takes it for the move, once the holder has
+parked. So one that waits for room never keeps the lock from those that must make room.
+
+Only the newest order counts, also while an older one waits for any of them; what an Executable has begun it finishes first. A holder whose
+lease is overdue parks itself, and one that parks already waits for no request any more.
 
 A new process computes nothing for orders that are older than itself: it says that it is cold, under the epoch of the last of them.
 """
@@ -28,8 +31,10 @@ from common.streams import LEASES
 
 LOCK_LOOK_S = 0.05
 """Maximum pause between attempts at compute.lock. A holder that parks deletes its lease, which ends the pause; one that dies does not."""
-MEMORY_LOOK_S = 0.005
-"""Pause between looks at what others have on the device."""
+MOVE_LOOK_S = 0.005
+"""The same while no other executor has the lease: others move then, for a moment each, and make room."""
+OTHERS_FIRST_S = 0.25
+"""Time without others' moves before a wake that had no memory at the last attempt: they are ordered a tier deeper for it."""
 LOOK_S = 0.5
 """Maximum pause between looks at the lease, whose expiry NATS does not tell."""
 DRAIN_FACTOR = 10.0
@@ -40,6 +45,10 @@ END_S = 3.0
 """Maximum time for a last answer and the release of the lease before this process ends."""
 
 log = structlog.get_logger()
+
+
+class _NoRoom(Exception):
+    """No executor computes or moves, and there is no room on the device."""
 
 
 class Follower:
@@ -55,6 +64,10 @@ class Follower:
         """Epoch of the newest order that is done, or was given up; orders up to it do nothing."""
         self._rest = ExecutorState.COLD
         """State to which it returns when an order to wake is overtaken."""
+        self._lacked_memory = False
+        """Whether its last wake failed for that."""
+        self._free_since_s: float | None = None
+        """Since when a wake finds compute.lock free at each look; None where another had it at the last."""
         self.state = ExecutorState.COLD
         self.epoch = 0
         """Of the newest order that was read; 0 before the first."""
@@ -101,7 +114,7 @@ class Follower:
             if self.state is ExecutorState.AWAKE and self._lease.is_overdue():
                 await self._fence()
             elif (order := self._newest) is not None and order.epoch > self._settled:
-                await (self._wake(order) if order.wake else self._park(order.epoch, order.tier, order.drain_s))
+                await (self._wake(order) if order.wake else self._park_for(order))
             else:
                 await self._stirred.wait()
 
@@ -124,6 +137,9 @@ class Follower:
     def _is_overtaken(self, order: LeaseOrder) -> bool:
         return self._newest is not order
 
+    async def _pause_for_lock(self) -> None:
+        await self._pause(LOCK_LOOK_S if self._lease.is_elsewhere else MOVE_LOOK_S)
+
     async def _pause(self, seconds: float) -> None:
         """Wait for so long, or for an order or a change of the lease."""
         with suppress(TimeoutError):
@@ -136,8 +152,12 @@ class Follower:
     async def _wake(self, order: LeaseOrder) -> None:
         if self.state is not ExecutorState.AWAKE:
             self._set(ExecutorState.WAKING)
+        self._free_since_s = None
         try:
             is_permitted = await self._may_compute(order)
+        except _NoRoom as lack:
+            await self._fail(order, str(lack), self._means.executable.tier, lacks_memory=True)
+            return
         except Superseded as superseded:
             log.warning("order_outdated", epoch=order.epoch, reason=str(superseded))
             if self.state is ExecutorState.AWAKE:
@@ -150,10 +170,6 @@ class Follower:
         if self.state is ExecutorState.AWAKE:  # it holds the accelerator already
             if is_permitted:
                 self._settle(Outcome(order.epoch, ExecutorState.AWAKE, Tier.DEVICE))
-            return
-        shortage = await self._shortage_for(order) if is_permitted else None
-        if shortage is not None:
-            await self._fail(order, shortage, self._means.executable.tier, lacks_memory=True)
         elif is_permitted and not self._is_overtaken(order) and not self._lease.is_overdue():
             await self._move_to_device(order)
         else:
@@ -161,32 +177,47 @@ class Follower:
             self._set(self._rest)
 
     async def _may_compute(self, order: LeaseOrder) -> bool:
-        """Wait for compute.lock, then the lease; False when a newer order came, or a holder must park itself first. Raises: Superseded."""
+        """Wait for the device, then the lease; False when a newer order came, or a holder must park itself first.
+
+        Raises: Superseded, _NoRoom.
+        """
         while not self._is_overtaken(order):
             if self._lease.is_overdue():
                 if self.state is ExecutorState.AWAKE:
                     return False
                 await self._lease.release()
-            if not self._means.locks.take_compute():
-                await self._pause(LOCK_LOOK_S)
+            if self.state is not ExecutorState.AWAKE and not await self._take_device():
+                await self._pause_for_lock()
             elif self._lease.epoch == order.epoch or await self._lease.take(order.epoch):
                 return True
             else:
                 await self._pause(LOOK_S)
         return False
 
-    async def _shortage_for(self, order: LeaseOrder) -> str | None:
-        """Enter its bytes, and wait while there is no room for them; why there is none. None also when a newer order came."""
-        ends_s = time.monotonic() + self._means.memory_wait_s
-        while (shortage := await self._shortage()) is not None and time.monotonic() < ends_s:
-            if self._is_overtaken(order):
-                return None
-            await self._pause(MEMORY_LOOK_S)
-        return shortage
+    async def _take_device(self) -> bool:
+        """Whether this executor has compute.lock now, and room for its bytes, which are entered. Without room it keeps no lock.
 
-    async def _shortage(self) -> str | None:
+        Raises: _NoRoom where there was none for `memory_wait_s`, and no executor computed or moved.
+        """
+        means, locks = self._means, self._means.locks
+        shortage = None if locks.computes else await self._shortage(locks.shortage)
+        if not locks.take_compute():
+            self._free_since_s = None
+            return False
+        now_s = time.monotonic()
+        self._free_since_s = now_s if self._free_since_s is None else self._free_since_s
+        is_its_turn = not self._lacked_memory or now_s >= self._free_since_s + OTHERS_FIRST_S
+        if shortage is None and is_its_turn and (shortage := await self._shortage(locks.reserve)) is None:
+            return True
+        self._free_device()
+        if shortage is not None and now_s > self._free_since_s + means.memory_wait_s:
+            raise _NoRoom(shortage)
+        return False
+
+    async def _shortage(self, entered: Callable[[int, int], str | None]) -> str | None:
+        """Why there is no room for its bytes beside those of others, by `entered` and by the device's driver."""
         means, need = self._means, self._means.executable.device_bytes
-        if (shortage := means.locks.reserve(need, means.budget_bytes)) is not None:
+        if (shortage := entered(need, means.budget_bytes)) is not None:
             return shortage
         if means.executable.tier is not Tier.DEVICE and (free := await means.free_bytes()) is not None and free < need:
             return f"{need} bytes are needed on the device, and its driver says that {free} are free"
@@ -214,6 +245,7 @@ class Follower:
             await self._fail(order, excess, from_tier, lacks_memory=True)
             return
         crashpoints.reached("lease_after_wake")
+        self._lacked_memory = False
         self._settle(Outcome(order.epoch, ExecutorState.AWAKE, from_tier, move_s=move_s))
 
     async def _close(self) -> None:
@@ -222,10 +254,20 @@ class Follower:
 
     async def _fail(self, order: LeaseOrder, failure: str, from_tier: Tier, *, lacks_memory: bool) -> None:
         log.error("wake_failed", epoch=order.epoch, reason=failure)
+        self._lacked_memory = lacks_memory
         await self._let_go()
         self._settle(Outcome(order.epoch, ExecutorState.FAULTY, from_tier, failure=failure, lacks_memory=lacks_memory))
 
     # ------------------------------------------------------------------------------------------------------------ park
+
+    async def _park_for(self, order: LeaseOrder) -> None:
+        """As ordered. What is parked already waits for compute.lock, however long another computes, unless a newer order comes."""
+        moves_parked = self.state is not ExecutorState.AWAKE and order.tier.depth > self._means.executable.tier.depth
+        while moves_parked and not self._means.locks.take_compute():
+            await self._pause_for_lock()
+            if self._is_overtaken(order):
+                return
+        await self._park(order.epoch, order.tier, order.drain_s)
 
     async def _park(self, epoch: int, tier: Tier, drain_s: float | None, failure: str | None = None) -> None:
         means, from_tier = self._means, self._means.executable.tier
@@ -287,11 +329,13 @@ class Follower:
 
     async def _let_go(self) -> None:
         """Give back what is not needed in this state: the entry unless its state is on the device, compute.lock, and the lease."""
-        means = self._means
-        if means.executable.tier is not Tier.DEVICE:
-            means.locks.release_memory()
-        means.locks.release_compute()
+        self._free_device()
         await self._lease.release()
+
+    def _free_device(self) -> None:
+        if self._means.executable.tier is not Tier.DEVICE:
+            self._means.locks.release_memory()
+        self._means.locks.release_compute()
 
     def _set(self, state: ExecutorState) -> None:
         self.state = state

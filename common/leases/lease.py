@@ -49,6 +49,8 @@ class LeaseHolder:
         self._stir = stir
         self._held: _Held | None = None
         self._is_lost = False
+        self.is_elsewhere = False
+        """Whether another process had the lease when its entry last changed; its expiry is no change."""
         self._changing = asyncio.Lock()
 
     @property
@@ -140,6 +142,7 @@ class LeaseHolder:
         """Report changes of the entry, until cancelled. Its expiry is none: who waits for it must look again by its own clock."""
         async for key, lease in self._bus.kv.watch(LEASES_BUCKET, Lease):
             if key == self._me.accelerator:
+                self.is_elsewhere = lease is not None and not self._is_mine(lease)
                 if lease is not None and self._held is not None and lease.epoch > self._held.epoch and not self._is_mine(lease):
                     self._is_lost = True
                 self._stir()

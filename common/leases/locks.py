@@ -1,6 +1,6 @@
 """Locks of an accelerator: files in a folder that all its executors share, one folder an accelerator, on one host.
 
-    compute.lock        exclusive while an executor is awake
+    compute.lock        exclusive while an executor is awake, or moves its state
     <executor>.memory   exclusive while that executor has anything on the device; content: its bytes
 
 A lock (flock(2)) belongs to an open file. Forked processes share it, and the kernel frees it when the last of them has died. So an entry
@@ -79,24 +79,27 @@ class Locks:
         assert self.computes
         if not self.is_entered and not _lock(self._memory):
             return "an earlier process of this executor still has memory on the device"
+        if (shortage := self.shortage(size, budget)) is None:
+            self._write(size)
+            self.is_entered = True
+        elif not self.is_entered:
+            fcntl.flock(self._memory, fcntl.LOCK_UN)
+        return shortage
+
+    def shortage(self, size: int, budget: int) -> str | None:
+        """Why `size` bytes beside those that others have entered exceed `budget`; None where they do not, at this moment."""
         others = {name: held for name, held in _memory_held(self._folder).items() if f"{name}{MEMORY}" != self._own}
         if unreadable := sorted(name for name, held in others.items() if held < 0):
-            shortage = f"nobody knows how much {', '.join(unreadable)} has on the device"
-        elif size > budget:
-            shortage = (
+            return f"nobody knows how much {', '.join(unreadable)} has on the device"
+        if size > budget:
+            return (
                 f"{size} bytes are needed on the device, of {budget} for all its executors: raise memory_gib of the accelerator, or lower "
                 "kv_cache_gib (of a sampler; on a GPU gpu_memory_share) or train_tokens (of a trainer)"
             )
-        elif sum(others.values()) + size > budget:
+        if sum(others.values()) + size > budget:
             holders = ", ".join(f"{name} {held}" for name, held in sorted(others.items())) or "no other executor"
-            shortage = f"{size} bytes are needed on the device, of {budget}; held by {holders}"
-        else:
-            self._write(size)
-            self.is_entered = True
-            return None
-        if not self.is_entered:
-            fcntl.flock(self._memory, fcntl.LOCK_UN)
-        return shortage
+            return f"{size} bytes are needed on the device, of {budget}; held by {holders}"
+        return None
 
     def release_memory(self) -> None:
         """Nothing of this executor is on the device any more."""

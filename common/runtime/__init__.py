@@ -1,1 +1,1 @@
-"""A service's process: start, runners and end (service), health and its endpoints, settings from the environment, structured logs."""
+"""A service's process: start, runners, end (service), health and its endpoints, settings from the environment, structured logs, cores."""

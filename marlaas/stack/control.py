@@ -120,7 +120,8 @@ def _key_env(keys: Path | None, service: str) -> dict[str, str]:
 def _services(data: Path, common: dict[str, str], database: dict[str, str], pools: Pools, accelerators: Accelerators) -> list[Service]:
     found = [_service(data, "scheduler", "scheduler_svc", common | database), _service(data, "env", "env_svc", common | _env_env())]
     for each in executors.processes(data, pools, accelerators, placement.this_machine()):
-        found.append(_service(data, each.name, f"{each.service}_svc", common | each.env))
+        service = _service(data, each.name, f"{each.service}_svc", common | each.env)
+        found.append(service.model_copy(update={"leaves": list(each.leaves)}))
     return found
 
 

@@ -8,7 +8,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -83,14 +83,16 @@ def end_group(leader_pid: int) -> None:
         os.killpg(leader_pid, signal.SIGKILL)
 
 
-def ends_with_parent(signum: int) -> Callable[[], None]:
-    """`preexec_fn` with which the child gets `signum` when its parent dies (Linux)."""
-    parent = os.getpid()
+def ends_with_parent(signum: int, leaves: Collection[int] = ()) -> Callable[[], None]:
+    """`preexec_fn` with which the child gets `signum` when its parent dies (Linux). It runs on no core of `leaves`, if it has others."""
+    parent, cores = os.getpid(), os.sched_getaffinity(0).difference(leaves)
     prctl = ctypes.CDLL(None).prctl  # looked up before the fork: little is safe between fork and exec
 
     def arrange() -> None:
         prctl(PR_SET_PDEATHSIG, signum)
         if os.getppid() != parent:  # the parent died before prctl
             os._exit(1)
+        if leaves and cores:
+            os.sched_setaffinity(0, cores)
 
     return arrange

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,12 +65,13 @@ STORE = "jetstream"
 
 @dataclass(frozen=True)
 class Command:
-    """A process to start: its name in logs, arguments, what it adds to the environment, and the signal that ends it."""
+    """A process to start: its name in logs, arguments, what it adds to the environment, the signal that ends it, cores that it leaves."""
 
     name: str
     argv: list[str]
     env: dict[str, str] = field(default_factory=dict)
     stop_signal: int = signal.SIGTERM
+    leaves: Sequence[int] = ()
 
 
 LASTING_PORTS = (15_000, 32_000)

@@ -40,6 +40,8 @@ class Service(BaseModel):
     name: str
     argv: list[str]
     env: dict[str, str] = {}
+    leaves: list[int] = []
+    """Cores that its process does not start on, where it has others: a shared accelerator's, which another may hold."""
 
 
 class Gateway(BaseModel):

@@ -145,7 +145,7 @@ class SupervisedProcess:
                 stderr=output,
                 env={**os.environ, **command.env, **self._mark, "MARLAAS_HTTP_PORT": str(port)},
                 process_group=0,
-                preexec_fn=os_processes.ends_with_parent(command.stop_signal),
+                preexec_fn=os_processes.ends_with_parent(command.stop_signal, command.leaves),
             )
             return process, output.tell()
 

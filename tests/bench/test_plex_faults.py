@@ -2,14 +2,16 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from subprocess import Popen
+from subprocess import PIPE, Popen
 from typing import Any
 
 import psutil
 import pytest
 
+from bench.harness.measures import usage
 from bench.harness.services import BenchError
 from bench.plex.real import recorder
 from bench.plex.real.faults.figures import complaints, summary
@@ -20,6 +22,18 @@ from bench.plex.real.recorder import COMPUTE, Executor, Recorder, Recording
 from scheduler_svc.reconcile import Reconciliation, as_text
 from tests.conftest import eventually
 
+CORES = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
+NEEDS_TWO_CORES = pytest.mark.skipif(CORES[0] == CORES[1], reason="one core is the accelerator, another is none")
+PINNED = """
+import os, threading, time
+def burn():
+    os.sched_setaffinity(0, {{{pinned}}})
+    while time.thread_time() < 0.25: pass
+    print(threading.get_native_id(), flush=True)
+    time.sleep(1000)
+os.sched_setaffinity(0, {{{other}}})
+threading.Thread(target=burn).start()
+"""
 BURN = "import fcntl, sys\nfile = open(sys.argv[1], 'a')\nfcntl.flock(file, fcntl.LOCK_EX)\nwhile True: pass"
 FAULT = {"kind": "kill lease_in_wake rollout", "in_use_after_s": 3.2, "wake_s": 0.5, "allowed_s": 15.5, "within": True}
 WHY = {"cause": "accelerator", "sentence": "waits for its accelerator"}
@@ -99,14 +113,39 @@ async def test_recorder_sees_two_compute_of_which_one_has_the_lock(tmp_path: Pat
     assert recording.held_by_several() == 0
 
 
-async def test_start_of_a_process_does_not_count_unless_it_has_a_lock(tmp_path: Path, burning: Callable[[str], psutil.Process]) -> None:
-    present = {"a": Executor(burning(COMPUTE)), "b": Executor(burning("/dev/null"), is_ready=False)}
-    with Recorder(lambda: present, tmp_path) as recording:
+@NEEDS_TWO_CORES
+async def test_what_runs_on_other_cores_does_not_count_and_a_start_on_the_accelerators_does(
+    tmp_path: Path, burning: Callable[[str], psutil.Process]
+) -> None:
+    other, core = CORES
+    holder, starting = burning(COMPUTE), burning("b.memory")
+    holder.cpu_affinity([core])
+    starting.cpu_affinity([other])
+    present = {"a": Executor(holder), "b": Executor(starting, is_ready=False)}
+    with Recorder(lambda: present, tmp_path, [core]) as recording:
         await eventually(lambda: _held_by(recording, "a"), 30)
         await looked(recording)
         assert recording.computing_together() == []
-        present["b"] = Executor(burning("b.memory"), is_ready=False)
+        spent = recording.busy_s(0.0, time.time())
+        assert spent["a"] > 0.1 and spent["b"] == 0.0
+        starting.cpu_affinity([core])
         await eventually(lambda: _several_compute(recording), 30)
+
+
+@NEEDS_TWO_CORES
+def test_of_a_process_those_threads_count_that_may_run_on_the_cores() -> None:
+    other, core = CORES
+    script = PINNED.format(pinned=core, other=other)
+    with Popen([sys.executable, "-c", script], stdout=PIPE, text=True) as running:
+        assert running.stdout is not None
+        pinned = int(running.stdout.readline())
+        process = psutil.Process(running.pid)
+        assert usage.cpu_s_on(process, {core}).keys() == {pinned}
+        assert usage.cpu_s_on(process, {core})[pinned] >= 0.2
+        assert usage.cpu_s_on(process, {other}).keys() == {running.pid}
+        assert usage.cpu_s_on(process, {other, core}) == {usage.WHOLE: pytest.approx(usage.cpu_s(process), abs=0.2)}
+        running.kill()
+    assert usage.cpu_s_on(process, {core}) == {}
 
 
 async def test_processor_time_of_a_killed_executor_goes_on_with_its_next_process(

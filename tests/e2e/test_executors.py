@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.harness.load.groups import group_context
@@ -32,7 +33,7 @@ from common.streams import LEASES, REPLICAS_BUCKET, TURNS
 from marlaas.stack import servers
 from tests.common.leases.executables import shorten_leases
 from tests.conftest import eventually, message_on
-from tests.services import service_process, without_settings
+from tests.services import affinities, service_process, without_settings
 from tests.trainer.batches import announced, batch_of, send, store
 from tests.trainer.conftest import make_groups, make_spec
 
@@ -164,6 +165,7 @@ async def test_sampler_and_trainer_take_turns_on_one_core(bus: Bus, nats_url: st
         told = await tokens(bus, first)
         assert holders(both.locks).computing and list(holders(both.locks).memory) == [ROLLOUT]
         assert both.detail("rollout").startswith("sampling for pool 'tiny'")
+        _assert_engine_alone_is_on_the_core(both.processes["rollout"].pid)
 
         spec = make_spec(TASK, correction={"max_sampler_mismatch": 100})
         named = await store(bus, TASK, make_groups(1, groups=1), 0)
@@ -190,6 +192,13 @@ async def test_sampler_and_trainer_take_turns_on_one_core(bus: Bus, nats_url: st
         assert again.from_tier is Tier.HOST and again.at_s > parked.at_s
         await tokens(bus, second)
         assert told and (await both.answer(TRAINER, 2, ExecutorState.COLD)).tier is Tier.NONE
+
+
+def _assert_engine_alone_is_on_the_core(service: int) -> None:
+    core = min(os.sched_getaffinity(0))
+    others = os.sched_getaffinity(0) - {core} or {core}
+    assert set(map(frozenset, affinities(service).values())) == {frozenset(others)}
+    assert {core} in [set(child.cpu_affinity() or []) for child in psutil.Process(service).children()]
 
 
 async def _is_ready(both: Executors, executor: str, count: int) -> bool:

@@ -1,6 +1,7 @@
 """The trainer as an executor of a shared accelerator: what it trains between parks, and what it does not do while it is parked."""
 
 import asyncio
+import os
 import shutil
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -290,3 +291,24 @@ async def test_state_of_the_next_batch_is_fetched_while_the_present_one_is_compu
     assert REGISTRY.get_sample_value("marlaas_trainer_restored_total") == restored + 1
     goes_on.set()
     assert update_in(await training).version == 2
+
+
+async def test_thread_that_computes_and_its_workers_are_on_the_cores_that_were_given(model_folder: Path) -> None:
+    core, threads = max(os.sched_getaffinity(0)), torch.get_num_threads()
+    present = Path("/proc/self/task")
+    before = set(present.iterdir())
+    learner = await Learner.start(Pool(model=str(model_folder)), device="cpu", threads=2, budget=2**30, cores=(core,))
+
+    def compute() -> None:
+        torch.set_num_threads(2)
+        torch.ones(1 << 22).exp()
+
+    try:
+        await learner.in_thread(compute)
+        computing = {int(path.name) for path in set(present.iterdir()) - before}
+        assert len(computing) > 1, "OpenMP has started a worker"
+        assert all(os.sched_getaffinity(thread) == {core} for thread in computing)
+        assert os.sched_getaffinity(0) != {core} or os.cpu_count() == 1
+    finally:
+        torch.set_num_threads(threads)
+        learner._thread.shutdown()

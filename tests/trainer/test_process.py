@@ -6,14 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from bench.harness.measures import usage
 from common import streams
+from common.accelerators import ExecutorState
 from common.bus import Bus
 from common.messages import ReplicaReport, WeightUpdated
 from marlaas.stack import servers
+from tests.common.leases.executables import answer, order
 from tests.conftest import eventually, eventually_equals, message_on
-from tests.services import is_ready, service_process, without_settings
+from tests.services import affinities, is_ready, service_process, without_settings
 from tests.trainer.batches import announced, batch_of, send, store
 from tests.trainer.conftest import make_groups, make_spec
 
@@ -49,6 +53,31 @@ async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, nat
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=250) == 0, (tmp_path / "log").read_text()
         assert await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport) == []
+
+
+async def test_only_what_computes_is_on_the_cores_of_a_shared_accelerator(
+    bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path
+) -> None:
+    """Other threads run while another executor computes there. Where the machine has no other cores, all are pinned."""
+    core, port, file = max(os.sched_getaffinity(0)), servers.free_port(), tmp_path / "pools.toml"
+    others = os.sched_getaffinity(0) - {core} or {core}
+    file.write_text(f'[accelerator.a]\ndevice = "cpu"\ncores = "{core}"\nmemory_gib = 8\n[tiny]\nmodel = "{model_folder}"\non = "a"\n')
+    own = {"ACCELERATOR": "a", "DEVICE": "cpu", "CORES": str(core)}
+    settings = environment(nats_url, file, **{f"MARLAAS_TRAINER_{key}": value for key, value in own.items()})
+    folders = {"MARLAAS_HTTP_PORT": str(port), "MARLAAS_ACCELERATORS_DIR": str(tmp_path / "locks"), "MARLAAS_DATA_DIR": str(tmp_path)}
+    with service_process("trainer_svc", settings | folders, tmp_path / "log") as running:
+        await eventually(lambda: is_ready(port) or running.poll() is not None)
+        assert running.poll() is None, (tmp_path / "log").read_text()
+        assert all(allowed == others for allowed in affinities(running.pid).values()), "before its first wake"
+        await order(bus, "tiny", 1, wake=True, service="trainer")
+        await answer(bus, "tiny", 1, lambda one: one.state is ExecutorState.AWAKE, service="trainer")
+        await send_batch(bus, "a")
+        assert (await announced(bus, "a", 1)).version == 1
+        found = affinities(running.pid)
+        assert found[running.pid] == others and all(allowed in (others, {core}) for allowed in found.values())
+        computing = usage.cpu_s_on(psutil.Process(running.pid), {core})
+        assert sum(computing.values()) > 0.02, "the base model was loaded, and a step taken"
+        assert others == {core} or 0 < len(computing) < len(found) / 2, "the learner's thread, and those that it started"
 
 
 @pytest.mark.parametrize("point", ["after_blobs:2", "before_ack:2"])

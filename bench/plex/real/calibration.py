@@ -1,7 +1,7 @@
 """What a pool's sampler and trainer take alone on the core, by the number of requests at once: for simulations.
 
 A task each of 2, 4, 8 and 16 trajectories a step, whose tools answer at once, so that all its requests are in progress together. Times are
-processor seconds from outside; what is left of a step is passed off the accelerator.
+processor seconds on the core, from outside; what is left of a step is passed off the accelerator.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ def measure(load: PoolLoad, bases: Mapping[str, Path]) -> list[Row]:
 
 def _row(stack: Stack, load: PoolLoad) -> Row:
     present = executors(stack)
-    with Recorder(lambda: present, None) as recording:
+    with Recorder(lambda: present, None, [arms.CORE]) as recording:
         began_s, ended_s, _ = asyncio.run(trained(stack, task_specs(load, STEPS)))
     last_s = max(ended_s.values())
     busy = recording.busy_s(began_s, last_s)

@@ -1,15 +1,18 @@
 """What happened on an accelerator, seen from outside: locks from the kernel, processor time and memory by process.
 
 It belongs to no service and asks none. Every 20 ms it reads which process holds the accelerator's locks (/proc/locks) and how much
-processor time each executor's processes have used; every half second, their private memory. Executors may be killed meanwhile: their
-processor time goes on from that of the process before. What a process uses until it is ready is its start, and none of the accelerator's
-unless it holds a lock.
+processor time each executor has used on the accelerator's cores; every half second, the private memory of its processes. Executors may be
+killed meanwhile: their processor time goes on from that of the process before.
+
+A thread counts with all it uses where its affinity permits any of the accelerator's cores, whether or not it ran there. What a service does
+on other cores only is not on the accelerator: it fetches and hashes adapters, tokenizes, stores versions and starts beside the holder.
+Without cores, as for a GPU, all threads count. Memory counts from when a process is ready, or holds a lock.
 """
 
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -45,7 +48,7 @@ class Seen:
     holders: frozenset[str]
     """Executors whose processes hold the compute lock."""
     cpu_s: Mapping[str, float]
-    """Processor seconds so far by executor."""
+    """Processor seconds so far by executor, on the accelerator's cores."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Recording:
         return [one for one in self._windows() if len(one.seconds) > 1]
 
     def busy_s(self, began_s: float, ended_s: float) -> dict[str, float]:
-        """Processor seconds of each executor between two times."""
+        """Processor seconds of each executor between two times, on the accelerator's cores."""
         inside = [one for one in self.looks if began_s <= one.at_s <= ended_s]
         if len(inside) < 2:
             return {}
@@ -118,14 +121,16 @@ class Recording:
 class Recorder:
     """Looks until it is stopped."""
 
-    def __init__(self, executors: Callable[[], Mapping[str, Executor]], folder: Path | None) -> None:
-        """`executors`: those that run now, by name. `folder`: of the accelerator's locks; None where there are none."""
+    def __init__(self, executors: Callable[[], Mapping[str, Executor]], folder: Path | None, cores: Collection[int] = ()) -> None:
+        """`executors`: those that run now, by name. `folder`: of the accelerator's locks; None where there are none. `cores`: of the
+        accelerator; none: it has none of its own."""
         self._executors = executors
         self._folder = folder
+        self._cores = frozenset(cores)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
-        self._cpu_s: dict[psutil.Process, float] = {}
-        """At the last look."""
+        self._cpu_s: dict[psutil.Process, dict[int, float]] = {}
+        """By thread, at the last look."""
         self._spent_s = defaultdict[str, float](float)
         self.recording = Recording()
 
@@ -147,22 +152,25 @@ class Recorder:
                 present = dict(self._executors())
                 families, looked_s = {name: _family(one.process) for name, one in present.items()}, now_s
             holders = {name: {each for each, pids in locked.items() if pids & {one.pid for one in of}} for name, of in families.items()}
-            counted = {name for name, one in present.items() if one.is_ready or holders[name]}
-            self._spend(families, counted)
+            self._spend(families)
             computing = frozenset(name for name, held in holders.items() if COMPUTE in held)
-            self.recording.looks.append(Seen(now_s, computing, {name: self._spent_s[name] for name in counted}))
+            self.recording.looks.append(Seen(now_s, computing, {name: self._spent_s[name] for name in families}))
             if now_s - weighed_s > MEMORY_EVERY_S:
                 weighed_s = now_s
+                counted = {name for name, one in present.items() if one.is_ready or holders[name]}
                 self.recording.memory.append((now_s, {name: sum(map(_private_bytes, families[name])) for name in counted}))
 
-    def _spend(self, families: Mapping[str, list[psutil.Process]], counted: Set[str]) -> None:
+    def _spend(self, families: Mapping[str, list[psutil.Process]]) -> None:
         """Add what the processes have used since the last look. A child that is new has used all it has since."""
         before, self._cpu_s = self._cpu_s, {}
         for name, family in families.items():
             for index, process in enumerate(family):
-                now_s = self._cpu_s[process] = usage.cpu_s(process)
-                if name in counted:
-                    self._spent_s[name] += max(0.0, now_s - before.get(process, 0.0 if index else now_s))
+                used = self._cpu_s[process] = self._used_s(process)
+                last = before.get(process, dict.fromkeys(used, 0.0) if index else used)
+                self._spent_s[name] += sum(max(0.0, now_s - last.get(thread, now_s)) for thread, now_s in used.items())
+
+    def _used_s(self, process: psutil.Process) -> dict[int, float]:
+        return usage.cpu_s_on(process, self._cores) if self._cores else {usage.WHOLE: usage.cpu_s(process)}
 
     def _locked(self) -> dict[str, set[int]]:
         """Processes that hold each lock of the accelerator, by the file's name."""

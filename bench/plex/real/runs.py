@@ -12,7 +12,7 @@ from typing import Any
 from bench.harness import report
 from bench.harness.services import BenchError, local_stack
 from bench.plex.real import arms, slices
-from bench.plex.real.arms import OTHERS_CORE, Arm
+from bench.plex.real.arms import CORE, OTHERS_CORE, Arm
 from bench.plex.real.recorder import Recorder, executors
 from bench.plex.real.workloads import PoolLoad, Workload, task_specs
 from common.accelerators import trace
@@ -41,7 +41,7 @@ class Ran:
     """By task."""
     steps: int
     busy_s: dict[str, float]
-    """Processor seconds of each executor."""
+    """Processor seconds of each executor on the core."""
     digests: dict[str, list[str]]
     """Of each task's adapters, version by version."""
     recorded: dict[str, Any]
@@ -96,14 +96,15 @@ def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: M
         with local_stack(file, arms.settings(arm, workload, device), changed=noted) as stack:
             folder = data[0] / "accelerators" / arms.ACCELERATOR if arm.options is not None else None
             asyncio.run(trained(stack, [spec for one in pools for spec in task_specs(one, 1)[:1]]))  # engines start
-            return [_round(stack, workload, pools, folder) for _ in range(workload.rounds)]
+            cores = [CORE] if device == "cpu" else []
+            return [_round(stack, workload, pools, folder, cores) for _ in range(workload.rounds)]
 
 
-def _round(stack: Stack, workload: Workload, pools: Sequence[PoolLoad], folder: Path | None) -> Ran:
-    """The tasks once. `folder`: of the accelerator's locks; None where there are none."""
+def _round(stack: Stack, workload: Workload, pools: Sequence[PoolLoad], folder: Path | None, cores: Sequence[int]) -> Ran:
+    """The tasks once. `folder`: of the accelerator's locks; None where there are none. `cores`: of the accelerator."""
     specs = [spec for one in pools for spec in task_specs(one)]
     present = {name: one for name, one in executors(stack).items() if not (workload.private_samplers and name.startswith("rollout"))}
-    with Recorder(lambda: present, folder) as recording:
+    with Recorder(lambda: present, folder, cores) as recording:
         (began_s, ended_s, digests), booked, lines = asyncio.run(_observed(stack, specs, is_shared=folder is not None))
     last_s = max(ended_s.values())
     return Ran(

@@ -1,7 +1,8 @@
 """Executors in processes of their own, for tests that kill them.
 
-While such an executor is awake it "computes": a thread writes into a file of its own which process it is, the how manieth wake this is, and
-the time, as fast as it can. What it holds is what the locks say; whether it computes is what the file says.
+While such an executor is awake, or moves, it "computes": a thread writes into a file of its own which process it is, the how manieth wake
+or move of a parked state this is, and the time, as fast as it can. What it holds is what the locks say; whether it computes is what the
+file says.
 """
 
 import asyncio
@@ -33,6 +34,8 @@ from tests.conftest import HASTY
 BUDGET = 150
 RENEW_S = 0.1
 EXPECTED_S = 0.2
+SETTLE_S = 0.003
+"""From the last trace of a park until its locks are released: an observer reads traces and locks one after the other."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Computing:
         self._start = start
         self._trace = os.open(trace(start.folder, start.pool), os.O_RDWR | os.O_CREAT)
         self._wakes = 0
-        self._works = False
+        self._works = self._moves = False
         self._writing = threading.Lock()
         threading.Thread(target=self._compute, daemon=True).start()
 
@@ -97,17 +100,23 @@ class Computing:
             ctypes.PyDLL(None).sleep(1000)  # a call that keeps the interpreter's lock
         if self._start.hangs == "wake":
             await asyncio.Event().wait()
+        self._wakes += 1
+        self._moves = True
         await asyncio.sleep(random.uniform(0, self._start.max_move_s))
         self.tier = Tier.DEVICE
-        self._wakes += 1
-        self._works = True
+        self._works, self._moves = True, False
 
     async def park(self, tier: Tier, drain_s: float | None) -> float:
         if self._works:
             await asyncio.to_thread(time.sleep, self._start.step_s)  # like a kernel: Python goes on meanwhile
-        with self._writing:
-            self._works = False
+        else:
+            self._wakes += 1
+        self._moves = True
+        self._works = False
         await asyncio.sleep(random.uniform(0, self._start.max_move_s))
+        with self._writing:
+            self._moves = False
+        await asyncio.sleep(SETTLE_S)
         self.tier = tier
         return 0.01
 
@@ -120,7 +129,7 @@ class Computing:
     def _compute(self) -> None:
         while True:
             with self._writing:
-                if self._works:
+                if self._works or self._moves:
                     os.pwrite(self._trace, b"%020d %020d %020d" % (os.getpid(), self._wakes, time.monotonic_ns()), 0)
             time.sleep(0.001)
 

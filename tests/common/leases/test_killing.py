@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from common.accelerators import ExecutorState
+from common.accelerators import ExecutorState, Tier
 from common.bus import Bus
 from common.leases.locks import holders
 from common.leases.watchdog import BACKSTOP_S
@@ -97,7 +97,7 @@ async def test_killed_executors_never_leave_two_that_compute(
             epoch += 1
             next_ = chosen.choice(POOLS)
             for pool in POOLS:
-                await order(bus, pool, epoch, wake=pool == next_)
+                await order(bus, pool, epoch, wake=pool == next_, tier=chosen.choice((Tier.DEVICE, Tier.HOST)))
             await asyncio.sleep(chosen.uniform(0.0, 0.1))  # what happens in it is for chance to say
             if chosen.random() < 0.5:
                 victim = chosen.choice(POOLS)
@@ -108,7 +108,8 @@ async def test_killed_executors_never_leave_two_that_compute(
                 kills -= 1
             if chosen.random() < 0.3:
                 epoch += 1
-                await order(bus, next_, epoch, wake=True)
+                for pool in POOLS:
+                    await order(bus, pool, epoch, wake=pool == next_)
                 assert (await answer(bus, next_, epoch)).state is ExecutorState.AWAKE
                 woken += 1
         assert not observing.done(), observing.exception()

@@ -61,12 +61,17 @@ def component_now(data: Path, name: str) -> Component:
 
 def test_everything_starts_in_order_and_stops_without_a_trace(data: Path) -> None:
     plan = plan_for(data, prepare=[sys.executable, "-c", "print('migrated')"], services=[DUMMY, DUMMY])
+    cores = os.sched_getaffinity(0)
+    first, second = plan.services
+    plan = plan.model_copy(update={"services": [first, second.model_copy(update={"leaves": [max(cores)]})]})
     seen: list[list[str]] = []
     state = control.wait_until_ready(control.start(plan), lambda state: seen.append([c.condition for c in state.components]))
     assert [c.condition for c in state.components] == ["ready", "ready", "done", "ready", "ready"]
     assert all("ready" in conditions[:2] or conditions[3] == "waiting" for conditions in seen)
     assert running_stack(data).nats_url == servers.nats_url(plan.nats_port)
     assert (data / "logs" / "migrations.log").read_text() == "migrated\n"
+    given = [os.sched_getaffinity(one.process.pid) for name in ("dummy0", "dummy1") if (one := state.component(name)).process is not None]
+    assert given == [cores, cores - {max(cores)} or cores]
 
     assert control.stop(data)
     assert not any(os_processes.is_running(one) for one in identities(state))

@@ -81,7 +81,8 @@ def test_executors_of_shared_accelerators_have_its_cores_and_others_the_rest(tmp
     monkeypatch.setattr(placement, "this_machine", lambda: Machine((0, 1, 2, 3, 4)))
     (tmp_path / "m").mkdir()
     (tmp_path / "pools.toml").write_text(SHARED)
-    services = {service.name: service.env for service in make_plan(tmp_path / "data", tmp_path / "pools.toml").services[2:-1]}
+    planned = make_plan(tmp_path / "data", tmp_path / "pools.toml").services[2:-1]
+    services = {service.name: service.env for service in planned}
     given = {
         name: (
             env.get("MARLAAS_ROLLOUT_ACCELERATOR") or env.get("MARLAAS_TRAINER_ACCELERATOR"),
@@ -98,5 +99,10 @@ def test_executors_of_shared_accelerators_have_its_cores_and_others_the_rest(tmp
         "rollout-apart": (None, "3", None),
         "trainer-apart-a": ("a", "1", None),
         "trainer-apart-b": ("b", "", "3"),
+    }
+    assert {service.name: service.leaves for service in planned if service.leaves} == {
+        "rollout-both": [1],
+        "trainer-both": [1],
+        "trainer-apart-a": [1],
     }
     assert services["rollout-both"]["MARLAAS_ACCELERATORS_DIR"] == services["trainer-both"]["MARLAAS_ACCELERATORS_DIR"]

@@ -53,7 +53,7 @@ def run(wanted: Run, bases: Mapping[str, Path], reference: Mapping[str, list[str
 
         with (
             local_stack(file, {"MARLAAS_SCHEDULER_SWEEP_S": str(SWEEP_S)}, changed=changed) as stack,
-            Recorder(lambda: _executors(data[0]), data[0] / "accelerators" / ACCELERATOR) as recording,
+            Recorder(lambda: _executors(data[0]), data[0] / "accelerators" / ACCELERATOR, [arms.CORE]) as recording,
         ):
             try:
                 return asyncio.run(_on(stack, wanted, data[0], models, recording, reference))
