@@ -36,6 +36,9 @@ class MovePool(Message, kind="move-pool.1"):
     """None: its samplers and its trainers."""
     accelerator: Name | None = None
     """None: on every accelerator."""
+    tier: Tier | None = None
+    """Of `wake`: what is awake then is parked in this tier and woken once more, also if it was awake before, so that both moves are
+    measured. None: woken alone."""
 
 
 class AskExecutors(Message, kind="ask-executors.1"):
@@ -68,6 +71,8 @@ class ExecutorOf(Value):
     """Share of its slices of the last hour that went into switches; None without any."""
     parked_s: float
     """Seconds for which its pool's clock has stood, in all."""
+    deepest: Tier | None = None
+    """Deepest tier in which it may be parked; None where the scheduler is older, or its pool is not deployed any more."""
     device_bytes: int = 0
     """Bytes that it needs awake; for operators, as the next three."""
     host_bytes: int = 0

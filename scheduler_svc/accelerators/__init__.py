@@ -8,6 +8,7 @@ gaps.py      times between work of a pool, as observed
 orders.py    the transactions of a decision: a slice with its orders, or its end
 answers.py   what an executor's answer changes
 booking.py   who pays for a slice that has ended
+holds.py     what operators have ordered, and moves that they have measured
 clocks.py    clocks of pools, also in the bucket `pools`
 knowledge.py rows, measured moves, and tenants' time, kept between decisions
 deployed.py  accelerators and executors of the pools file

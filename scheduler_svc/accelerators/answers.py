@@ -51,6 +51,7 @@ async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone
     use = Use(done.served, done.busy_ms, done.score_ms) if done.state is ExecutorState.PARKED else Use()
     await _end_own(tx, place, done, ENDS[done.state], now_ms)
     if done.state is ExecutorState.PARKED:
+        await executors.parked(tx.connection, done.accelerator, done.executor, done.epoch)
         if done.move_s is not None:
             await slices.extend(tx.connection, done.accelerator, done.executor, done.epoch, at_ms - round(1000 * done.move_s))
         await slices.parked(tx.connection, done.accelerator, done.executor, done.epoch, done.tier, at_ms)

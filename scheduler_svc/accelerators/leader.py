@@ -29,8 +29,9 @@ from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.answers import pause_s, wake_reported
 from scheduler_svc.accelerators.booking import Use, book_ended
 from scheduler_svc.accelerators.demands import Live, Picture, drain_s, rules_of
-from scheduler_svc.accelerators.deployed import Deployed, Key
+from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.epochs import known_epoch, lease_epoch
+from scheduler_svc.accelerators.holds import IGNORED_S, Holds, has_to_end, is_due, is_measuring
 from scheduler_svc.accelerators.knowledge import Knowledge
 from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, delete_removed, end_without_next, order_park, order_slice
 from scheduler_svc.accelerators.reports import AT_REST, Reports, has_ended, has_stopped, has_woken
@@ -52,8 +53,6 @@ LATE_S = 0.5
 """Delay of this process beyond which it may not have read reports that had come."""
 FORGET_S = 600.0
 """Time between two deletions of moves that count no more, and of old slices."""
-IGNORED_S = 30.0
-"""Time in which an executor must have begun to wake after its order, or have said why not."""
 STOPPED_S = 5.0
 """Time for which the holder says that it is awake, or no more, without the answer that says so, until its reports count."""
 IGNORED = f"it did not begin to wake within {IGNORED_S:g} s of its order"
@@ -75,8 +74,7 @@ class Leader:
         self._rows_changed = True
         self._reports = Reports(deployed, bus.clock.now_s())
         self._knowledge = Knowledge(deployed)
-        self._told: set[Key] = set()
-        """Held executors without a slice that were ordered off the device."""
+        self._holds = Holds()
         self._strays = Strays()
 
     def wake(self) -> None:
@@ -191,11 +189,14 @@ class Leader:
             if self._reports.is_gone((row.accelerator, row.executor), now_s) and await self._record_gone(standing, row):
                 return now_s
         picture = self._picture(standing, now_s)
-        if await self._move_held(picture):
+        if parks := self._holds.parks(picture):
+            await self._order_parks(standing, parks)
             return now_s
+        if is_measuring(picture):
+            return now_s + REFRESH_S
         holder = standing.holder
         if holder is not None and holder.newest is not None:
-            if holder.held in (Hold.PARK, Hold.DRAIN):
+            if is_due(holder):
                 return await self._end(standing, holder, SliceEnd.HELD)
             if holder.newest.awake_ms is None:
                 return await self._watch_switch(standing, holder, now_s)
@@ -244,19 +245,6 @@ class Leader:
         log.warning("executor_gone", accelerator=row.accelerator, executor=row.executor)
         self.wake()
         return True
-
-    async def _move_held(self, picture: Picture) -> bool:
-        """Order what an operator holds off the device, once; whether any was ordered."""
-        standing, found = picture.standing, list[ParkOrder]()
-        for one in picture.executors.values():
-            row, key = one.row, (one.row.accelerator, one.row.executor)
-            if row.held not in (Hold.PARK, Hold.DRAIN):
-                self._told.discard(key)
-            elif row is not standing.holder and one.report.tier is Tier.DEVICE is not one.deepest and key not in self._told:
-                found.append(ParkOrder(row.executor, one.deepest))
-        await self._order_parks(standing, found)
-        self._told |= {(standing.accelerator, park.executor) for park in found}
-        return bool(found)
 
     async def _order_parks(self, standing: Standing, parks: Sequence[ParkOrder]) -> None:
         """Order executors that have no slice."""
@@ -318,10 +306,10 @@ class Leader:
 
     async def _end(self, standing: Standing, holder: ExecutorRow, how: SliceEnd, *, fault: str | None = None) -> float:
         """End the open slice without a next one. `fault`: why its executor is given none for a while."""
-        tier = self._deployed.deepest.get(holder.pool, Tier.HOST) if how is SliceEnd.HELD else Tier.DEVICE
+        tier = (holder.measured or self._deployed.deepest.get(holder.pool, Tier.HOST)) if how is SliceEnd.HELD else Tier.DEVICE
         if how is SliceEnd.DIED:  # should it come back, it has nothing on the device
             tier = Tier.HOST
-        park = ParkOrder(holder.executor, tier, None if holder.held is Hold.DRAIN else drain_s(0.0, holder.function))
+        park = ParkOrder(holder.executor, tier, None if has_to_end(holder) else drain_s(0.0, holder.function))
         above = await lease_epoch(self._bus, standing.accelerator)
         crashpoints.reached("before_slice_end")
         async with self._database.transaction() as tx:

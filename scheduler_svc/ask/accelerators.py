@@ -21,7 +21,8 @@ from scheduler_svc.store.asked import accelerators
 async def answer_executors(question: Question, request: AskExecutors) -> ExecutorsAnswer:
     async with question.reading() as connection:
         found = await accelerators.executors(connection, request.pool, for_operator=question.tenant is None)
-    return ExecutorsAnswer(executors=page(found))
+    deepest = {name: pool.deepest_tier for name, pool in question.sources.pools.items()}
+    return ExecutorsAnswer(executors=page([one.model_copy(update={"deepest": deepest.get(one.pool)}) for one in found]))
 
 
 async def answer_slices(question: Question, request: AskSlices) -> SlicesAnswer:

@@ -132,4 +132,5 @@ class Hold(StrEnum):
     DRAIN = "drain"
     """The same, but what runs ends first."""
     WAKE = "wake"
-    """The next slice is its own; once it has begun, it is as if nothing was ordered."""
+    """The next slice is its own; once it has begun, it is as if nothing was ordered. Where moves are measured (`executors.measured`),
+    it is parked then, and the next slice is its own once more."""

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from common.accelerators import Function
 from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Task, Trace
 from common.bus import Bus
-from tests.conftest import eventually
+from tests.conftest import at_work, eventually
 from tests.marlaas.command import Done
 from tests.marlaas.test_cli import MARLAAS
 from tests.marlaas.test_verbs import Run, operate, out, run
@@ -110,52 +111,54 @@ async def test_operators_park_drain_wake_and_release(world: World, operate: Run)
     assert audited[0].detail == {"pool": "tiny", "verb": "park"}
 
 
-async def test_calibration_wakes_each_executor_and_lists_its_moves(world: World, operate: Run) -> None:
-    ordered: list[str] = []
+@asynccontextmanager
+async def measuring(world: World) -> AsyncGenerator[list[tuple[str, str]]]:
+    """In place of the leader: whoever is ordered to, and has no fault, was parked in the tier and woken. Executors and tiers."""
+    done: list[tuple[str, str]] = []
 
     async def lead() -> None:
-        """The leader: whoever is ordered to wake is awake."""
         while True:
-            woken = await world.rows("SELECT id FROM executors WHERE held = 'wake'")
-            ordered.extend(row.id for row in woken)
-            for row in woken:
-                await world.execute("UPDATE executors SET state = 'parked', tier = 'host'")
-                await world.execute(f"UPDATE executors SET state = 'awake', tier = 'device', held = NULL WHERE id = '{row.id}'")
+            ordered = "SELECT id, measured FROM executors WHERE held = 'wake' AND measured IS NOT NULL AND fault IS NULL"
+            for row in await world.rows(ordered):
+                done.append((row.id, row.measured))
+                for between, seconds in (("'device', '{}'", 0.5), ("'{}', 'device'", 0.75)):
+                    moved = f"'a', '{row.id}', 2, {between.format(row.measured)}, 1, {seconds}"
+                    columns = "accelerator, executor, epoch, from_tier, to_tier, bytes, seconds"
+                    await world.execute(f"INSERT INTO moves ({columns}) VALUES ({moved})")
+                woken = "state = 'awake', tier = 'device', held = NULL, measured = NULL, answered_at = now()"
+                await world.execute(f"UPDATE executors SET {woken} WHERE id = '{row.id}'")
             await asyncio.sleep(0.05)
 
-    leader = asyncio.create_task(lead())
-    try:
-        said = await out(operate("pools", "calibrate", "--rounds", "1"))
-    finally:
-        leader.cancel()
-    assert ordered == ["rollout-tiny", "trainer-tiny"], "the other is awake"
-    assert said.splitlines()[-1].split() == ["a", "trainer-tiny", "host", "device", "1", "0.250", "s", "0.250", "s"]
-    assert await out(operate("pools", "moves")) == "\n".join(said.splitlines()[-2:]) + "\n"
+    async with at_work(lead()):
+        yield done
 
 
-async def test_calibration_reports_what_cannot_wake_and_goes_on_also_with_what_was_awake_for_a_moment(world: World, operate: Run) -> None:
+async def test_calibration_goes_through_the_tiers_of_each_executor_and_lists_its_moves(world: World, operate: Run) -> None:
+    await world.execute("UPDATE executors SET held = 'park' WHERE id = 'rollout-other'")
+    async with measuring(world) as done:
+        said = (await out(operate("pools", "calibrate"))).splitlines()
+    tiers = ("device", "host", "disk")
+    assert done == [(name, tier) for name in ("rollout-tiny", "trainer-tiny") for tier in tiers], "the other is held"
+    assert said[0].startswith("2 executors are parked and woken 6 times. Running tasks wait meanwhile and lose nothing")
+    assert said[2:5] == [
+        "round 1: rollout-tiny on a, device: there 0.625 s, back 0.625 s, medians of 2 and 2",
+        "round 1: rollout-tiny on a, host: there 0.500 s, back 0.750 s, medians of 1 and 1",
+        "round 1: rollout-tiny on a, disk: there 0.500 s, back 0.750 s, medians of 1 and 1",
+    ]
+    assert said[-1].split()[:5] == ["a", "trainer-tiny", "host", "device", "2"]
+    assert await out(operate("pools", "moves")) == "\n".join(said[-11:]) + "\n"
+
+
+async def test_calibration_reports_what_cannot_wake_and_goes_on(world: World, operate: Run) -> None:
     await world.execute("UPDATE executors SET faults = 1, fault = 'canary differs' WHERE id = 'rollout-tiny'")
-
-    async def lead() -> None:
-        """The leader: who is ordered to wake is parked again at once."""
-        while True:
-            await world.execute("UPDATE executors SET answered_at = now(), held = NULL WHERE held = 'wake' AND fault IS NULL")
-            await asyncio.sleep(0.05)
-
-    leader = asyncio.create_task(lead())
-    try:
-        done = await operate("pools", "calibrate", "--rounds", "2")
-    finally:
-        leader.cancel()
-    assert (done.returncode, done.stderr) == (1, "rollout-tiny on a could not wake: canary differs\n")
-    ordered = [line for line in done.stdout.splitlines() if line.startswith("round")]
-    assert ordered == [f"round {number}: {name} on a" for number, name in (
-        (1, "rollout-other"), (1, "rollout-tiny"), (1, "trainer-tiny"), (2, "rollout-other"), (2, "trainer-tiny"),
-    )]  # fmt: skip
-    assert done.stdout.splitlines()[-1].split()[:4] == ["a", "trainer-tiny", "host", "device"]
-    assert await world.rows("SELECT count(*) FROM executors WHERE held IS NOT NULL") == [(0,)], (
-        "what could not wake is not ordered for ever"
-    )
+    await world.execute("UPDATE executors SET held = 'drain' WHERE id = 'rollout-other'")
+    async with measuring(world) as done:
+        failed = await operate("pools", "calibrate", "--rounds", "2")
+    assert (failed.returncode, failed.stderr) == (1, "round 1: rollout-tiny on a: it could not wake: canary differs\n")
+    assert done == [("trainer-tiny", tier) for _ in range(2) for tier in ("device", "host", "disk")]
+    assert "round 2: trainer-tiny on a, disk: " in failed.stdout
+    held = await world.rows("SELECT id FROM executors WHERE held IS NOT NULL OR measured IS NOT NULL")
+    assert [row.id for row in held] == ["rollout-other"], "what could not wake is not ordered for ever"
 
 
 async def test_trace_is_of_steps_and_measured_moves(world: World, operate: Run, tmp_path: Path) -> None:

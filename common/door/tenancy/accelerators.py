@@ -63,10 +63,16 @@ class Accelerators:
         return (await self._door.ask("moves", AskMoves(), MovesAnswer)).moves
 
     async def order(
-        self, pool: str, verb: PoolVerb, *, accelerator: str | None = None, service: Literal["rollout", "trainer"] | None = None
+        self,
+        pool: str,
+        verb: PoolVerb,
+        *,
+        accelerator: str | None = None,
+        service: Literal["rollout", "trainer"] | None = None,
+        tier: Tier | None = None,
     ) -> list[str]:
-        """Park, drain, wake or release the executors of a pool; returns them, as `<accelerator>/<executor>`."""
-        request = MovePool(request=secrets.token_hex(6), pool=pool, verb=verb, accelerator=accelerator, service=service)
+        """Park, drain, wake or release the executors of a pool; returns them, as `<accelerator>/<executor>`. `tier`: as of MovePool."""
+        request = MovePool(request=secrets.token_hex(6), pool=pool, verb=verb, accelerator=accelerator, service=service, tier=tier)
         out = Outgoing(streams.move_pool(), request, f"move-pool:{request.request}")
         done = await result_of(self._door, out, streams.EVERY_TENANT, request.request, ANSWER_TIMEOUT_S)
         moved = done.get("executors")

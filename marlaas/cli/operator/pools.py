@@ -11,12 +11,7 @@ from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, exec_module
 
 if TYPE_CHECKING:
     from common.accelerators.trace import Trace
-    from common.messages import ExecutorOf, PoolVerb
-    from marlaas.client import Client
-
-POLL_S = 0.2
-WAKE_S = 600.0
-"""Maximum seconds for which a calibration waits for one executor."""
+    from common.messages import PoolVerb
 
 app = typer.Typer(invoke_without_command=True, help="Base models, and the accelerators that they share.")
 Pool = Annotated[str, typer.Argument(help="Name of the pool.")]
@@ -119,33 +114,22 @@ def moves(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
 def calibrate(
     data: Data = DEFAULT_DATA,
     url: Url = "",
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Times that each executor is woken.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Times that each move is measured.")] = 1,
 ) -> None:
-    """Wake each executor of each shared accelerator in turn, so that its moves are measured; work goes on meanwhile."""
-    from marlaas.client import ClientError, NoAnswer
+    """Park each executor in every tier that its pool allows, and wake it from there, so that all its moves are measured.
+
+    Running tasks wait meanwhile, and lose nothing.
+    """
+    from functools import partial
+
+    from marlaas.cli.operator import calibration
     from marlaas.reporting import pools as reporting
 
-    failed: dict[tuple[str, str], str] = {}
-
-    async def measure(client: "Client") -> None:
-        for number in range(rounds):
-            for one in await client.accelerators.executors():
-                key = (one.accelerator, one.executor)
-                if one.held in ("park", "drain") or key in failed:
-                    continue
-                echo(f"round {number + 1}: {one.executor} on {one.accelerator}")
-                try:
-                    await _woken(client, one)
-                except NoAnswer:
-                    raise
-                except ClientError as error:
-                    failed[key] = str(error)
-                    echo(str(error), sys.stderr)
-
-    with_client(data, url, measure)
+    complain = partial(echo, to=sys.stderr)
+    are_all = with_client(data, url, lambda client: calibration.calibrate(client.accelerators, rounds, echo, complain))
     found = with_client(data, url, lambda client: client.accelerators.moves())
     print_table(lambda width: reporting.move_table(found, width))
-    if failed:
+    if not are_all:
         raise typer.Exit(1)
 
 
@@ -188,39 +172,6 @@ def plan(
 def _order(data: Path, url: str, pool: str, verb: "PoolVerb", accelerator: str | None) -> None:
     moved = with_client(data, url, lambda client: client.accelerators.order(pool, verb, accelerator=accelerator))
     echo(f"{verb}: {', '.join(moved)}")
-
-
-async def _woken(client: "Client", one: "ExecutorOf") -> None:
-    """Order an executor to wake, and wait until it is awake, or was: without work it may be parked soon.
-
-    Raises: ClientError when it cannot, or takes too long; then the order is lifted.
-    """
-    import asyncio
-
-    from marlaas.client import ClientError
-
-    began, before = time.monotonic(), await _now(client, one)
-    await client.accelerators.order(one.pool, "wake", accelerator=one.accelerator, service=one.service)
-    now = before
-    while time.monotonic() - began < WAKE_S:
-        now = await _now(client, one)
-        if now is None or now.fault is not None:
-            break
-        is_over = now.state == "parked" and now.held is None and not now.is_holder
-        if now.state == "awake" or (is_over and before is not None and now.since_s != before.since_s):
-            return
-        await asyncio.sleep(POLL_S)
-    if now is not None and now.held == "wake" and before is not None and before.held is None:
-        await client.accelerators.order(one.pool, "release", accelerator=one.accelerator, service=one.service)
-    where = f"{one.executor} on {one.accelerator}"
-    if now is None:
-        raise ClientError(f"{where} could not wake: it is gone")
-    raise ClientError(f"{where} could not wake: {now.fault}" if now.fault else f"{where} did not wake within {WAKE_S:.0f} s")
-
-
-async def _now(client: "Client", one: "ExecutorOf") -> "ExecutorOf | None":
-    found = await client.accelerators.executors(one.pool)
-    return next((each for each in found if (each.accelerator, each.executor) == (one.accelerator, one.executor)), None)
 
 
 def _trace(data: Path, url: str, since: str) -> "Trace":

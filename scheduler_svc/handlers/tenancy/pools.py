@@ -6,6 +6,7 @@ from pydantic import JsonValue
 from common import streams
 from common.bus import Delivery
 from common.messages import MovePool, as_json
+from common.pools import Pools
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.store.queries import pool_holds
 from scheduler_svc.store.tenancy.audit import accepted, refused
@@ -21,11 +22,13 @@ async def move_pool(context: HandlerContext, delivery: Delivery) -> None:
     request = delivery.read(MovePool)
     answer: dict[str, JsonValue] = {"request": request.request}
     async with context.transaction() as tx:
-        held = await pool_holds.hold(tx.connection, request)
+        objection = _objection_to_tier(request, context.pools)
+        held = [] if objection else await pool_holds.hold(tx.connection, request)
         if not held:
             where = f" on accelerator '{request.accelerator}'" if request.accelerator else ""
             what = f"{request.service} of pool" if request.service else "pool"
-            objection = f"pool: no {what} '{request.pool}' shares an accelerator{where}; `marlaas pools` lists those that do"
+            absent = f"pool: no {what} '{request.pool}' shares an accelerator{where}; `marlaas pools` lists those that do"
+            objection = objection or absent
             answer["reasons"] = [objection]
             tx.record(refused(sender_of(delivery), objection))
         else:
@@ -34,3 +37,14 @@ async def move_pool(context: HandlerContext, delivery: Delivery) -> None:
             tx.record(accepted(sender_of(delivery), request.pool, given))
             log.info("pool_moved", pool=request.pool, order=request.verb, executors=held)
         tx.emit_event(streams.EVERY_TENANT, "none", "pool", answer)
+
+
+def _objection_to_tier(request: MovePool, pools: Pools) -> str | None:
+    if request.tier is None:
+        return None
+    if request.verb != "wake":
+        return f"tier: moves to a tier are measured by the verb 'wake', not by '{request.verb}'"
+    pool = pools.get(request.pool)
+    if pool is not None and request.tier.depth > pool.deepest_tier.depth:
+        return f"tier: pool '{request.pool}' may be parked no deeper than '{pool.deepest_tier}', not in '{request.tier}'"
+    return None

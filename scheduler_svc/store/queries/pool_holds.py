@@ -6,7 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import MovePool
 
 _HOLD = text("""
-UPDATE executors SET held = CASE WHEN :held = 'wake' AND state = 'awake' THEN NULL ELSE CAST(:held AS text) END
+UPDATE executors SET measured = :measured,
+    held = CASE WHEN :held = 'wake' AND state = 'awake' AND CAST(:measured AS text) IS NULL THEN NULL ELSE CAST(:held AS text) END
 WHERE pool = :pool AND (CAST(:service AS text) IS NULL OR service = :service)
   AND (CAST(:accelerator AS text) IS NULL OR accelerator = :accelerator)
 RETURNING accelerator, id
@@ -16,5 +17,6 @@ RETURNING accelerator, id
 async def hold(connection: AsyncConnection, order: MovePool) -> list[str]:
     """The executors that it concerns, as `<accelerator>/<executor>`, in order. One that is awake needs no order to wake."""
     given = {"pool": order.pool, "service": order.service, "accelerator": order.accelerator}
+    given["measured"] = order.tier.value if order.tier is not None else None
     rows = (await connection.execute(_HOLD, given | {"held": None if order.verb == "release" else order.verb})).all()
     return sorted(f"{row.accelerator}/{row.id}" for row in rows)

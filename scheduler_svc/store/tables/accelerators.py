@@ -40,11 +40,13 @@ executors = sa.Table(
     sa.Column("needs_room", sa.Boolean, nullable=False, server_default=sa.text("false")),  # its next wake parks all others a tier deeper
     sa.Column("held", sa.Text),
     now_by_default("seen_at"),
+    sa.Column("measured", sa.Text),  # tier: held to wake, it is parked there once it is awake, and then woken
     moment("ready_since"),  # since when work waits for it to wake, as it reports; absent without work, and while it is awake
     sa.CheckConstraint("service IN ('rollout', 'trainer')", name="service"),
     one_of("state", ExecutorState, "state"),
     one_of("tier", Tier, "tier"),
     one_of("held", Hold, "held"),
+    one_of("measured", Tier, "measured"),
     sa.CheckConstraint("device_bytes >= 0 AND host_bytes >= 0 AND epoch >= 0 AND faults >= 0", name="numbers"),
     sa.CheckConstraint("(faults > 0) = (fault IS NOT NULL) AND (faults > 0 OR (retry_at IS NULL AND NOT needs_room))", name="fault"),
 )

@@ -168,12 +168,27 @@ async def hold(connection: AsyncConnection, accelerator: str, executor: str, hel
     return (await connection.execute(_HOLD, given)).first() is not None
 
 
-_LIFT = text("UPDATE executors SET held = NULL WHERE accelerator = :accelerator AND id = :id AND held = 'wake'")
+_LIFT = text("UPDATE executors SET held = NULL WHERE accelerator = :accelerator AND id = :id AND held = 'wake' AND measured IS NULL")
 
 
 async def wake_ordered(connection: AsyncConnection, accelerator: str, executor: str) -> None:
-    """The slice that an operator asked for is ordered."""
+    """The slice that an operator asked for is ordered; where moves are measured it is the first of two."""
     await connection.execute(_LIFT, {"accelerator": accelerator, "id": executor})
+
+
+_MEASURED = text("""
+UPDATE executors e SET measured = NULL, held = CASE WHEN s.has_next THEN NULL ELSE e.held END
+FROM (SELECT n.ended, n.parked_at, EXISTS (
+          SELECT FROM slices m WHERE m.accelerator = n.accelerator AND m.executor = n.executor AND m.epoch > n.epoch) AS has_next
+      FROM slices n WHERE n.accelerator = :accelerator AND n.executor = :id AND n.epoch <= :epoch ORDER BY n.epoch DESC LIMIT 1) s
+WHERE e.accelerator = :accelerator AND e.id = :id AND e.held = 'wake' AND e.measured IS NOT NULL
+  AND s.ended = 'held' AND s.parked_at IS NULL
+""")
+
+
+async def parked(connection: AsyncConnection, accelerator: str, executor: str, epoch: int) -> None:
+    """It has parked, by an order of `epoch`. Where that was measured, only the wake is left; call it before the slice is told."""
+    await connection.execute(_MEASURED, {"accelerator": accelerator, "id": executor, "epoch": epoch})
 
 
 _OPEN_SLICES = text("""

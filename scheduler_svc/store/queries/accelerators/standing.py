@@ -41,6 +41,8 @@ class ExecutorRow:
     retry_ms: int | None
     needs_room: bool
     held: Hold | None
+    measured: Tier | None
+    """Where it is parked once it is awake, before it is woken again, so that these moves are measured."""
     newest: NewestSlice | None
     has_unbooked: bool
     """Whether one of its slices has ended and is not booked."""
@@ -79,7 +81,8 @@ class Standing:
 _MS = "(extract(epoch FROM {0}) * 1000)::bigint"
 _EXECUTORS = text(f"""
 SELECT e.accelerator, e.id, e.pool, e.service, e.state, e.tier, e.device_bytes, e.host_bytes, e.fault, e.faults,
-       {_MS.format("e.retry_at")} AS retry_ms, e.needs_room, e.held, s.epoch, s.function, s.expected_s,
+       {_MS.format("e.retry_at")} AS retry_ms, e.needs_room, e.held,
+       CASE WHEN e.held = 'wake' THEN e.measured END AS measured, s.epoch, s.function, s.expected_s,
        {_MS.format("s.ordered_at")} AS ordered_ms, {_MS.format("s.awake_at")} AS awake_ms, {_MS.format("s.ended_at")} AS ended_ms,
        EXISTS (SELECT FROM slices u WHERE u.accelerator = e.accelerator AND u.executor = e.id AND u.booked_at IS NULL
                AND u.ended_at IS NOT NULL) AS has_unbooked
@@ -111,6 +114,7 @@ async def standings(connection: AsyncConnection, names: Collection[str]) -> dict
                 Tier(row.tier),
                 *(row.device_bytes, row.host_bytes, row.fault, row.faults, row.retry_ms, row.needs_room),
                 Hold(row.held) if row.held is not None else None,
+                Tier(row.measured) if row.measured is not None else None,
                 newest,
                 row.has_unbooked,
             )

@@ -1,0 +1,110 @@
+"""Measures the moves of executors of shared accelerators: each is parked in every tier that its pool allows, and woken from there.
+
+The scheduler does both at one order, which its moves lift. So an interrupted calibration leaves nothing to be done.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from common.accelerators import Tier
+from common.door.errors import ClientError, NoAnswer
+from common.door.tenancy.accelerators import Accelerators
+from common.messages import ExecutorOf, MoveOf
+
+POLL_S = 0.2
+MEASURED_WITHIN_S = 600.0
+"""Maximum seconds in which an executor is parked in one tier and woken; until then it may wait for another's operation."""
+ATTEMPTS = 3
+"""Orders for one tier: where the accelerator was just given to another executor, the first may move nothing."""
+
+Key = tuple[str, str]
+"""Accelerator and executor."""
+Say = Callable[[str], None]
+
+
+async def calibrate(accelerators: Accelerators, rounds: int, say: Say, complain: Say) -> bool:
+    """Whether all executors were measured that no operator holds. One that fails is complained of, and the others follow.
+
+    Raises: NoAnswer when the scheduler does not answer.
+    """
+    failed = set[Key]()
+    found = [one for one in await accelerators.executors() if one.held not in ("park", "drain")]
+    if not found:
+        say("nothing to measure: no executor shares an accelerator, or operators hold all that do")
+        return True
+    moved = sum(len(tiers_of(one)) for one in found) * rounds
+    say(f"{len(found)} executors are parked and woken {moved} times. Running tasks wait meanwhile and lose nothing: requests are frozen,")
+    say("steps end first. It may be interrupted at any time: the scheduler goes on from where it is.")
+    for number in range(1, rounds + 1):
+        for one in found:
+            if (one.accelerator, one.executor) not in failed and not await _passed(accelerators, one, f"round {number}", say, complain):
+                failed.add((one.accelerator, one.executor))
+    return not failed
+
+
+async def _passed(accelerators: Accelerators, one: ExecutorOf, when: str, say: Say, complain: Say) -> bool:
+    """Whether an executor went through all its tiers. Raises: NoAnswer."""
+    where = f"{when}: {one.executor} on {one.accelerator}"
+    try:
+        for tier in tiers_of(one):
+            say(f"{where}, {tier}: {await _measured(accelerators, one, tier)}")
+    except NoAnswer:
+        raise
+    except ClientError as error:
+        complain(f"{where}: {error}")
+        return False
+    return True
+
+
+def tiers_of(one: ExecutorOf) -> list[Tier]:
+    """Tiers in which it may be parked, the nearest first. An older scheduler does not say how deep."""
+    deepest = one.deepest or Tier.DEVICE
+    return [tier for tier in Tier if tier.depth <= deepest.depth]
+
+
+async def _measured(accelerators: Accelerators, one: ExecutorOf, tier: Tier) -> str:
+    """What the moves to the tier and back took. Raises: ClientError when they failed; then the order is lifted."""
+    reached = list[str]()
+    for _ in range(ATTEMPTS):
+        before = await _moves(accelerators, one)
+        await _woken(accelerators, one, tier)
+        new = {between: move for between, move in (await _moves(accelerators, one)).items() if move != before.get(between)}
+        there, back = new.get((Tier.DEVICE, tier)), new.get((tier, Tier.DEVICE))
+        if there is not None and back is not None:
+            return f"there {there.p50_s:.3f} s, back {back.p50_s:.3f} s, medians of {there.n} and {back.n}"
+        reached = [to.value for from_, to in new if from_ is Tier.DEVICE is not to]
+    instead = f"; it was parked in {' or '.join(reached)} instead" if reached else ""
+    raise ClientError(f"its moves were not measured in {ATTEMPTS} attempts{instead}")
+
+
+async def _moves(accelerators: Accelerators, one: ExecutorOf) -> dict[tuple[Tier, Tier], MoveOf]:
+    own = (one.accelerator, one.executor)
+    return {(move.from_tier, move.to_tier): move for move in await accelerators.moves() if (move.accelerator, move.executor) == own}
+
+
+async def _woken(accelerators: Accelerators, one: ExecutorOf, tier: Tier) -> None:
+    """Order the moves, and wait until it is awake after them, or was: without work it may be parked soon.
+
+    Raises: ClientError when it cannot wake, or takes too long.
+    """
+    began_s, before = time.monotonic(), await _now(accelerators, one)
+    await accelerators.order(one.pool, "wake", accelerator=one.accelerator, service=one.service, tier=tier)
+    now = before
+    while time.monotonic() - began_s < MEASURED_WITHIN_S:
+        now = await _now(accelerators, one)
+        if now is None or now.fault is not None:
+            break
+        is_over = now.state == "parked" and not now.is_holder and (before is None or now.since_s != before.since_s)
+        if now.held is None and (now.state == "awake" or is_over):
+            return
+        await asyncio.sleep(POLL_S)
+    if now is None:
+        raise ClientError("it could not wake: it is gone")
+    await accelerators.order(one.pool, "release", accelerator=one.accelerator, service=one.service)
+    raise ClientError(f"it could not wake: {now.fault}" if now.fault else f"it was not awake again within {MEASURED_WITHIN_S:.0f} s")
+
+
+async def _now(accelerators: Accelerators, one: ExecutorOf) -> ExecutorOf | None:
+    found = await accelerators.executors(one.pool)
+    return next((each for each in found if (each.accelerator, each.executor) == (one.accelerator, one.executor)), None)
