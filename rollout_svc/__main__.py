@@ -8,6 +8,7 @@ from rollout_svc.settings import RolloutSettings
 async def main(running: Running[RolloutSettings]) -> None:
     import asyncio
 
+    from common.accelerators.away import Away
     from common.blobs import Blobs
     from common.bus import Slots
     from common.leases import PoolClocks
@@ -60,7 +61,7 @@ async def main(running: Running[RolloutSettings]) -> None:
         await tasks.read(bus)
         if pool.samplers_on:
             await clocks.read()
-        rollout = Rollout(engine, chat, adapters, tasks, slots, clocks.now_s)
+        rollout = Rollout(engine, chat, adapters, tasks, slots, clocks.now_s, Away(bus.clock.now_s) if takes_turns else None)
         serving = serving_of(pool, engine, chat, adapters, bus, settings.replica)
         capacity = Capacity(engine)
 

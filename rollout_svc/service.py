@@ -15,6 +15,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from common import streams
+from common.accelerators.away import Away
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.chunking import in_parts
 from common.errors import HandedBack, Reject, Retry
@@ -49,15 +50,23 @@ class Rollout:
     """Answers `prompts.sample`; follows new versions and ended tasks."""
 
     def __init__(
-        self, engine: Engine, chat: Chat, adapters: Adapters, tasks: TaskStates, slots: Slots, now_s: Callable[[str], float]
+        self,
+        engine: Engine,
+        chat: Chat,
+        adapters: Adapters,
+        tasks: TaskStates,
+        slots: Slots,
+        now_s: Callable[[str], float],
+        away: Away | None = None,
     ) -> None:
-        """`now_s`: the clock of deadlines, of a pool given by name."""
+        """`now_s`: the clock of deadlines, of a pool given by name. `away`: to be kept up to date; None where nobody reports it."""
         self._engine = engine
         self._chat = chat
         self._adapters = adapters
         self._tasks = tasks
         self._slots = slots
         self._now_s = now_s
+        self.away = away
         self._running: dict[str, set[str]] = {}
         """Task → request ids inside the engine."""
         self._starting: set[asyncio.Timeout] = set()
@@ -84,11 +93,16 @@ class Rollout:
         try:
             if self._is_unwanted(group):
                 return
+            if self.away is not None:
+                turns = [(request.member, request.turn) for request in message.members]
+                self.away.came(group.task, group.group, group.version, turns, delivery.stored_s)
             async with self._begun(group) as adapter:
                 if self._is_unwanted(group):  # the adapter may have taken long to load
                     return
                 async with aclosing(self._sample(group, message.members, adapter, reserved)) as batches:
                     async for turns in batches:
+                        if self.away is not None:
+                            self.away.sent(group.task, group.group, group.version, [(turn.member, turn.turn) for turn in turns])
                         for answer in _answers(group, turns):
                             yield answer
                         self.unanswered.discard(request_ids.request_id(group, turn.member, turn.turn) for turn in turns)
@@ -231,6 +245,8 @@ class Rollout:
                     log.info("requests_aborted", task=task, sequences=len(running))
                 await self._engine.abort(running)
             self._adapters.end(task)
+            if self.away is not None:
+                self.away.ended(task)
 
     async def follow_versions(self, bus: Bus, pool: str) -> None:
         """Load each new version of a live task before its first request, until cancelled. While parked each is fetched as it comes."""
@@ -242,6 +258,8 @@ class Rollout:
         try:
             update = delivery.read(WeightUpdated)
             if self._tasks.is_live(update.task):
+                if self.away is not None:
+                    self.away.announced(update.task, update.version, delivery.stored_s)
                 await self._adapters.load_ahead(update.adapter)
         except (Reject, Retry) as error:  # a request that needs it reports it
             log.warning("version_not_loaded", subject=delivery.subject, reason=str(error))

@@ -23,7 +23,7 @@ class SharedAccelerator:
     def __init__(self, rules: Rules, events: Events, random: Random, *, calibrated: bool = True) -> None:
         self.counts = Counts()
         self.accounts = Accounts()
-        self.predictions = Predictions()
+        self.predictions = Predictions(lambda: events.now_s)
         self._rules, self._events, self._calibrated = rules, events, calibrated
         self._executors: dict[str, State] = {}
         self._by_function: dict[tuple[str, Function], State] = {}
@@ -46,6 +46,7 @@ class SharedAccelerator:
     def add(self, table: Executor, tier: Tier = Tier.HOST) -> None:
         state = State(table, tier)
         self._executors[table.executor] = state
+        self.predictions.add(table.pool)
         for function in table.functions:
             self._by_function[table.pool, function] = state
         if self._calibrated:
@@ -71,6 +72,7 @@ class SharedAccelerator:
         self.accounts.activate(operation.task, self._tasks_with_work())
         operation.first_ready_s = operation.ready_s
         state.ready.append(operation)
+        self.predictions.has_work(operation.task.pool, True)
         self._decide()
 
     # ---------------------------------------------------------------------------------------------- decisions
@@ -234,6 +236,9 @@ class SharedAccelerator:
                 self.predictions.observe(one)
                 one.done()
             self._is_ticking = False
+            working = {task.pool for task in self._tasks_with_work()}
+            for pool in {one.task.pool for one in ended}:
+                self.predictions.has_work(pool, pool in working)
             self._note_idle(now_s)
         self._decide()
 
@@ -267,9 +272,9 @@ class SharedAccelerator:
     def _demands(self, now_s: float) -> list[Demand]:
         is_ours = self._rules.policy is Policy.RATIO
         provisional = self.accounts.provisional(now_s - self._started_s) if is_ours else {}
-        return [self._demand(state, now_s, provisional) for state in self._executors.values()]
+        return [self._demand(state, provisional) for state in self._executors.values()]
 
-    def _demand(self, state: State, now_s: float, provisional: dict[Place, float]) -> Demand:
+    def _demand(self, state: State, provisional: dict[Place, float]) -> Demand:
         table = state.table
         running = self._running if state is self._holder else []
         work_s, claims, pool_gap = 0.0, (), None
@@ -278,7 +283,7 @@ class SharedAccelerator:
                 work_s = self.predictions.work_s(state.ready, running, table.gain_of)
                 claims = self.accounts.claims([one.task for one in (*state.ready, *running)], provisional)
             elif state is self._holder:
-                pool_gap = self.predictions.gap(table.pool, now_s)
+                pool_gap = self.predictions.gap(table.pool)
         return Demand(
             table.executor,
             table.pool,

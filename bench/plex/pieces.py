@@ -1,16 +1,14 @@
 """Operations of simulated tasks, and what the scheduler would predict of them from those that are done."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from common.accelerators import Function
+from common.accelerators import Function, away
 from common.accelerators.trace import Task
-from scheduler_svc.decisions.accelerators.prediction import MIN_S, Estimate, Latencies, OpenStep, Piece, expected, gap
+from scheduler_svc.decisions.accelerators import gaps
+from scheduler_svc.decisions.accelerators.prediction import MIN_S, Estimate, Piece, expected
 from scheduler_svc.decisions.accelerators.state import Quantiles
 
-REMEMBERED = 32
-"""Newest environment times of a task that predictions use."""
 PRIOR = {function: Estimate(1.0) for function in Function}
 
 
@@ -28,42 +26,60 @@ class Operation:
     has_run: bool = False
 
 
-@dataclass
 class Predictions:
-    """Estimates of operations, and times of environments, as observed so far on one accelerator."""
+    """Estimates of operations, and of the time until pools have work again, as the scheduler and samplers have them on one accelerator."""
 
-    estimates: dict[tuple[str, Function], Estimate] = field(default_factory=dict[tuple[str, Function], Estimate])
-    prior: dict[Function, Estimate] = field(default_factory=lambda: dict(PRIOR))
-    environments: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
-    open_since_s: dict[str, dict[str, list[float]]] = field(default_factory=dict[str, dict[str, list[float]]])
-    """By pool and task: when its environments began."""
-    _latencies: dict[str, Latencies] = field(default_factory=dict[str, Latencies])
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.estimates: dict[tuple[str, Function], Estimate] = {}
+        self.prior: dict[Function, Estimate] = dict(PRIOR)
+        self._clock = clock
+        self._away: dict[str, away.Away] = {}
+        """By pool: what its sampler knows."""
+        self._gaps: dict[str, gaps.Gaps] = {}
+
+    def add(self, pool: str) -> None:
+        """A pool whose executors are on the accelerator."""
+        if pool not in self._away:
+            self._away[pool], self._gaps[pool] = away.Away(self._clock), gaps.Gaps([pool], [pool])
+            self.has_work(pool, False)
 
     def observe(self, done: Operation) -> None:
         key = (done.task.task, done.function)
         self.estimates[key] = self.estimates.get(key, self.prior[done.function]).after(done.work_s)
         self.prior[done.function] = self.prior[done.function].after(done.work_s)
 
-    def leaves(self, task: Task, now_s: float) -> None:
-        """The task, or one of its trajectories, goes to its environment."""
-        self.open_since_s.setdefault(task.pool, {}).setdefault(task.task, []).append(now_s)
+    def has_work(self, pool: str, has_work: bool) -> None:
+        """Whether any executor of the pool has work now."""
+        self._gaps[pool].observe(pool, self._clock(), has_work=has_work)
 
-    def returns(self, task: Task, since_s: float, now_s: float) -> None:
-        """`since_s`: when it went."""
-        opened = self.open_since_s[task.pool]
-        opened[task.task].remove(since_s)
-        if not opened[task.task]:
-            del opened[task.task]
-        self.environments.setdefault(task.task, deque(maxlen=REMEMBERED)).append(now_s - since_s)
-        self._latencies.pop(task.task, None)
+    def leaves(self, task: Task, version: int, member: int, turn: int) -> None:
+        """A trajectory of the task goes to its environment."""
+        self._away[task.pool].sent(task.task, version, version, [(member, turn)])
 
-    def gap(self, pool: str, now_s: float) -> Quantiles | None:
+    def returns(self, task: Task, version: int, member: int, turn: int) -> None:
+        """It comes to the sampler, for the first time or again."""
+        self._away[task.pool].came(task.task, version, version, [(member, turn)], self._clock())
+
+    def batched(self, task: Task, version: int) -> None:
+        """All members of a step have returned."""
+        self._told(task.pool)
+        self._gaps[task.pool].batched(task.pool, task.task, version, self._clock())
+
+    def announced(self, task: Task, version: int) -> None:
+        self._away[task.pool].announced(task.task, version, self._clock())
+
+    def ended(self, task: Task) -> None:
+        self._away[task.pool].ended(task.task)
+
+    def gap(self, pool: str) -> Quantiles | None:
         """Time until the next work of the pool."""
-        found = sorted(self.open_since_s.get(pool, {}).items())
-        for task, _ in found:
-            if task not in self._latencies and task in self.environments:
-                self._latencies[task] = Latencies.of(list(self.environments[task]))
-        return gap(now_s, [OpenStep(task, tuple(since_s)) for task, since_s in found], self._latencies)
+        self._told(pool)
+        return self._gaps[pool].expected(pool, self._clock())
+
+    def _told(self, pool: str) -> None:
+        """The sampler reports."""
+        now_s = self._clock()
+        self._gaps[pool].members(pool, pool, now_s, self._away[pool].report(now_s))
 
     def work_s(self, ready: Sequence[Operation], running: Sequence[Operation], gain: Callable[[int], float]) -> float:
         """Expected seconds of what is ready and what is left of what runs."""

@@ -7,8 +7,10 @@ from typing import Any
 from bench.harness import report
 from bench.plex.workloads import SAMPLER_BYTES, TRAINER_BYTES
 from common.accelerators import Function, Tier
+from common.accelerators.away import AGES, TIMES, TaskAway
+from scheduler_svc.decisions.accelerators.gaps import Gaps
 from scheduler_svc.decisions.accelerators.moves import Moves
-from scheduler_svc.decisions.accelerators.prediction import Estimate, Latencies, OpenStep, Piece, expected, gap
+from scheduler_svc.decisions.accelerators.prediction import Estimate, Piece, expected
 from scheduler_svc.decisions.accelerators.slicing import next_slice
 from scheduler_svc.decisions.accelerators.state import Budget, Claim, Demand, Holding, Quantiles, Rules
 
@@ -35,8 +37,9 @@ class Moment:
         self.virtual_s = [random.uniform(0, 100) for _ in range(TENANTS)]
         self.ready_s = {key: random.uniform(0, 50) for key in self.pieces}
         self.moves = Moves({(_name(*key), Tier.HOST, Tier.DEVICE): Quantiles(random.uniform(0.1, 2), 2.0) for key in self.pieces})
-        self.open = [OpenStep("one", (random.uniform(0, 50),)) for _ in range(TASKS // POOLS)]
-        self.latencies = {"one": Latencies.of([random.uniform(5, 60) for _ in range(100)])}
+        self.gaps = Gaps(["pool-0"], ["pool-0"])
+        self.gaps.observe("pool-0", 50.0, has_work=False)
+        self.away = [_away(f"task-{number}", random) for number in range(TASKS // POOLS)]
         self.holding = Holding(_name(0, Function.GENERATE), 20.0, 1.0, None, True, 20.0, 1.0, 55.0)
 
     def demands(self) -> list[Demand]:
@@ -52,11 +55,23 @@ class Moment:
         size = SAMPLER_BYTES if function is Function.GENERATE else TRAINER_BYTES
         tier = Tier.DEVICE if pool == 0 else Tier.HOST
         if is_idle or not pieces:
-            since, work_s, claims, pool_gap = None, 0.0, (), gap(55.0, self.open, self.latencies) if is_idle else None
+            since, work_s, claims, pool_gap = None, 0.0, (), self._gap() if is_idle else None
         else:
             since, work_s, pool_gap = self.ready_s[key], expected(pieces, self.estimates, {}).p50_s, None
             claims = tuple(Claim(f"tenant-{one}", 1.0, self.virtual_s[one], self.virtual_s[one]) for one in self.tenants[key])
         return Demand(_name(*key), f"pool-{pool}", function, tier, size, size, Tier.DISK, since, 0.0, work_s, claims, pool_gap)
+
+    def _gap(self) -> Quantiles | None:
+        """After a report of its sampler."""
+        self.gaps.members("pool-0", "sampler", 55.0, self.away)
+        return self.gaps.expected("pool-0", 55.0)
+
+
+def _away(task: str, random: Random) -> TaskAway:
+    """A task of which as much is reported as may be."""
+    left_ms = tuple((random.randrange(50_000), random.randrange(101)) for _ in range(AGES))
+    times_ms = [tuple(sorted(random.randrange(5_000, 60_000) for _ in range(TIMES))) for _ in range(2)]
+    return TaskAway(task, 64, left_ms, min(age for age, _ in left_ms), random.randrange(50_000), *times_ms)
 
 
 def _name(pool: int, function: Function) -> str:

@@ -35,41 +35,49 @@ class RunningTask:
         number = len(self.step_s)
         if number == len(self.task.steps):
             self.ended_s = self.events.now_s
+            self.accelerator.predictions.ended(self.task)
             self.ends(self)
             return
         members = self.task.members_of(number)
         self._open = len(members)
-        for phases in members:
-            self._go(phases, 0, self._end_member)
+        for member, phases in enumerate(members):
+            self._go(phases, 0, member, self._end_member)
         if not members:
-            self._go(self.task.steps[number], 0, self._end_step)
+            self._go(self.task.steps[number], 0, 0, self._end_step)
 
     def _end_member(self) -> None:
         self._open -= 1
         if not self._open:
-            self._go(self.task.steps[len(self.step_s)], 0, self._end_step)
+            self._go(self.task.steps[len(self.step_s)], 0, 0, self._end_step)
 
     def _end_step(self) -> None:
         self.step_s.append(self.events.now_s - self._began_s)
         self._began_s = self.events.now_s
+        self.accelerator.predictions.announced(self.task, len(self.step_s))
         self._begin_step()
 
-    def _go(self, phases: Sequence[Phase], number: int, then: Callable[[], None]) -> None:
-        """Do `phases` from `number` on, one after another, and `then`."""
+    def _go(self, phases: Sequence[Phase], number: int, member: int, then: Callable[[], None]) -> None:
+        """Do `phases` of a member from `number` on, one after another, and `then`."""
         if number == len(phases):
             then()
             return
-        (what, seconds), now_s = phases[number], self.events.now_s
+        (what, seconds), now_s, version, turn = phases[number], self.events.now_s, len(self.step_s), _turn(phases, number)
         if what == ENVIRONMENT:
-            self.accelerator.predictions.leaves(self.task, now_s)
-            self.events.at(now_s + seconds, lambda: self._return(now_s, phases, number, then))
+            self.accelerator.predictions.leaves(self.task, version, member, turn)
+            self.events.at(now_s + seconds, lambda: self._go(phases, number + 1, member, then))
+            return
+        if what == Function.GENERATE:
+            self.accelerator.predictions.returns(self.task, version, member, turn)
         else:
-            function, work_s, following = _operation(phases, number)
-            self.accelerator.submit(Operation(self.task, function, work_s, work_s, now_s, lambda: self._go(phases, following, then)))
+            self.accelerator.predictions.batched(self.task, version)
+        function, work_s, following = _operation(phases, number)
+        operation = Operation(self.task, function, work_s, work_s, now_s, lambda: self._go(phases, following, member, then))
+        self.accelerator.submit(operation)
 
-    def _return(self, since_s: float, phases: Sequence[Phase], number: int, then: Callable[[], None]) -> None:
-        self.accelerator.predictions.returns(self.task, since_s, self.events.now_s)
-        self._go(phases, number + 1, then)
+
+def _turn(phases: Sequence[Phase], number: int) -> int:
+    """Number of the turn that a phase is of: turns begin with sampling."""
+    return max(0, sum(what == Function.GENERATE for what, _ in phases[: number + 1]) - 1)
 
 
 def _operation(phases: Sequence[Phase], number: int) -> tuple[Function, float, int]:

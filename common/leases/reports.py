@@ -167,11 +167,18 @@ class Reporter:
         self._waiting = Waiting()
         self._changed = asyncio.Event()
         self.changed = self._changed.set
+        if (away := means.executable.away) is not None:
+            away.changed = self.changed
 
     @property
     def begun(self) -> int:
         """Messages that this process has begun."""
         return self._backlog.begun
+
+    @property
+    def _announcements(self) -> int:
+        away = self._means.executable.away
+        return 0 if away is None else away.announcements
 
     async def run(self, follower: Follower) -> None:
         """Report until cancelled."""
@@ -210,9 +217,10 @@ class Reporter:
                 self._enter_present_bytes()
                 tallied_s = now_s
             report = self._current(follower)
-            if now_s >= due_s or _essence(report) != last:
-                last, due_s = _essence(report), now_s + REPORT_S
-                await self._tell(report)
+            essence = (_essence(report), self._announcements)
+            if now_s >= due_s or essence != last:
+                last, due_s = essence, now_s + REPORT_S
+                await self._tell(self._with_away(report))
                 await asyncio.sleep(MIN_SPACING_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(AWAKE_LOOK_S if is_awake else max(0.0, due_s - time.monotonic())):
@@ -241,6 +249,10 @@ class Reporter:
             pieces=means.tally.pieces,
             at_s=now_s,
         )
+
+    def _with_away(self, report: ExecutorReport) -> ExecutorReport:
+        away = self._means.executable.away
+        return report if away is None else report.model_copy(update={"away": away.report(report.at_s)})
 
     def _enter_present_bytes(self) -> None:
         """An executor's need changes while it is awake: tasks come and go. What does not fit is not entered; its next wake fails."""

@@ -4,7 +4,6 @@ leader.py    the one replica that decides, at each change of an executor and whe
 demands.py   executors and their work, as the decisions want them
 reports.py   the newest report of each executor
 strays.py    executors that are awake without a slice
-gaps.py      times between work of a pool, as observed
 orders.py    the transactions of a decision: a slice with its orders, or its end
 answers.py   what an executor's answer changes
 booking.py   who pays for a slice that has ended

@@ -156,7 +156,7 @@ class Leader:
                 async with self._database.patience(), connection.begin():
                     await self._knowledge.read_rows(connection)
                     if is_due:
-                        await self._knowledge.read_work(connection, now_s)
+                        self._reports.batched(await self._knowledge.read_work(connection, now_s), now_s)
                         await executors.record_ready(connection, self._reports.ready_since_ms(now_s))
                         refreshed_s = now_s
             until_s = NEVER_S
@@ -213,14 +213,15 @@ class Leader:
         return min([decision.until_s, *retries])
 
     def _picture(self, standing: Standing, now_s: float) -> Picture:
-        name, gaps = standing.accelerator, self._reports.gaps(standing.accelerator)
+        name = standing.accelerator
         live: dict[str, Live] = {}
         for row in standing.executors:
             key = (row.accelerator, row.executor)
             report = self._reports.newest(key, now_s)
             if report is None or key not in self._deployed.places:
                 continue
-            gap = gaps.expected(row.pool, now_s) if self._knowledge.has_running_tasks(row.pool) else None
+            may_idle = row is standing.holder and self._knowledge.has_running_tasks(row.pool)
+            gap = self._reports.gap(name, row.pool, now_s) if may_idle else None
             claims, deepest = self._knowledge.claims(name, row.pool, trains=row.service == "trainer"), self._deployed.deepest[row.pool]
             live[row.executor] = Live(row, report, self._reports.idle_since_s(key), deepest, claims, gap)
         rules = rules_of(self._deployed.accelerators[name], list(live.values()))

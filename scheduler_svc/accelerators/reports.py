@@ -1,5 +1,6 @@
 """The newest report of each executor, and which executors are silent."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -9,7 +10,9 @@ from common.bus import Delivery
 from common.errors import Reject
 from common.messages import ExecutorReport
 from scheduler_svc.accelerators.deployed import Deployed, Key
-from scheduler_svc.accelerators.gaps import Gaps
+from scheduler_svc.decisions.accelerators.gaps import Gaps
+from scheduler_svc.decisions.accelerators.state import Quantiles
+from scheduler_svc.store.queries.accelerators.work import Batch
 
 SILENT_S = 3.0
 """Seconds without a report after which an executor counts as gone; it reports every second."""
@@ -38,7 +41,11 @@ class Reports:
         self._deployed = deployed
         self._seen: dict[Key, _Seen] = {}
         self._excused_s = now_s
-        self._gaps = {name: Gaps() for name in deployed.accelerators}
+        on = {name: [place for (accelerator, _), place in deployed.places.items() if accelerator == name] for name in deployed.accelerators}
+        self._gaps = {
+            name: Gaps([one.pool for one in here if one.service == "rollout"], [one.pool for one in here if one.service == "trainer"])
+            for name, here in on.items()
+        }
 
     def take(self, delivery: Delivery, now_s: float) -> bool:
         """Whether the report is of a deployed executor, and newer than those before."""
@@ -59,6 +66,9 @@ class Reports:
         self._seen[key] = _Seen(report, now_s, idle_since_s, state_since_s)
         in_pool = [one.report for (accelerator, _), one in self._seen.items() if accelerator == key[0] and one.report.pool == report.pool]
         self._gaps[report.accelerator].observe(report.pool, now_s, has_work=any(map(has_work, in_pool)))
+        if self._deployed.places[key].service == "rollout":
+            for gaps in self._gaps.values():
+                gaps.members(report.pool, "/".join(key), report.at_s, report.away)
         return True
 
     def excuse(self, now_s: float) -> None:
@@ -93,8 +103,15 @@ class Reports:
                 found[key] = round(1000 * since_s) if waits else None
         return found
 
-    def gaps(self, accelerator: str) -> Gaps:
-        return self._gaps[accelerator]
+    def batched(self, batches: Iterable[Batch], now_s: float) -> None:
+        """Batches for trainers have come."""
+        for one in batches:
+            for gaps in self._gaps.values():
+                gaps.batched(one.pool, one.task, one.version, now_s - one.ago_s)
+
+    def gap(self, accelerator: str, pool: str, now_s: float) -> Quantiles | None:
+        """Expected time until the next work of the pool is ready."""
+        return self._gaps[accelerator].expected(pool, now_s)
 
     def _check(self, report: ExecutorReport, now_s: float) -> None:
         """Raises: Reject."""

@@ -10,11 +10,11 @@ from bench.plex.cells import measure, summary
 from bench.plex.histories import play, random_history, shares, violations
 from bench.plex.tasks import simulate
 from bench.plex.workloads import Cell, cell_rules, cell_trace
-from common.accelerators import Function, Policy, Tier
+from common.accelerators import Function, Policy, Tier, away
 from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
-from scheduler_svc.decisions.accelerators import slicing
-from scheduler_svc.decisions.accelerators.state import Budget, Rules
+from scheduler_svc.decisions.accelerators import gaps, slicing
+from scheduler_svc.decisions.accelerators.state import Budget, Quantiles, Rules
 
 MOVES = {(Tier.HOST, Tier.DEVICE): (1.0,), (Tier.DEVICE, Tier.HOST): (0.5,)}
 TRAIN, GENERATE = Function.TRAIN, Function.GENERATE
@@ -92,6 +92,17 @@ def test_mutated_decision_changes_what_is_simulated(monkeypatch: pytest.MonkeyPa
     before = simulate(trace, rules, 0).makespan_s
     original = slicing.next_slice
     monkeypatch.setattr(slicing, "next_slice", lambda now_s, holding, demands, moves, _: original(now_s, holding, demands, moves, fcfs()))
+    assert simulate(trace, rules, 0).makespan_s != before
+
+
+def test_mutated_prediction_of_gaps_changes_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that does not hear of open members."""
+    trace, rules = cell_trace(CELL, 4, 0), cell_rules(CELL)
+    before = simulate(trace, rules, 0).makespan_s
+    with monkeypatch.context() as patched:
+        patched.setattr(gaps.Gaps, "expected", lambda *_: Quantiles(1e-3, 1e-3))
+        assert simulate(trace, rules, 0).makespan_s != before
+    monkeypatch.setattr(away.Away, "report", lambda *_: [])
     assert simulate(trace, rules, 0).makespan_s != before
 
 

@@ -2,7 +2,8 @@
 
 state.py         executors, their ready work and tiers; the rules; the decisions
 moves.py         seconds of moves between tiers: measured, or from bytes until one was measured
-prediction.py    seconds of ready work, and seconds until the next piece of work
+prediction.py    seconds of ready work, and seconds until the first of several waits ends
+gaps.py          seconds until a pool has work again: from open members, else from gaps before
 tiers.py         which executors leave the device for the next one, and how deep
 room.py          executors that never fit, and what to change
 situation.py     one accelerator at one moment: costs of each switch, who is overdue, who is ahead of its share, newcomers among them

@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from common import streams
 from common.accelerators import ExecutorState, Function, Tier
+from common.accelerators.away import TaskAway
 from common.bus import Bus, Outgoing
 from common.messages import ExecutorReport, LeaseDone, LeaseOrder, PoolClock
 from common.pools import Accelerator, Pool, Pools
@@ -79,6 +80,8 @@ class Executor:
     failure: str | None = None
     """Why it cannot wake."""
     lacks_memory: bool | None = None
+    away: list[TaskAway] = field(default_factory=list[TaskAway])
+    """Tasks with members that are with their environments."""
     is_deaf: bool = False
     """Whether it does nothing that it is ordered to."""
     is_mute: bool = False
@@ -132,6 +135,7 @@ class Executor:
             piece_s=0.05,
             left_s=0.05 if self.begun else None,
             at_s=self.bus.clock.now_s(),
+            away=self.away,
         )
         return report.model_copy(update=changes)
 

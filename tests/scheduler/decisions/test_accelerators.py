@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from common.accelerators import Function, Tier
 from scheduler_svc.decisions.accelerators.moves import Moves, Rates, measured, prior_s
-from scheduler_svc.decisions.accelerators.prediction import Estimate, Latencies, OpenStep, Piece, expected, gap
+from scheduler_svc.decisions.accelerators.prediction import Estimate, Piece, expected
 from scheduler_svc.decisions.accelerators.slice_shares import slice_shares
 from scheduler_svc.decisions.accelerators.state import Demand, Park
 from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
@@ -78,21 +78,6 @@ def test_expected_work_adds_up_and_a_batch_is_faster() -> None:
     assert expected(pieces, estimates, prior, float).p50_s == pytest.approx(3.0)
     assert expected([], estimates, prior).p50_s > 0
     assert expected(pieces, estimates, prior).p90_s == pytest.approx(6.0 + 1.2816)
-
-
-def test_gap_is_that_of_the_first_step_whose_last_member_returns() -> None:
-    known = {"fast": Latencies.of([10.0] * 9 + [12.0]), "slow": Latencies.of([100.0])}
-    assert gap(4.0, [OpenStep("fast", (0.0,))], known).p50_s == pytest.approx(6.0, abs=0.1)  # type: ignore[union-attr]
-    both = [OpenStep("fast", (0.0, 3.0)), OpenStep("slow", (0.0,))]
-    assert gap(4.0, both, known).p50_s == pytest.approx(9.0, abs=0.2)  # type: ignore[union-attr]
-    assert gap(4.0, [OpenStep("unknown", (0.0,))], known) is None
-    assert gap(4.0, [], known) is None
-
-
-def test_longer_wait_than_ever_seen_is_expected_to_last_by_its_age() -> None:
-    late = gap(200.0, [OpenStep("fast", (0.0,))], {"fast": Latencies.of([10.0])})
-    assert late is not None
-    assert late.p50_s == pytest.approx(69.3, rel=0.02)  # ln 2 of half its age
 
 
 # ----------------------------------------------------------------------------------------------------------- booking
