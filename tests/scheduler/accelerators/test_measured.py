@@ -49,6 +49,7 @@ async def test_nobody_computes_between_a_park_and_the_wake_that_measure_a_tier(b
     async with running_world(bus, database_url) as world:
         await world.execute(*TWO_TASKS)
         one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        one.drain_s = 0.2
         for tier in (Tier.DEVICE, Tier.HOST, Tier.DISK):
             await two.has_work(1)
             await two.wakes()
@@ -63,6 +64,9 @@ async def test_nobody_computes_between_a_park_and_the_wake_that_measure_a_tier(b
         assert await world.rows(
             "SELECT reason, count(*), count(*) FILTER (WHERE ended = 'held') FROM slices WHERE executor = 'rollout-one' GROUP BY 1"
         ) == [("operator", 6, 3)]
+        next_ = "(SELECT min(n.epoch) FROM slices n WHERE n.epoch > s.epoch)"
+        between = f"SELECT n.ordered_at >= s.parked_at FROM slices s JOIN slices n ON n.epoch = {next_} WHERE s.ended = 'held'"
+        assert await world.rows(between) == [(True,)] * 3, "it is parked before anything else is ordered"
         await clean(world)
 
 
