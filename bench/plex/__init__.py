@@ -1,7 +1,7 @@
 """Simulation of several base models on one accelerator: `python -m bench.plex NAME`.
 
 Discrete events over the decision modules of `scheduler_svc/decisions/accelerators`, which are imported, not copied. Executors are tables of
-durations of moves and operations. These are simulations only: what is simulated has not been compared with real executors yet.
+durations of moves and operations. `bench/plex/real/predict.py` compares what is simulated with real executors.
 
 Each writes bench/results/plex-NAME.json.
 

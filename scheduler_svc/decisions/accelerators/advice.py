@@ -18,8 +18,9 @@ from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
 
 MOST_PAIRS = 45
 """Pairs that are looked at: all of ten pools."""
-ORDER_S = 0.09
-"""Seconds of a switch beyond its moves: orders, answers and locks. Measured: `order_s` of bench/results/plex-predicted.json."""
+ORDER_S = 0.02
+"""Seconds of a switch beyond its moves: orders, answers and locks. Measured with `order_s` of bench/plex/real/predict.py: 0.015 on an idle
+machine, 0.09 on one with other work."""
 ENOUGH_HOST_BYTES = 2**62
 NEVER_S = float("inf")
 
