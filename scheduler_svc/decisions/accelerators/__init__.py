@@ -10,6 +10,7 @@ situation.py     one accelerator at one moment: costs of each switch, who is ove
 slicing.py       `next_slice`: the holder keeps, idles, or another executor is next; how a holder is parked
 baselines.py     the same decision first come first served, in turns, and in fixed windows
 load.py          expected step times of jobs that share an accelerator, and whether sharing is worth it
+occupancy.py     seconds of a step in which any of its trajectories is sampled, and in which none is
 placement.py     which accelerator a job's pool is placed on, and when it moves
 slice_shares.py  whole milliseconds of a slice by task
 advice.py        what sharing would save and slow down, by a trace
