@@ -60,13 +60,13 @@ SUBJECTS = tuple(
         "prompts.check.<family>.<task>",
         "prompts.package.<family>.<tenant>.<package>",
         "prompts.open.<family>.<task>.<group>",
-        "prompts.sample.<pool>.<task>.<trajectory>",
+        "prompts.sample.<queue>.<task>.<trajectory>",
         "prompts.serve.<pool>.<shard>.<task>.<request>",
         "trajectories.turn.<family>.<task>.<trajectory>",
         "trajectories.checked.<task>",
         "trajectories.package.<tenant>.<package>",
         "trajectories.scored.<task>.<trajectory>",
-        "trajectories.batch.<pool>.<task>",
+        "trajectories.batch.<queue>.<task>",
         "weight-updated.<pool>.<task>",
         "samples.<pool>.<task>.<version>",
         "events.<tenant>.<task>",
@@ -168,13 +168,15 @@ def _parsed(subject: str, header: str) -> Settlement:
 
 
 def _named(subject: str) -> dict[str, str]:
-    """Names of a subject's parts → their values; none of a subject that is no service's."""
+    """Names of a subject's parts → their values; none of a subject that is no service's. Of a queue its pool: which of the pool's executors
+    has it to itself follows from the task's home, and makes no message wrong."""
     parts = subject.split(".")
     for template in SUBJECTS:
         if len(template) == len(parts):
             pairs = list(zip(template, parts, strict=True))
             if all(name.startswith("<") or name == part for name, part in pairs):
-                return {name[1:-1]: part for name, part in pairs if name.startswith("<")}
+                named = {name[1:-1]: part for name, part in pairs if name.startswith("<")}
+                return named | {"pool": streams.pool_of(named["queue"])} if "queue" in named else named
     return {}
 
 

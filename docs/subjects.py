@@ -6,7 +6,8 @@ from common.access.rows import Row, Use
 from common.access.services import SERVICES, Deployment, table
 from common.messages import OWN_FAMILY
 
-EXAMPLE = Deployment(pools=("<pool>",), families=("<family>", OWN_FAMILY))
+OWN_QUEUES = (streams.queue("<pool>", "<accelerator>"),)
+EXAMPLE = Deployment(("<pool>",), ("<family>", OWN_FAMILY), OWN_QUEUES, OWN_QUEUES)
 USES: dict[Use, str] = {
     Use.PUBLISH: "publishes",
     Use.SUBSCRIBE: "hears",

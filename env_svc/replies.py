@@ -100,7 +100,7 @@ def _trajectory(ended: EndedTurn) -> ScoredTrajectory:
 
 def _sample(group: GroupContext, requests: Sequence[TurnRequest]) -> Iterator[Outgoing]:
     for part in in_parts(requests, _request_bytes):
-        subject = streams.sample(group.pool, group.task, group.trajectory(part[0].member))
+        subject = streams.sample(streams.queue(group.pool, group.home), group.task, group.trajectory(part[0].member))
         name = ",".join(f"{request.member}.{request.turn}" for request in part)
         yield Outgoing(subject, SampleTurns(group=group, members=part), f"sample:{group.task}:{group.group}:{name}")
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import structlog
 
 from common.access.folder import credentials_path
-from common.access.services import Deployment
 from common.runtime.logs import configure_logs
 from marlaas.stack import database_folder, keys, os_processes, servers
 from marlaas.stack.servers import Command
@@ -106,7 +105,7 @@ def _nats(plan: StackPlan) -> ProcessSpec:
     def command() -> Command:
         accounts = ""
         if plan.keys is not None:
-            accounts = keys.prepared(plan.keys, plan.data / "nats", Deployment(tuple(plan.pools), tuple(plan.families)))
+            accounts = keys.prepared(plan.keys, plan.data / "nats", plan.deployment)
         return servers.nats_command(plan.data / "nats", plan.nats_port, accounts=accounts, log=log_path(plan.data, "nats"))
 
     return ProcessSpec("nats", command, is_ready, is_well)

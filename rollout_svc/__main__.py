@@ -11,7 +11,8 @@ async def main(running: Running[RolloutSettings]) -> None:
     from common.accelerators.away import Away
     from common.blobs import Blobs
     from common.bus import Slots
-    from common.leases import PoolClocks
+    from common.homes import queues_of
+    from common.leases import PoolClocks, leased_executor
     from common.messages import ReplicaReport
     from common.pools.model_files import name_in_file, with_model_files
     from common.runtime.cores import leave
@@ -24,7 +25,7 @@ async def main(running: Running[RolloutSettings]) -> None:
     from rollout_svc.engine_config import EngineSettings, Tolerance
     from rollout_svc.engine_process import import_vllm
     from rollout_svc.parking.capacity import Capacity
-    from rollout_svc.parking.wiring import executor_of, place_of, sampler_of
+    from rollout_svc.parking.wiring import MOVE_S, place_of, reading_of, sampler_of
     from rollout_svc.service import Rollout
     from rollout_svc.serving.aliases import KeptAliases
     from rollout_svc.serving.wiring import serving_of
@@ -69,10 +70,11 @@ async def main(running: Running[RolloutSettings]) -> None:
             sampling = f"sampling for pool '{settings.pool}', {capacity.kv_tokens} tokens of KV cache"
             running.health.detail = sampling if is_awake else f"waits for its accelerator '{settings.accelerator}'"
 
-        executor = None
+        executor, queues = None, queues_of(bus, place, slots, move_s=lambda: MOVE_S)
         if place is not None and locks is not None:
             sampler = await sampler_of(place, engine, adapters, rollout, slots, serving)
-            executor = executor_of(bus, settings, place, locks, sampler, show, serves=serving is not None)
+            reads = reading_of(settings.pool, queues, serves=serving is not None)
+            executor = leased_executor(bus, place, sampler, locks, reads, data_dir=settings.data_dir, show=show)
 
         def report() -> ReplicaReport:
             return ReplicaReport(
@@ -94,7 +96,8 @@ async def main(running: Running[RolloutSettings]) -> None:
             runners.create_task(rollout.follow_tasks(bus))
             if pool.samplers_on:
                 runners.create_task(clocks.follow())
-            runners.create_task(rollout.follow_versions(bus, settings.pool))
+            is_wanted = (queues.is_at_home,) if queues is not None else ()  # a task at home elsewhere is loaded with its first request
+            runners.create_task(rollout.follow_versions(bus, settings.pool, *is_wanted))
             runners.create_task(report_replica(bus, report))
             if serving is not None:
                 runners.create_task(serving.run(bus, settings.pool, settings.replica))
@@ -103,7 +106,10 @@ async def main(running: Running[RolloutSettings]) -> None:
                 runners.create_task(executor.run())
             show(not takes_turns)
             running.health.set_ready(running.health.detail)
-            await bus.consume(rollout_samples(settings.pool), rollout.handle, slots, max_pull=settings.pull)
+            if queues is not None:
+                await queues.consume(rollout.handle, max_pull=settings.pull)
+            else:
+                await bus.consume(rollout_samples(settings.pool), rollout.handle, slots, max_pull=settings.pull)
     finally:
         engine.close()
 

@@ -248,19 +248,23 @@ class Rollout:
             if self.away is not None:
                 self.away.ended(task)
 
-    async def follow_versions(self, bus: Bus, pool: str) -> None:
-        """Load each new version of a live task before its first request, until cancelled. While parked each is fetched as it comes."""
+    async def follow_versions(self, bus: Bus, pool: str, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
+        """Load each new version of a live task before its first request, until cancelled. While parked each is fetched as it comes.
+
+        `is_wanted`: whether requests of a task are expected here.
+        """
         async with asyncio.TaskGroup() as runners:
             async for delivery in bus.streams.follow(streams.WEIGHTS, streams.weight_updated(pool, "*"), last_only=True):
-                runners.create_task(self._load_ahead(delivery))
+                runners.create_task(self._load_ahead(delivery, is_wanted))
 
-    async def _load_ahead(self, delivery: Delivery) -> None:
+    async def _load_ahead(self, delivery: Delivery, is_wanted: Callable[[str], bool]) -> None:
         try:
             update = delivery.read(WeightUpdated)
             if self._tasks.is_live(update.task):
                 if self.away is not None:
                     self.away.announced(update.task, update.version, delivery.stored_s)
-                await self._adapters.load_ahead(update.adapter)
+                if is_wanted(update.task):
+                    await self._adapters.load_ahead(update.adapter)
         except (Reject, Retry) as error:  # a request that needs it reports it
             log.warning("version_not_loaded", subject=delivery.subject, reason=str(error))
 

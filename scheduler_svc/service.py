@@ -23,7 +23,8 @@ from scheduler_svc.ask.question import Sources
 from scheduler_svc.decisions.sharing.oversubscription import OversubscriptionController, PoolLoad
 from scheduler_svc.decisions.sharing.pool_times import PoolTimes, capacities
 from scheduler_svc.decisions.sharing.shares import Capacity
-from scheduler_svc.dispatch import admission
+from scheduler_svc.dispatch import admission, homes
+from scheduler_svc.dispatch.homes import Homes
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.intake.job_intake import JobIntake
 from scheduler_svc.handlers.results.dead_letters import handle_dead_letters
@@ -116,6 +117,7 @@ class Scheduler:
         self._asks = Asks(bus, sources)
         self._stability = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
         deployed = Deployed.of(accelerators or {}, pools)
+        self._homes = Homes(database, pools, lambda: self._replicas.reports, bus.clock.now_s)
         self._leader = Leader(bus, database, deployed, settings.slices_days, self._relay.wake) if deployed.places else None
         self._context = context = HandlerContext(
             bus,
@@ -156,6 +158,10 @@ class Scheduler:
             runners.create_task(run_periodically(self._record_stored, STORED_EVERY_S, postpone, at_once=True))
             if self._leader is not None:
                 runners.create_task(self._leader.run())
+            if self._homes.is_needed:
+                runners.create_task(
+                    run_periodically(self._homes.look, homes.LOOK_S, partial(log_postponed, "homes_postponed"), at_once=True)
+                )
             for consumer, (handler, most, spacing_s) in CONSUMERS.items():
                 if consumer is streams.SCHEDULER_LEASES and self._leader is None:
                     continue
@@ -202,7 +208,7 @@ class Scheduler:
         self._stability.reset()
 
     async def _rescue_steps(self) -> None:
-        if await resend_lost_steps(self._database, self._bus):
+        if await resend_lost_steps(self._database, self._bus, self._homes.queues):
             self._relay.wake()
 
     async def _watch_store(self) -> None:

@@ -10,7 +10,8 @@ import structlog
 from common import streams
 from common.bus import Bus, Slots
 from common.errors import Fatal
-from common.leases import Identity, LeasedExecutor, Placed, budget_bytes, leased_executor, placed
+from common.homes import Queues, queues_of
+from common.leases import Identity, LeasedExecutor, Placed, Reading, budget_bytes, leased_executor, placed
 from common.messages import ReplicaReport
 from common.pools import Pool, chosen_pool
 from common.pools.model_files import name_in_file, with_model_files
@@ -49,7 +50,8 @@ async def main(running: Running[TrainerSettings]) -> None:
     budget = await asyncio.to_thread(budget_bytes, place.accelerator) if place is not None else None
     made = await _trainer(running, pool, budget, cores)
     trainer, slots = made.trainer, Slots(settings.shared_steps + PREFETCHED_BATCHES + MAX_WAITING_BATCHES)
-    executor = _executor(running, place, made, slots) if place is not None else None
+    queues = queues_of(running.bus, place, slots, move_s=trainer.move_s)
+    executor = _executor(running, place, made, slots, queues) if place is not None else None
 
     def report() -> ReplicaReport:
         busy = trainer.busy() | (executor.busy if executor else {})
@@ -58,7 +60,10 @@ async def main(running: Running[TrainerSettings]) -> None:
     async with asyncio.TaskGroup() as runners:
         runners.create_task(report_replica(running.bus, report))
         runners.create_task(_share_batches(running.bus, settings.pool, settings.replica, slots, trainer.gate))
-        runners.create_task(running.bus.consume(streams.trainer_batches(settings.pool), trainer.handle, slots))
+        if queues is not None:
+            runners.create_task(queues.consume(trainer.handle))
+        else:
+            runners.create_task(running.bus.consume(streams.trainer_batches(settings.pool), trainer.handle, slots))
         if executor is not None:
             runners.create_task(executor.run())
         running.health.set_ready(_detail(settings, is_awake=executor is None))
@@ -75,7 +80,7 @@ def _place(settings: TrainerSettings) -> Placed | None:
     return placed(Identity(settings.accelerator, "trainer", settings.pool, settings.replica), settings.pools_file)
 
 
-def _executor(running: Running[TrainerSettings], place: Placed, made: _Made, slots: Slots) -> LeasedExecutor:
+def _executor(running: Running[TrainerSettings], place: Placed, made: _Made, slots: Slots, queues: Queues | None) -> LeasedExecutor:
     """Takes turns on a shared accelerator. Raises: Fatal."""
     from trainer_svc.parking import TrainerExecutor
 
@@ -89,7 +94,7 @@ def _executor(running: Running[TrainerSettings], place: Placed, made: _Made, slo
         place,
         TrainerExecutor(made.trainer, made.learner, made.residents, slots),
         place.locks(settings.accelerators_dir),
-        [streams.trainer_batches(settings.pool)],
+        Reading([streams.trainer_batches(settings.pool)]) if queues is None else Reading(queues.own, lambda: queues.taken_over),
         data_dir=settings.data_dir,
         show=show,
     )

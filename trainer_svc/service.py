@@ -37,6 +37,8 @@ from trainer_svc.state.resident import Resident, Residents
 from trainer_svc.state.step_recording import Recording, origin_of, write_recording
 
 MAX_CONCURRENT_READS = 32
+MIN_MOVE_S = 1.0
+"""Minimum cost of a step away from its task's home, also before the first state was restored."""
 TRAINED_TOKENS = Counter("marlaas_trainer_tokens_total", "Tokens trained on, padding not counted")
 PHASES = ("read", "restore", "wait", "score", "forward_backward", "optimizer", "publish")
 """Phases with a metric `<phase>_s`. Listed because environments name other metrics, and labels must be few."""
@@ -80,6 +82,7 @@ class Trainer:
         self._pool = pool
         self._checkpoint_every = checkpoint_every
         self._slots = FairSlots(slots)
+        self._restore_s = 0.0
         self.gate = Gate()
         self.samples = SampleKeeper(bus)
 
@@ -87,6 +90,10 @@ class Trainer:
         """Load figures of the replica's report."""
         steps = self._learner.waiting + self._slots.waiting + self.gate.waiting
         return {"steps": float(steps), "residents": float(len(self._residents))}
+
+    def move_s(self) -> float:
+        """Seconds that a task's step costs more where its state is not: it is restored here, and at its home afterwards."""
+        return max(MIN_MOVE_S, 2 * self._restore_s)
 
     async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         """Raises: Reject when the batch contradicts its trajectories, or the step cannot be made (`step.step`)."""
@@ -166,6 +173,8 @@ class Trainer:
         with _timed(spent, "restore_s"):
             kept = self._resident(batch)
             start = kept or await restore(self._blobs, self._learner, batch)
+        if not kept:
+            self._restore_s = spent["restore_s"]
         trained = await self._learner.train(start, groups, batch.spec)
         resident = trained.step.resident
         self.samples.keep(batch, trained.step)

@@ -1,6 +1,6 @@
 """What each service does on NATS. A call of the bus, a stream or a consumer that has no row here fails a test."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from common import streams
@@ -8,6 +8,7 @@ from common.accelerators import executor_name
 from common.access import rows
 from common.access.rows import Permissions, Row
 from common.messages import FILE_FAMILY, OWN_FAMILY
+from common.pools import OnSeveral, Pools, on_several
 
 INBOX = "_INBOX"
 
@@ -19,6 +20,19 @@ class Deployment:
     pools: tuple[str, ...]
     families: tuple[str, ...]
     """Families of environments that any replica serves."""
+    sampler_queues: tuple[str, ...] = ()
+    """Queues of single samplers, of pools whose samplers are on several shared accelerators."""
+    trainer_queues: tuple[str, ...] = ()
+    """The same of trainers."""
+
+    @classmethod
+    def of(cls, pools: Pools, families: Sequence[str]) -> "Deployment":
+        found = on_several(pools)
+        return cls(tuple(pools), tuple(families), _queues(found, "rollout"), _queues(found, "trainer"))
+
+
+def _queues(found: OnSeveral, service: str) -> tuple[str, ...]:
+    return tuple(streams.queue(pool, each) for (one, pool), accelerators in found.items() if one == service for each in accelerators)
 
 
 STORES = (
@@ -69,7 +83,7 @@ def env(deployment: Deployment) -> list[Row]:
         found += [*rows.consumes(streams.env_packages(OWN_FAMILY)), *rows.publishes(streams.package_checked("*", "*"))]
     if {OWN_FAMILY, FILE_FAMILY} & set(deployment.families):
         found += rows.fetches_blobs(streams.BLOBS_BUCKET)
-    found += rows.publishes(*(streams.sample(pool, "*", "*") for pool in deployment.pools))
+    found += rows.publishes(*(streams.sample(queue, "*", "*") for queue in (*deployment.pools, *deployment.sampler_queues)))
     return found + rows.publishes(streams.checked("*"), streams.scored("*", "*"))
 
 
@@ -79,6 +93,7 @@ def rollout(deployment: Deployment) -> list[Row]:
     for pool in deployment.pools:
         consumers = (streams.rollout_samples(pool), streams.rollout_serves(pool))
         found += [row for consumer in consumers for row in rows.consumes(consumer)] + _leases("rollout", pool, *consumers)
+    found += _reads_own(*(streams.rollout_samples(queue) for queue in deployment.sampler_queues))
     found += rows.publishes(*(streams.turn(family, "*", "*") for family in deployment.families), streams.replies("*"))
     found += [rows.subscribes(streams.cancels("*")), *rows.watches(streams.REPLICAS_BUCKET)]
     return found + rows.fetches_blobs(streams.BLOBS_BUCKET)
@@ -90,6 +105,7 @@ def trainer(deployment: Deployment) -> list[Row]:
     for pool in deployment.pools:
         found += rows.consumes(streams.trainer_batches(pool)) + _leases("trainer", pool, streams.trainer_batches(pool))
         found += rows.publishes(streams.weight_updated(pool, "*"), streams.samples(pool, "*", "*"))
+    found += _reads_own(*(streams.trainer_batches(queue) for queue in deployment.trainer_queues))
     return found + rows.fetches_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)
 
 
@@ -122,6 +138,11 @@ def _leases(service: str, pool: str, *consumers: streams.Consumer) -> list[Row]:
     found = rows.publishes(streams.lease_done("*", name), streams.executor_now("*", name), streams.value_subject(bucket, "*"))
     found += [rows.follows(streams.LEASES.name), rows.reads(streams.LEASES.name), *rows.watches(bucket)]
     return found + [rows.inspects_consumer(consumer) for consumer in consumers]
+
+
+def _reads_own(*consumers: streams.Consumer) -> list[Row]:
+    """Read the queue of one executor, which others of its pool also do while it cannot, and look at how much waits there."""
+    return [row for consumer in consumers for row in (*rows.consumes(consumer), rows.inspects_consumer(consumer))]
 
 
 SERVICES: dict[str, Callable[[Deployment], list[Row]]] = {

@@ -18,7 +18,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import BucketNotFoundError
 
 from common.bus.bus import Bus, batch_interval_s
-from common.bus.delivery import MAX_PAYLOAD_BYTES, BatchHandler, Delivery, Handler, Outgoing, Slots, refuse_oversize
+from common.bus.delivery import MAX_PAYLOAD_BYTES, BatchHandler, Delivery, GatedSlots, Handler, Outgoing, Slots, refuse_oversize
 from common.bus.pull import HEARTBEATS_PER_LEASE
 from common.bus.requests import Listening, NoResponder, Request
 from common.bus.stored.erasure import erase_message

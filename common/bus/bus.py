@@ -172,7 +172,7 @@ class Bus:
         `max_pull` bounds one request, so that replicas share a burst. Raises: Fatal from a handler.
         """
         async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
-            slots.on_change(pull.wake, pull.withdraw_soon)
+            forget = slots.on_change(pull.wake, pull.withdraw_soon)
             tending = runners.create_task(pull.tend())
             try:
                 while True:
@@ -180,6 +180,7 @@ class Bus:
                         slots.take()
                         runners.create_task(self._handling.handle(pull, message, handler, slots))
             finally:
+                forget()
                 # Before the runners are cancelled: what they return must not be redelivered to this replica.
                 await asyncio.shield(pull.stop())
                 tending.cancel()

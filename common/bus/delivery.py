@@ -72,8 +72,7 @@ class Slots:
 
     def __init__(self, total: int) -> None:
         self._free = total
-        self._released: Callable[[], None] = lambda: None
-        self._closed: Callable[[], None] = lambda: None
+        self._watchers: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self.are_closed = False
         """Whether none is free, whatever is released."""
 
@@ -86,20 +85,55 @@ class Slots:
 
     def release(self, units: int = 1) -> None:
         self._free += units
-        self._released()
+        self._notify_released()
 
     def close(self) -> None:
         """Request no more messages until `open`, and withdraw pending requests; until the server has read that, one may be answered."""
         self.are_closed = True
-        self._closed()
+        for _, closed in list(self._watchers):
+            closed()
 
     def open(self) -> None:
         self.are_closed = False
-        self._released()
+        self._notify_released()
 
-    def on_change(self, released: Callable[[], None], closed: Callable[[], None]) -> None:
-        """Call `released` at each release of units and when they open, `closed` when they close."""
-        self._released, self._closed = released, closed
+    def on_change(self, released: Callable[[], None], closed: Callable[[], None]) -> Callable[[], None]:
+        """Call `released` at each release of units and when they open, `closed` when they close, until what is returned is called."""
+        watcher = released, closed
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    def _notify_released(self) -> None:
+        for released, _ in list(self._watchers):
+            released()
+
+
+class GatedSlots(Slots):
+    """The slots of another, while a gate of its own is open, too: of a consumer that is read at times. Closed at first."""
+
+    def __init__(self, slots: Slots) -> None:
+        super().__init__(0)
+        self._slots = slots
+        self.are_closed = True
+
+    @property
+    def free(self) -> int:
+        return 0 if self.are_closed else self._slots.free
+
+    def take(self, units: int = 1) -> None:
+        self._slots.take(units)
+
+    def release(self, units: int = 1) -> None:
+        self._slots.release(units)
+
+    def on_change(self, released: Callable[[], None], closed: Callable[[], None]) -> Callable[[], None]:
+        forget_own, forget = super().on_change(released, closed), self._slots.on_change(released, closed)
+
+        def forget_both() -> None:
+            forget_own()
+            forget()
+
+        return forget_both
 
 
 def delivery_of(message: Msg) -> Delivery:

@@ -25,4 +25,4 @@ from common.leases.driver_memory import driver_memory
 from common.leases.executor import DEVICE_SHARE, LeasedExecutor, Placed, budget_bytes, leased_executor, placed
 from common.leases.identity import Identity
 from common.leases.locks import Holders, Locks, holders
-from common.leases.reports import AWAKE, BEGUN
+from common.leases.reports import AWAKE, BEGUN, OWN_QUEUE, Ages, Reading

@@ -15,7 +15,7 @@ from common.leases.history import History
 from common.leases.identity import Identity
 from common.leases.locks import Locks
 from common.leases.means import Means, no_driver
-from common.leases.reports import AWAKE, BEGUN, Reporter
+from common.leases.reports import AWAKE, BEGUN, OWN_QUEUE, Reading, Reporter
 from common.leases.tally import Tally
 from common.leases.watchdog import Watchdog
 from common.pools import Accelerator, Pool, read_accelerators, read_pools
@@ -30,12 +30,20 @@ class LeasedExecutor:
     """A sampler or trainer that computes only while it may. Without work to do it costs a parked process next to nothing."""
 
     def __init__(
-        self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool, show: Callable[[bool], None] = lambda _: None
+        self,
+        means: Means,
+        consumers: Sequence[Consumer],
+        *,
+        has_siblings: bool,
+        show: Callable[[bool], None] = lambda _: None,
+        taken_over: Callable[[], Sequence[Consumer]] | None = None,
     ) -> None:
-        """`consumers`: its queues. `has_siblings`: whether others share them. `show` is called with whether it is awake, at each change."""
+        """`consumers`: its queues. `has_siblings`: whether others share them. `show` is called with whether it is awake, at each change.
+        `taken_over`: queues of other executors that it reads now; None where its pool's executors have no queues of their own."""
         self._watchdog = means.watchdog
         self._show = show
-        self._reporter = Reporter(means, consumers, has_siblings=has_siblings)
+        self._own_queue = f"{OWN_QUEUE}@{means.me.accelerator}" if taken_over is not None else None
+        self._reporter = Reporter(means, consumers, has_siblings=has_siblings, taken_over=taken_over or tuple)
         self._follower = Follower(means, self._changed)
 
     def _changed(self) -> None:
@@ -45,7 +53,10 @@ class LeasedExecutor:
     @property
     def busy(self) -> dict[str, float]:
         """Figures for the replica's report: its siblings' reporters need them, and who judges its load."""
-        return {BEGUN: float(self._reporter.begun), AWAKE: float(self._follower.state is ExecutorState.AWAKE)}
+        state = self._follower.state
+        found = {BEGUN: 0.0, AWAKE: float(state is ExecutorState.AWAKE)}
+        found |= {name: float(count) for name, count in self._reporter.begun_by_queue.items()}
+        return found if self._own_queue is None else found | {self._own_queue: float(state is not ExecutorState.FAULTY)}
 
     async def run(self) -> None:
         """Follow orders and report, until cancelled. Raises: Fatal."""
@@ -65,6 +76,11 @@ class Placed:
     me: Identity
     pool: Pool
     accelerator: Accelerator
+
+    @property
+    def siblings(self) -> list[str]:
+        """Accelerators of its pool's other executors in this service."""
+        return [each for each in _places(self.pool, self.me.service) if each != self.me.accelerator]
 
     def locks(self, accelerators_dir: Path) -> Locks:
         """Its locks, which processes that compute for it must have. Raises: Fatal where they cannot be used."""
@@ -89,7 +105,7 @@ def leased_executor(
     where: Placed,
     executable: Executable,
     locks: Locks,
-    consumers: Sequence[Consumer],
+    reads: Reading,
     *,
     data_dir: Path,
     show: Callable[[bool], None],
@@ -108,7 +124,7 @@ def leased_executor(
         watchdog=Watchdog(),
         free_bytes=no_driver if accelerator.on_cpu else partial(_free_bytes, accelerator.device),
     )
-    return LeasedExecutor(means, consumers, has_siblings=len(_places(where.pool, me.service)) > 1, show=show)
+    return LeasedExecutor(means, reads.consumers, has_siblings=bool(where.siblings), show=show, taken_over=reads.taken_over)
 
 
 def budget_bytes(accelerator: Accelerator) -> int:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 
@@ -33,11 +34,22 @@ MIN_SPACING_S = 0.02
 REPORT_S = 1.0
 """Seconds between reports without a change."""
 BEGUN = "messages"
-"""Name, in `ReplicaReport.busy`, of messages that a replica has begun."""
+"""Name, in `ReplicaReport.busy`, of messages that a replica has begun; `messages@<accelerator>`: of the queue of the executor there."""
 AWAKE = "awake"
 """Name, in `ReplicaReport.busy`, of 1 where a replica on a shared accelerator is awake, else 0."""
+OWN_QUEUE = "queue"
+"""Beginning, in `ReplicaReport.busy`, of `queue@<accelerator>`: the replica reads the queue of the executor there; 0 where it is faulty."""
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Queues that an executor reads."""
+
+    consumers: Sequence[Consumer]
+    taken_over: Callable[[], Sequence[Consumer]] | None = None
+    """Queues of other executors that are this one's, too, at the moment; None where its pool's executors have none of their own."""
 
 
 class Ages:
@@ -115,18 +127,27 @@ class Waiting:
 class Backlog:
     """Messages in an executor's queues that no live process has begun."""
 
-    def __init__(self, bus: Bus, consumers: Sequence[Consumer], load: Callable[[], Load] = Load) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        consumers: Sequence[Consumer],
+        load: Callable[[], Load] = Load,
+        taken_over: Callable[[], Sequence[Consumer]] = tuple,
+    ) -> None:
+        """`taken_over`: queues of others that are this executor's, too, at the moment."""
         self._bus = bus
-        self._consumers = consumers
+        self._own = consumers
+        self._taken_over = taken_over
         self._load = load
-        self._elsewhere = 0
+        self._elsewhere: dict[str, int] = {}
+        """Messages that others have begun, by queue."""
         self._ages = Ages()
         self.ready = 0
         """As of the last look."""
 
     async def declare(self) -> None:
         """Without its consumer NATS does not say what waits; a process that never woke has not declared it."""
-        for consumer in self._consumers:
+        for consumer in self._own:
             await self._bus.declarations.declare_consumer(consumer)
 
     @property
@@ -137,16 +158,32 @@ class Backlog:
     @property
     def begun(self) -> int:
         """Messages that this process has begun."""
-        held, begun = sum(map(self._bus.held, self._consumers)), self._load().messages
-        return held if begun is None else min(held, begun)
+        return sum(self.begun_by_queue.values())
+
+    @property
+    def begun_by_queue(self) -> dict[str, int]:
+        """The same by `name_of` the queue. Which of its messages a process has begun it does not tell: those of its first queues."""
+        begun, found = self._load().messages, dict[str, int]()
+        for consumer in self._consumers:
+            held = self._bus.held(consumer)
+            counted = held if begun is None else min(held, begun)
+            begun = None if begun is None else begun - counted
+            found[name_of(consumer)] = found.get(name_of(consumer), 0) + counted
+        return found
+
+    @property
+    def _consumers(self) -> list[Consumer]:
+        return [*self._own, *self._taken_over()]
 
     async def look(self) -> None:
         """Raises: Unavailable."""
-        found = [await self._bus.streams.queue(consumer) for consumer in self._consumers]
+        consumers = self._consumers
+        found = [await self._bus.streams.queue(consumer) for consumer in consumers]
+        elsewhere = sum(self._elsewhere.get(name, 0) for name in {name_of(consumer) for consumer in consumers})
         unacknowledged = sum(queue.unacknowledged for queue in found)
         # Delivered and begun by no live process: kept for a later wake, handed back, or their receiver has died. Without these a message
         # of a killed executor would never be ready, and no executor would wake for it.
-        kept = max(0, unacknowledged - self.begun - self._elsewhere)
+        kept = max(0, unacknowledged - self.begun - elsewhere)
         pending, delivered = sum(queue.pending for queue in found), sum(queue.delivered for queue in found)
         self.ready = pending + kept
         self._ages.look(self._bus.clock.now_s(), pending=pending, kept=kept, delivered=delivered)
@@ -154,16 +191,26 @@ class Backlog:
     async def look_elsewhere(self, service: str, pool: str, replica: str) -> None:
         """Count what other replicas of the pool have begun. Raises: Unavailable."""
         reports = await self._bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
-        others = (one for one in reports if one.service == service and one.pool == pool and one.replica != replica)
-        self._elsewhere = sum(int(one.busy.get(BEGUN, 0)) for one in others)
+        others = [one for one in reports if one.service == service and one.pool == pool and one.replica != replica]
+        names = {name for one in others for name in one.busy if name.partition("@")[0] == BEGUN}
+        self._elsewhere = {name: sum(int(one.busy.get(name, 0)) for one in others) for name in names}
+
+
+def name_of(consumer: Consumer) -> str:
+    """Name of the messages of its queue that a replica has begun, in `ReplicaReport.busy`."""
+    _, at, accelerator = consumer.name.partition("@")
+    return f"{BEGUN}{at}{accelerator}"
 
 
 class Reporter:
-    def __init__(self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool) -> None:
-        """`has_siblings`: whether the pool has other replicas, which share the queues. Use `changed` as the follower's."""
+    def __init__(
+        self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool, taken_over: Callable[[], Sequence[Consumer]] = tuple
+    ) -> None:
+        """`has_siblings`: whether the pool has other replicas, which share the queues. `taken_over`: as of Backlog. Use `changed` as the
+        follower's."""
         self._means = means
         self._has_siblings = has_siblings
-        self._backlog = Backlog(means.bus, consumers, lambda: means.executable.load)
+        self._backlog = Backlog(means.bus, consumers, lambda: means.executable.load, taken_over)
         self._waiting = Waiting()
         self._changed = asyncio.Event()
         self.changed = self._changed.set
@@ -171,9 +218,9 @@ class Reporter:
             away.changed = self.changed
 
     @property
-    def begun(self) -> int:
-        """Messages that this process has begun."""
-        return self._backlog.begun
+    def begun_by_queue(self) -> dict[str, int]:
+        """Messages that this process has begun, by `name_of` the queue."""
+        return self._backlog.begun_by_queue
 
     @property
     def _announcements(self) -> int:

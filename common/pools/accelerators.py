@@ -98,6 +98,19 @@ def places(pools: Mapping[str, Pool]) -> list[Place]:
     return found
 
 
+OnSeveral = dict[tuple[str, str], tuple[str, ...]]
+"""Service and pool → its accelerators."""
+
+
+def on_several(pools: Mapping[str, Pool]) -> OnSeveral:
+    """Samplers (`rollout`) and trainers that are on two or more shared accelerators: their tasks have homes (docs/pools.md)."""
+    found: OnSeveral = {}
+    for place in places(pools):
+        key = place.service, place.pool
+        found[key] = (*found.get(key, ()), place.accelerator)
+    return {key: accelerators for key, accelerators in found.items() if len(accelerators) > 1}
+
+
 def _unsound(accelerators: Mapping[str, Accelerator]) -> list[str]:
     found: list[str] = []
     for name, one in accelerators.items():

@@ -5,13 +5,13 @@
     prompts.check.<family>.<task>                     scheduler → env             work queue
     prompts.package.<family>.<tenant>.<package>       scheduler → env             work queue
     prompts.open.<family>.<task>.<group>              scheduler → env             work queue
-    prompts.sample.<pool>.<task>.<trajectory>         env → rollout               work queue
+    prompts.sample.<queue>.<task>.<trajectory>        env → rollout               work queue
     prompts.serve.<pool>.<shard>.<task>.<request>     gateway → rollout           work queue
     trajectories.turn.<family>.<task>.<trajectory>    rollout → env               work queue
     trajectories.checked.<task>                       env → scheduler             work queue
     trajectories.package.<tenant>.<package>           env → scheduler             work queue
     trajectories.scored.<task>.<trajectory>           env → scheduler, trainer    limits; the scheduler deletes
-    trajectories.batch.<pool>.<task>                  scheduler → trainer         work queue
+    trajectories.batch.<queue>.<task>                 scheduler → trainer         work queue
     weight-updated.<pool>.<task>                      trainer → scheduler, every rollout replica     last few per task
     samples.<pool>.<task>.<version>                   trainer → scheduler         limits: last 50 steps of a task
     events.<tenant>.<task>                            scheduler → clients                            last 10 000 per task
@@ -26,7 +26,8 @@
     filling.<stream>                                  scheduler → nobody          deleted at once, see `StreamReader.begin_block`
 
 Verbs of jobs: JOB_VERBS.
-Where a message carries several members of a group, <trajectory> is the first of them.
+Where a message carries several members of a group, <trajectory> is the first of them. <queue> is the pool, or, of a pool that is on several
+shared accelerators, `<pool>@<accelerator>`: the queue of its executor there (docs/pools.md).
 
     stores.py      streams and buckets, with their bounds
     subjects.py    subjects, a function for each
@@ -111,6 +112,7 @@ from common.streams.subjects import (
     EVERY_TENANT,
     JOB_VERBS,
     OPERATOR,
+    OWN,
     SHARD,
     VALUES,
     ask,
@@ -132,8 +134,10 @@ from common.streams.subjects import (
     move_pool,
     open_group,
     package_checked,
+    pool_of,
     preview,
     prune,
+    queue,
     replies,
     resend,
     sample,

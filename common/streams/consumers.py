@@ -67,13 +67,15 @@ def env_turns(family: str) -> Consumer:
     return Consumer(f"env-turn-{family}", "TURNS", f"trajectories.turn.{family}.>", "turn", task_token=3)
 
 
-def rollout_samples(pool: str) -> Consumer:
-    return Consumer(f"rollout-sample-{pool}", "PROMPTS", f"prompts.sample.{pool}.>", "sample", task_token=3)
+def rollout_samples(queue: str) -> Consumer:
+    """`queue`: the pool, or as of `subjects.queue`."""
+    return Consumer(f"rollout-sample-{queue}", "PROMPTS", f"prompts.sample.{queue}.>", "sample", task_token=3)
 
 
 def rollout_serves(pool: str) -> Consumer:
     return Consumer(f"rollout-serve-{pool}", "REQUESTS", f"prompts.serve.{pool}.{SHARD}.>", "serve", task_token=4)
 
 
-def trainer_batches(pool: str) -> Consumer:
-    return Consumer(f"trainer-batch-{pool}", "BATCHES", f"trajectories.batch.{pool}.>", "train", task_token=3)
+def trainer_batches(queue: str) -> Consumer:
+    """`queue`: the pool, or as of `subjects.queue`."""
+    return Consumer(f"trainer-batch-{queue}", "BATCHES", f"trajectories.batch.{queue}.>", "train", task_token=3)

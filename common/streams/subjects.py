@@ -111,8 +111,25 @@ def open_group(family: str, task: str, group: int) -> str:
     return f"prompts.open.{family}.{task}.{group}"
 
 
-def sample(pool: str, task: str, trajectory: str) -> str:
-    return f"prompts.sample.{pool}.{task}.{trajectory}"
+OWN = "@"
+"""Separator in the name of a queue that one executor of a pool has for itself; no name of a pool or accelerator has it."""
+
+
+def queue(pool: str, accelerator: str | None = None) -> str:
+    """Name of a pool's queue, which every sampler or trainer of it reads, or of the one of its executor on `accelerator`: for tasks that
+    have their home there. A work queue's filters must not overlap, so that they are two tokens and not one subject below the other.
+    """
+    return pool if accelerator is None else f"{pool}{OWN}{accelerator}"
+
+
+def pool_of(queue: str) -> str:
+    """Inverse of `queue`."""
+    return queue.partition(OWN)[0]
+
+
+def sample(queue: str, task: str, trajectory: str) -> str:
+    """`queue`: the pool, or as of `queue`."""
+    return f"prompts.sample.{queue}.{task}.{trajectory}"
 
 
 SHARD = "0"
@@ -142,8 +159,9 @@ def scored(task: str, trajectory: str) -> str:
     return f"trajectories.scored.{task}.{trajectory}"
 
 
-def batch(pool: str, task: str) -> str:
-    return f"trajectories.batch.{pool}.{task}"
+def batch(queue: str, task: str) -> str:
+    """`queue`: the pool, or as of `queue`."""
+    return f"trajectories.batch.{queue}.{task}"
 
 
 def weight_updated(pool: str, task: str) -> str:

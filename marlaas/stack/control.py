@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.access.folder import credentials_path
+from common.access.services import Deployment
 from common.pools import Accelerators, Pools, read_accelerators, read_pools
 from marlaas import needs
 from marlaas.stack import database_folder, executors, gateways, os_processes, placement, servers
@@ -80,6 +81,7 @@ def make_plan(
         "MARLAAS_NATS_STREAMS_BYTES": str(bounds.streams),
         "MARLAAS_POOLS_FILE": str(pools_file.resolve()),
     }
+    queues = Deployment.of(pools, ())
     return StackPlan(
         data=data,
         nats_port=nats_port,
@@ -89,6 +91,8 @@ def make_plan(
         keys=keys,
         families=installed_families(_hosts_file()) if keys else [],
         pools=list(pools),
+        sampler_queues=list(queues.sampler_queues),
+        trainer_queues=list(queues.trainer_queues),
         prepare=[sys.executable, "-m", "scheduler_svc.migrate"],
         prepare_env={**(settings or {})} | common | database | owner | {"MARLAAS_DATA_DIR": str(data / "cache" / "migrations")},
         services=[

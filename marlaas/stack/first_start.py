@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from common.access.services import Deployment
 from marlaas import needs
 from marlaas.stack import database_folder, keys
 from marlaas.stack.state_files import StackError, StackPlan, is_locked, locked, prepare_folder
@@ -32,6 +31,6 @@ def make_ready(plan: StackPlan) -> Path:
     prepare_folder(plan.data)
     with locked(plan.data):
         (plan.data / "plan.json").write_text(plan.model_dump_json(indent=2))
-        keys.prepared(plan.keys, plan.data / "nats", Deployment(tuple(plan.pools), tuple(plan.families)))
+        keys.prepared(plan.keys, plan.data / "nats", plan.deployment)
         database_folder.prepare(plan.data / "postgres")
     return plan.keys

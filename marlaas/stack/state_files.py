@@ -19,6 +19,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from common.access.services import Deployment
 from marlaas.stack.os_processes import Identity, is_running
 
 DEFAULT_DATA = Path(".marlaas")
@@ -72,10 +73,19 @@ class StackPlan(BaseModel):
     families: list[str] = []
     """Families of environments, for the key of the service that serves them."""
     pools: list[str] = []
+    sampler_queues: list[str] = []
+    """As of Deployment, as the next one."""
+    trainer_queues: list[str] = []
     prepare: list[str]
     """Migrations, run once the servers are ready. Empty: none."""
     prepare_env: dict[str, str] = {}
     services: list[Service]
+
+    @property
+    def deployment(self) -> Deployment:
+        """What the services' keys are made for."""
+        names = (self.pools, self.families, self.sampler_queues, self.trainer_queues)
+        return Deployment(*(tuple(each) for each in names))
 
 
 class Component(BaseModel):

@@ -1,10 +1,10 @@
 """Puts a sampler that takes turns on a shared accelerator together, for one replica."""
 
 import asyncio
-from collections.abc import Callable
 
-from common.bus import Bus, Slots
-from common.leases import Identity, LeasedExecutor, Locks, Placed, driver_memory, leased_executor, placed
+from common.bus import Slots
+from common.homes import Queues
+from common.leases import Identity, Placed, Reading, driver_memory, placed
 from common.streams import rollout_samples, rollout_serves
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine import Engine
@@ -12,6 +12,9 @@ from rollout_svc.parking.sampler import Sampler
 from rollout_svc.service import Rollout
 from rollout_svc.serving.service import Serving
 from rollout_svc.settings import RolloutSettings
+
+MOVE_S = 1.0
+"""Assumed cost of a turn at another sampler: its adapter is fetched, checked and loaded there, and its prefix computed again."""
 
 
 def place_of(settings: RolloutSettings) -> Placed | None:
@@ -29,9 +32,7 @@ async def sampler_of(where: Placed, engine: Engine, adapters: Adapters, rollout:
     return Sampler(engine, adapters, rollout, [slots, *([serving.slots] if serving is not None else [])], serving, gpu_bytes)
 
 
-def executor_of(
-    bus: Bus, settings: RolloutSettings, where: Placed, locks: Locks, sampler: Sampler, show: Callable[[bool], None], *, serves: bool
-) -> LeasedExecutor:
-    """`show`: as of LeasedExecutor. Raises: Fatal."""
-    queues = [rollout_samples(settings.pool), *([rollout_serves(settings.pool)] if serves else [])]
-    return leased_executor(bus, where, sampler, locks, queues, data_dir=settings.data_dir, show=show)
+def reading_of(pool: str, queues: Queues | None, *, serves: bool) -> Reading:
+    """Queues of a sampler. `queues`: of turns, where its pool is on several accelerators."""
+    served = [rollout_serves(pool)] if serves else []
+    return Reading([rollout_samples(pool), *served]) if queues is None else Reading([*queues.own, *served], lambda: queues.taken_over)

@@ -5,6 +5,7 @@ accelerators/       who computes on an accelerator that several base models shar
 money/              who pays, and whether a tenant can
 evaluation/         which versions are evaluated, and which is the best
 endings/            why a task ends, what warns of it, and what is kept
+homes.py            which accelerator of its pool a task samples on, and trains on
 batching.py         which groups make the next optimizer step
 replica_support.py  what live replicas cannot do for a task
 """

@@ -16,6 +16,7 @@ from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.group_messages import new_group, open_training_group
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.database import ADMISSION_LOCK
+from scheduler_svc.store.queries.accelerators.homes import reachable_homes
 from scheduler_svc.store.queries.fairness import candidates, shares
 from scheduler_svc.store.queries.fairness.candidates import NOTHING, LeftOut
 from scheduler_svc.store.queries.fairness.shares import Charge, work_in_flight
@@ -79,8 +80,10 @@ async def _open_groups(tx: Transaction, admissions: Sequence[Admission], times: 
             counts[task.id] += 1
     await groups.add_groups(tx.connection, new)
     await shares.charge(tx.connection, [Charge(group.task, locked[group.task].tenant, group.charged_tokens, admitted=1) for group in new])
-    messages = [open_training_group(locked[group.task], group) for group in new]
+    homes = await reachable_homes(tx.connection, locked.values(), "rollout")
+    messages = [open_training_group(locked[group.task], group, homes.get(group.task)) for group in new]
     for admission in [admission for admission in admissions if admission.evaluates]:
-        messages += await evaluations.open_group(tx.connection, locked[admission.task], admission.charged_tokens, times)
+        task, home = locked[admission.task], homes.get(admission.task)
+        messages += await evaluations.open_group(tx.connection, task, admission.charged_tokens, times, home)
     tx.post(messages)
     return len(messages)

@@ -8,6 +8,7 @@ from scheduler_svc.decisions.batching import LiveGroup, groups_for_step, stale_g
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy, steps_to_send_together
 from scheduler_svc.dispatch.pace import task_snapshots
 from scheduler_svc.lifecycle.termination import void_and_refund
+from scheduler_svc.store.queries.accelerators.homes import reachable_homes
 from scheduler_svc.store.queries.training import groups, steps, tasks
 from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
@@ -45,7 +46,8 @@ async def _send_step(tx: Transaction, task: Task, live: Sequence[LiveGroup]) -> 
 
 
 async def send_to_trainer(tx: Transaction, task: Task, members: list[BatchGroup]) -> None:
-    """Post the step that trains from the task's version, and record its digest, by which its announcement is known."""
+    """Post the step that trains from the task's version, where its home can work to the queue there, and record its digest, by which its
+    announcement is known."""
     message = TrainBatch(
         tenant=task.tenant,
         task=task.id,
@@ -58,7 +60,8 @@ async def send_to_trainer(tx: Transaction, task: Task, members: list[BatchGroup]
         weight=task.weight,
     )
     await steps.note_digest(tx.connection, task.id, task.version, message.digest)
-    tx.post([OutboxMessage(streams.batch(task.spec.pool, task.id), message, f"{task.id}:v{task.version}:batch")])
+    home = (await reachable_homes(tx.connection, [task], "trainer")).get(task.id)
+    tx.post([OutboxMessage(streams.batch(streams.queue(task.spec.pool, home), task.id), message, f"{task.id}:v{task.version}:batch")])
 
 
 async def send_steps_together(tx: Transaction) -> int:

@@ -38,15 +38,17 @@ async def plan(connection: AsyncConnection, task: Task) -> None:
     await evaluations.add(connection, task.id, task.version, task.adapter or task.start, planned)
 
 
-async def open_group(connection: AsyncConnection, task: Task, charged_tokens: float, times: PoolTimes) -> list[OutboxMessage]:
-    """Open the running task's next planned group; returns its message, or none when no group is planned."""
+async def open_group(
+    connection: AsyncConnection, task: Task, charged_tokens: float, times: PoolTimes, home: str | None = None
+) -> list[OutboxMessage]:
+    """Open the running task's next planned group; returns its message, or none when no group is planned. `home`: of its turns."""
     deadline_s = times.of(task.spec.pool) + task.spec.limits.episode_timeout_s
     deadline_at = datetime.fromtimestamp(deadline_s, UTC)
     opened = await evaluations.open_first_group(connection, task.id, charged_tokens=charged_tokens, deadline_at=deadline_at)
     if opened is None:
         return []
     await shares.charge(connection, [Charge(task.id, task.tenant, charged_tokens)])
-    return [open_evaluation_group(task, opened, deadline_s)]
+    return [open_evaluation_group(task, opened, deadline_s, home)]
 
 
 async def settle(tx: Transaction, by_id: dict[str, Task], outcomes: Sequence[MemberOutcome]) -> None:

@@ -29,7 +29,8 @@ def new_group(task: Task, number: int, charged_tokens: float, times: PoolTimes) 
     )
 
 
-def open_training_group(task: Task, group: NewGroup) -> OutboxMessage:
+def open_training_group(task: Task, group: NewGroup, home: str | None = None) -> OutboxMessage:
+    """`home`: accelerator whose sampler gets its turns; None: any."""
     assert task.family is not None
     return _open_message(
         GroupContext(
@@ -51,11 +52,13 @@ def open_training_group(task: Task, group: NewGroup) -> OutboxMessage:
             weight=task.weight,
             by_operator=task.by_operator,
             package=task.package,
+            home=home,
         )
     )
 
 
-def open_evaluation_group(task: Task, group: PlannedGroup, deadline_s: float) -> OutboxMessage:
+def open_evaluation_group(task: Task, group: PlannedGroup, deadline_s: float, home: str | None = None) -> OutboxMessage:
+    """`home`: as of `open_training_group`."""
     assert task.family is not None
     spec, wanted = task.spec, task.spec.evaluation.named(group.protocol)
     return _open_message(
@@ -78,6 +81,7 @@ def open_evaluation_group(task: Task, group: PlannedGroup, deadline_s: float) ->
             weight=task.weight,
             by_operator=task.by_operator,
             package=task.package,
+            home=home,
         )
     )
 

@@ -110,7 +110,7 @@ def _full_queue(full: FullStream, reports: Sequence[ReplicaReport]) -> FullQueue
     service = TAKERS.get(f"{first}.{kind}", TAKERS.get(first))
     live = [report for report in reports if report.service == service]
     if kind != "scored":
-        live = [report for report in live if queue in (*report.families, report.pool)]
+        live = [report for report in live if queue in report.families or streams.pool_of(queue) == report.pool]
     return FullQueue(full.name, full.used_bytes, full.max_bytes, service, None if service == "scheduler" else len(live))
 
 

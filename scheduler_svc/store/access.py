@@ -128,6 +128,7 @@ VIEW_ACCESS: dict[str, Access] = {
     "accelerator_use": Access(SELECT),
     "move_costs": Access(SELECT),
     "pool_status": Access(SELECT),
+    "task_homes": Access(SELECT, ""),
 }
 
 

@@ -23,6 +23,8 @@ ADMISSION_LOCK = 7_302
 """Advisory lock of admission, so that capacity is counted once."""
 SLICES_LOCK = 7_303
 """Advisory lock of the replica that decides about shared accelerators."""
+HOMES_LOCK = 7_304
+"""Advisory lock of a look at the homes of tasks."""
 
 CONNECT = Backoff(first_s=0.4, max_s=30.0)
 PATIENCE_S = 20.0

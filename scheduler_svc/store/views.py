@@ -188,6 +188,13 @@ LEFT JOIN LATERAL (
     FROM slices s WHERE s.accelerator = e.accelerator AND s.executor = e.id AND s.ended_at > now() - interval '1 hour') recent ON true
 """
 
+TASK_HOMES = """
+SELECT t.id AS task, t.tenant, t.pool, h.service, h.home ->> 'accelerator' AS accelerator, (h.home ->> 'version')::int AS from_version,
+       h.home ->> 'before' AS before, to_timestamp((h.home ->> 'since_s')::float8) AS since
+FROM tasks t CROSS JOIN LATERAL jsonb_each(t.homes) AS h (service, home)
+WHERE t.ended_at IS NULL
+"""
+
 VIEWS = {
     "task_status": TASK_STATUS,
     "task_staleness": TASK_STALENESS,
@@ -202,4 +209,5 @@ VIEWS = {
     "accelerator_use": ACCELERATOR_USE,
     "move_costs": MOVE_COSTS,
     "pool_status": POOL_STATUS,
+    "task_homes": TASK_HOMES,
 }

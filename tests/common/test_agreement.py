@@ -86,10 +86,12 @@ HONEST = [
     ),
     Sent("prompts.open.e.a.4", messages.OpenGroup(group=GROUP)),
     Sent("prompts.sample.p.a.4-1", messages.SampleTurns(group=GROUP, members=[ASKED])),
+    Sent("prompts.sample.p@g.a.4-1", messages.SampleTurns(group=GROUP.model_copy(update={"home": "g"}), members=[ASKED])),
     Sent("trajectories.turn.e.a.4-1", messages.TurnsSampled(group=GROUP, members=[PLAYED])),
     Sent("trajectories.checked.a", messages.EnvironmentChecked(tenant="t", task="a", objection=None)),
     Sent("trajectories.scored.a.4-1", SCORED, {SETTLEMENT_HEADER: SCORED.settlement().model_dump_json()}),
     Sent("trajectories.batch.p.a", BATCH),
+    Sent("trajectories.batch.p@g.a", BATCH),
     Sent("weight-updated.p.a", UPDATE),
     Sent("events.t.a", messages.Event(tenant="t", task="a", event="step", at_s=1.0)),
     Sent("leases.order.g.rollout-p", messages.LeaseOrder(accelerator="g", executor="rollout-p", epoch=1, wake=True)),
@@ -204,10 +206,17 @@ def test_header_that_disagrees_with_the_subject_settles_nothing(subject: str, re
         settlement_in(subject, headers)
 
 
+def test_group_without_a_home_is_sent_as_it_was_before_there_were_any() -> None:
+    """By its bytes; and a replica that knows no homes reads one that has one."""
+    assert "home" not in GROUP.model_dump() and "home" not in GROUP.model_dump(mode="json")
+    at_home = messages.OpenGroup(group=GROUP.model_copy(update={"home": "g"}))
+    assert messages.OpenGroup.decode(at_home.encode()).group.home == "g"
+
+
 def test_every_consumers_stage_reads_its_subjects() -> None:
     consumers: list[Consumer] = [
         streams.scheduler_jobs("t"), streams.env_checks("e"), streams.env_opens("e"), streams.env_turns("e"), streams.rollout_samples("p"),
-        streams.rollout_serves("p"),
+        streams.rollout_samples("p@g"), streams.trainer_batches("p@g"), streams.rollout_serves("p"),
         streams.trainer_batches("p"), streams.SCHEDULER_CHECKED, streams.SCHEDULER_SCORED, streams.SCHEDULER_WEIGHTS,
         streams.SCHEDULER_FAILED, streams.SCHEDULER_SERVED, streams.env_packages("e"), streams.SCHEDULER_PACKAGES, streams.SCHEDULER_LEASES,
     ]  # fmt: skip

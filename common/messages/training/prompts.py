@@ -7,7 +7,7 @@ from pydantic import Field, JsonValue
 from common.fairness.fair_queue import Claimant
 from common.messages.artifacts import AdapterRef, BlobRef, TokenRecord
 from common.messages.base import Message, Sentence, Value
-from common.spec import EnvironmentSection, Limits, Sampling
+from common.spec import EnvironmentSection, Limits, Name, Sampling
 
 
 class ChatMessage(Value):
@@ -52,6 +52,9 @@ class GroupContext(Value):
     """Whether the operator has submitted the task, and no tenant's key; older schedulers tell no keys apart."""
     package: BlobRef | None = None
     """Wheel of the tenant's own environment; None for the operator's environments."""
+    home: Name | None = Field(default=None, exclude_if=lambda home: home is None)
+    """Accelerator whose sampler gets the group's turns, of a pool that is on several; None: any of the pool's samplers. Older environment
+    replicas drop it, and then any may."""
 
     @property
     def claimant(self) -> Claimant:

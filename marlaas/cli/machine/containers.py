@@ -39,7 +39,7 @@ def init(
         prepare_without_keys(Volumes(volumes), os.environ)
         return
     known = dict.fromkeys([*installed_families(None), *(name.strip() for name in families.split(",") if name.strip())])
-    deployment = Deployment(tuple(read_pools(pools or pools_file())), tuple(known))
+    deployment = Deployment.of(read_pools(pools or pools_file()), tuple(known))
     is_new = prepare(Volumes(volumes), deployment, from_existing=from_existing)
     echo("keys and passwords are made; back up the volume `keys` apart from the data" if is_new else "keys and passwords are there")
 

@@ -106,15 +106,18 @@ def _spread(one: Accelerator, job: Profile) -> tuple[float, bool, str]:
     return round(one.load, 6), not one.has(job.pool), one.accelerator
 
 
-def better_place(job: Profile, here: Accelerator, others: Sequence[Accelerator], *, switch_s: float, move_s: float) -> str | None:
+def better_place(
+    job: Profile, here: Accelerator, others: Sequence[Accelerator], *, switch_s: float, move_s: float, full: float = FULL
+) -> str | None:
     """The accelerator on which what is left of the job ends sooner by more than `move_s` and a twentieth; None to stay.
 
     `here`: its accelerator, with it among its jobs. `switch_s`: of each switch there; `move_s`: seconds of moving the job, once.
+    `full`: maximum load of the other.
     """
     stays_s = job.steps * _step_s(job, here.jobs, switch_s)
     best: tuple[float, str] | None = None
     for one in sorted(others, key=lambda each: each.accelerator):
-        if one.accelerator == here.accelerator or not one.has_memory_for(job) or one.load + job.busy_share > FULL:
+        if one.accelerator == here.accelerator or not one.has_memory_for(job) or one.load + job.busy_share > full:
             continue
         moved_s = move_s + job.steps * _step_s(job, one.plus(job).jobs, switch_s)
         if moved_s < (1 - MIN_GAIN) * stays_s and (best is None or moved_s < best[0]):

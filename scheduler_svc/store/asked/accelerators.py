@@ -74,15 +74,13 @@ async def moves(connection: AsyncConnection) -> list[MoveOf]:
 
 # Where its pool shares an accelerator, seconds of it are those in which the slices that served the step computed: latencies of its
 # trajectories contain what they waited for other pools. Elsewhere the sampler was its own, and they follow from the latencies.
-_STEPS = text("""
+_STEPS_OF = """
 SELECT t.id AS task, t.tenant, t.pool, n.weight, extract(epoch FROM t.submitted_at)::float8 AS submitted_s, s.version,
        extract(epoch FROM s.first_admitted_at)::float8 AS at_s,
        extract(epoch FROM s.last_scored_at - s.first_admitted_at)::float8 - (s.parked_ms - s.first_parked_ms) / 1000.0 AS rollout_s,
        extract(epoch FROM s.finished_at - s.started_at)::float8 AS trained_s, (s.metrics ->> 'score_s')::float8 AS score_s,
        played.trajectories, shared.generate_s
-FROM (SELECT * FROM tasks WHERE (CAST(:after AS text) IS NULL OR id > :after) AND EXISTS (
-          SELECT FROM steps d WHERE d.task = tasks.id AND d.state = 'trained' AND d.finished_at IS NOT NULL
-          AND (CAST(:since_s AS float8) IS NULL OR d.trained_at >= to_timestamp(:since_s))) ORDER BY id LIMIT 1) t
+FROM ({}) t
 JOIN tenants n ON n.id = t.tenant
 JOIN LATERAL (SELECT * FROM steps d WHERE d.task = t.id AND d.state = 'trained' AND d.finished_at IS NOT NULL
               ORDER BY d.version DESC LIMIT :most) s ON true
@@ -95,8 +93,14 @@ LEFT JOIN LATERAL (
     SELECT sum(h.ms::float8 * i.busy_ms / nullif(i.switch_ms + i.busy_ms + i.idle_ms, 0)) / 1000 AS generate_s
     FROM slice_shares h JOIN slices i ON i.accelerator = h.accelerator AND i.epoch = h.epoch
     WHERE h.task = t.id AND i.function = 'generate' AND i.ordered_at BETWEEN s.first_admitted_at AND s.last_scored_at) shared ON true
-ORDER BY s.version
-""")
+ORDER BY t.id, s.version
+"""
+_STEPS = text(
+    _STEPS_OF.format("""SELECT * FROM tasks WHERE (CAST(:after AS text) IS NULL OR id > :after) AND EXISTS (
+    SELECT FROM steps d WHERE d.task = tasks.id AND d.state = 'trained' AND d.finished_at IS NOT NULL
+    AND (CAST(:since_s AS float8) IS NULL OR d.trained_at >= to_timestamp(:since_s))) ORDER BY id LIMIT 1""")
+)
+_RUNNING_STEPS = text(_STEPS_OF.format("SELECT * FROM tasks WHERE state = 'running' AND pool = ANY(CAST(:pools AS text[]))"))
 
 
 async def traced_task(connection: AsyncConnection, *, after: str | None, since_s: float | None, most: int) -> TracedTask | None:
@@ -107,6 +111,14 @@ async def traced_task(connection: AsyncConnection, *, after: str | None, since_s
     first = rows[0]
     named = {name: first[name] for name in ("task", "tenant", "pool", "weight")}
     return TracedTask(**named, at_s=first["submitted_s"], steps=[_phases(row) for row in rows])
+
+
+async def running_steps(connection: AsyncConnection, pools: Collection[str], most: int) -> dict[str, list[StepPhases]]:
+    """Latest steps of each running task of these pools that has trained one, in order."""
+    found: dict[str, list[StepPhases]] = {}
+    for row in (await connection.execute(_RUNNING_STEPS, {"pools": sorted(pools), "most": most})).mappings():
+        found.setdefault(row["task"], []).append(_phases(row))
+    return found
 
 
 def _phases(row: Any) -> StepPhases:

@@ -42,6 +42,7 @@ executors = sa.Table(
     now_by_default("seen_at"),
     sa.Column("measured", sa.Text),  # tier: held to wake, it is parked there once it is awake, and then woken
     moment("ready_since"),  # since when work waits for it to wake, as it reports; absent without work, and while it is awake
+    sa.Column("has_queue", sa.Boolean, nullable=False, server_default=sa.text("false")),  # it reads one of its own, as it reports
     sa.CheckConstraint("service IN ('rollout', 'trainer')", name="service"),
     one_of("state", ExecutorState, "state"),
     one_of("tier", Tier, "tier"),

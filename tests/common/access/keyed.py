@@ -19,7 +19,8 @@ from marlaas.stack import servers
 from marlaas.stack.servers import Command
 from tests.conftest import HASTY, running
 
-DEPLOYMENT = Deployment(pools=("tiny",), families=("math", "module", "own"))
+OWN_QUEUES = ("tiny@a", "tiny@b")
+DEPLOYMENT = Deployment(("tiny",), ("math", "module", "own"), sampler_queues=OWN_QUEUES, trainer_queues=OWN_QUEUES)
 TENANTS = ("acme", "globex")
 
 

@@ -29,6 +29,8 @@ CONSUMERS = (
     streams.env_packages("own"),
     streams.rollout_samples("tiny"),
     streams.trainer_batches("tiny"),
+    streams.rollout_samples("tiny@a"),
+    streams.trainer_batches("tiny@b"),
 )
 
 
@@ -38,6 +40,7 @@ def families(key: str) -> list[str]:
     found += [f"jobs.submit.{tenant}.{FOREIGN_KEY}" for tenant in ("acme", "globex")] + ["jobs.submit", "jobs.submit.acme.a.b"]
     found += [f"ask.{tenant}.{verb}" for verb in (*QUESTIONS, "other") for tenant in ("acme", "globex")]
     found += [streams.check("math", "t"), streams.open_group("math", "t", 1), streams.sample("tiny", "t", "x")]
+    found += [streams.sample("tiny@a", "t", "x"), streams.sample("tiny@c", "t", "x"), streams.batch("tiny@a", "t")]
     found += [streams.sample("other", "t", "x"), streams.turn("math", "t", "x"), streams.turn("other", "t", "x"), streams.checked("t")]
     found += [streams.check_package("own", "acme", "x"), streams.package_checked("acme", "x")]
     found += [

@@ -17,9 +17,9 @@ from tests.common.access.calls import BLOB_CALLS, BUCKET_CALLS, STREAM_CALLS, ca
 from tests.common.access.matching import covers
 
 ROOT = Path(__file__).parents[3]
-DEPLOYMENT = Deployment(pools=("tiny", "big"), families=("math", "code", "own"))
+DEPLOYMENT = Deployment(("tiny", "big"), ("math", "code", "own"), sampler_queues=("tiny@a", "tiny@b"), trainer_queues=("big@a",))
 TABLE = table(DEPLOYMENT)
-NO_SUBJECTS = {"task_of"}
+NO_SUBJECTS = {"task_of", "queue", "pool_of"}
 """Functions of `common/streams/` that give another string."""
 
 
@@ -32,6 +32,7 @@ def example_arguments(function: object) -> list[object]:
     given: dict[str, object] = {
         "job": "jobs.submit.name",
         "pool": "tiny",
+        "queue": "tiny",
         "family": "own",
         "group": 1,
         "verb": "cancel",

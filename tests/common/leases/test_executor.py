@@ -6,7 +6,7 @@ import pytest
 
 from common.bus import Bus
 from common.errors import Fatal
-from common.leases import Identity, budget_bytes, leased_executor, placed
+from common.leases import Identity, Reading, budget_bytes, leased_executor, placed
 from common.leases.locks import holders
 from common.streams import trainer_batches
 from tests.common.leases.executables import Paper
@@ -36,7 +36,9 @@ async def test_executor_is_made_of_what_was_read_at_its_start(bus: Bus, pools_fi
     pools_file.unlink()
     folder = pools_file.parent / "accelerators"
     locks = place.locks(folder)
-    executor = leased_executor(bus, place, Paper(), locks, [trainer_batches("one")], data_dir=pools_file.parent, show=lambda _: None)
+    executor = leased_executor(
+        bus, place, Paper(), locks, Reading([trainer_batches("one")]), data_dir=pools_file.parent, show=lambda _: None
+    )
     assert executor.busy["awake"] == 0
     assert budget_bytes(place.accelerator) == 2**29
     assert locks.take_compute() and holders(folder / "a").computing

@@ -12,6 +12,7 @@ from common.spec import EnvironmentSection, Limits
 from env_svc import replies
 from env_svc.calls import Opened
 from env_svc.execution.workers import Workers
+from tests.conftest import message_on
 from tests.env.service.desk import Desk, group_of, sampled, service_of
 
 
@@ -22,6 +23,19 @@ async def test_opened_group_asks_for_every_members_first_turn_in_one_message(des
     assert message.group == group
     assert [(one.member, one.turn, len(one.transcript)) for one in message.members] == [(member, 0, 0) for member in range(5)]
     assert {one.messages[0].content for one in message.members} == {"Count down from 3."}
+
+
+async def test_turns_of_a_group_with_a_home_go_to_the_queue_there(desk: Desk) -> None:
+    """The next turns too: the group that travels with them has it."""
+    group = group_of("Countdown", size=2).model_copy(update={"home": "a"})
+    await desk.open(group)
+    subject = streams.sample("tiny@a", group.task, group.trajectory(0))
+    message = (await message_on(desk.bus, streams.PROMPTS, subject)).read(SampleTurns)
+    assert message.group == group
+    await desk.bus.streams.purge(streams.PROMPTS, subject)
+    await desk.give(group, [sampled(message.members[0], "3")])
+    assert (await message_on(desk.bus, streams.PROMPTS, subject)).read(SampleTurns).members[0].turn == 1
+    assert desk.samples == []
 
 
 async def test_time_of_workers_is_counted_for_each_attempt_and_travels_with_it(desk: Desk) -> None:

@@ -20,8 +20,8 @@ TENANTS = ("acme", "globex")
 ROWS = """
 INSERT INTO tenants (id) VALUES ('TENANT');
 INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,
-    trajectory_tokens, admitted)
-    VALUES ('TENANT' || '-task', 'TENANT', 'TENANT', 'tiny', jsonb_build_object('canary', 'TENANT'), 'running', 0, 2, 2, 2, 0, 9, 1);
+    trajectory_tokens, admitted, homes)
+    VALUES ('TENANT' || '-task', 'TENANT', 'TENANT', 'tiny', '{"canary": "TENANT"}', 'running', 0, 2, 2, 2, 0, 9, 1, '{"trainer": {}}');
 INSERT INTO groups (task, number, version, state, detail, row, seed, charged_tokens, step, deadline_at)
     VALUES ('TENANT' || '-task', 0, 0, 'batched', 'TENANT', 0, 0, 0, 0, now());
 INSERT INTO trajectories (task, "group", member, state, detail)

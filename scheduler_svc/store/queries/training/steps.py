@@ -142,7 +142,7 @@ async def tasks_in_training(connection: AsyncConnection) -> set[str]:
 
 async def sent_before(connection: AsyncConnection, age_s: float) -> list[SentStep]:
     """Steps that were sent to the trainer longer than `age_s` of their pool's time ago, without those still in the outbox."""
-    subject = func.concat("trajectories.batch.", tasks.c.pool, ".", tasks.c.id)
+    subject = func.concat("trajectories.batch.", tasks.c.pool, "%.", tasks.c.id)  # of its pool's queue, or of its home's
     parked = seconds(func.greatest(0, parked_ms(NOW_S) - steps.c.parked_ms))
     statement = (
         select(steps.c.task, tasks.c.pool, steps.c.version, steps.c.digest)
@@ -151,7 +151,7 @@ async def sent_before(connection: AsyncConnection, age_s: float) -> list[SentSte
             in_state(steps.c.state, StepState.BATCHED),
             steps.c.batched_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, age_s) - parked,
         )
-        .where(~select(outbox.c.id).where(outbox.c.subject == subject).exists())
+        .where(~select(outbox.c.id).where(outbox.c.subject.like(subject)).exists())
     )
     return [SentStep(row.task, row.pool, row.version, row.digest) for row in (await connection.execute(statement)).all()]
 

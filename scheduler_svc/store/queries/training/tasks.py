@@ -26,6 +26,23 @@ _specs: dict[str, tuple[dict[str, Any], TaskSpec]] = {}
 
 
 @dataclass(frozen=True)
+class Home:
+    """Where a task samples or trains, in a pool that is on several shared accelerators."""
+
+    accelerator: str
+    version: int
+    """The task's version from which it holds."""
+    before: str | None
+    """Accelerator for older versions; None: any of the pool."""
+    since_s: float
+    """NATS's time at which it was chosen."""
+
+    def at(self, version: int) -> str | None:
+        """The accelerator for one version."""
+        return self.accelerator if version >= self.version else self.before
+
+
+@dataclass(frozen=True)
 class Task:
     """A row of `tasks`."""
 
@@ -59,6 +76,8 @@ class Task:
     submitted_at: datetime
     accepted_at: datetime | None
     """None until the task first runs."""
+    homes: Mapping[str, Home]
+    """By service; empty in a pool that is not on several accelerators, and before the first is chosen."""
 
     @property
     def is_live(self) -> bool:
@@ -90,6 +109,11 @@ def _with_decide_by(stored: dict[str, Any]) -> dict[str, Any]:
             return stored
 
 
+def homes_of(stored: dict[str, dict[str, Any]] | None) -> dict[str, Home]:
+    """`stored`: `tasks.homes`."""
+    return {service: Home(**home) for service, home in stored.items()} if stored else {}
+
+
 def task_of(row: Any) -> Task:
     return Task(
         id=row.id,
@@ -114,6 +138,7 @@ def task_of(row: Any) -> Task:
         checkpoint=from_json(BlobRef, row.checkpoint) if row.checkpoint else None,
         submitted_at=row.submitted_at,
         accepted_at=row.accepted_at,
+        homes=homes_of(row.homes),
     )
 
 

@@ -1,0 +1,152 @@
+"""Queues that an executor of a pool on several accelerators reads: the pool's, its own, and others' as far as `reading.py` says.
+
+A consumer of another's queue is there all the time, behind a gate: where it closes, requests are withdrawn, and what has begun goes on.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import structlog
+
+from common import streams
+from common.bus import Bus, Delivery, GatedSlots, Handler, Outgoing, Slots
+from common.errors import Retry
+from common.homes.reading import Patience, Sibling, Taking, taking
+from common.leases import AWAKE, BEGUN, OWN_QUEUE, Ages, Identity, Placed
+from common.messages import ReplicaReport
+from common.resilience.cancellation import notice_cancellation
+from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET, Consumer
+
+LOOK_S = 0.25
+"""Seconds between looks of an idle executor at others' queues."""
+REPORTS_S = REPLICA_TTL_S / 4
+"""Seconds between looks at who is there, and of a busy or parked executor at others' queues."""
+AT_HOME_S = 600.0
+"""Seconds since its last message in an executor's own queue for which a task counts as at home there."""
+CONSUMERS: dict[str, Callable[[str], Consumer]] = {"rollout": streams.rollout_samples, "trainer": streams.trainer_batches}
+
+log = structlog.get_logger()
+
+
+class _Other:
+    """The queue of another executor."""
+
+    def __init__(self, accelerator: str, consumer: Consumer, slots: Slots) -> None:
+        self.accelerator = accelerator
+        self.consumer = consumer
+        self.slots = GatedSlots(slots)
+        self.ages = Ages()
+        self.taking = Taking.NOTHING
+        self.waited_at_s = float("-inf")
+        """This process's time when anything last waited there."""
+
+
+class Queues:
+    def __init__(self, bus: Bus, me: Identity, others: Sequence[str], slots: Slots, move_s: Callable[[], float], max_wait_s: float) -> None:
+        """`others`: accelerators of the pool's other executors. `slots`: closed while this executor is parked. `move_s`: seconds that it
+        costs to serve a task elsewhere once."""
+        consumer_of = CONSUMERS[me.service]
+        self._bus = bus
+        self._me = me
+        self._slots = slots
+        self._move_s = move_s
+        self._max_wait_s = max_wait_s
+        self.own = (consumer_of(me.pool), consumer_of(streams.queue(me.pool, me.accelerator)))
+        """The pool's, and its own."""
+        self._others = [_Other(each, consumer_of(streams.queue(me.pool, each)), slots) for each in others]
+        self._reports: list[ReplicaReport] = []
+        self._last_s: dict[str, float] = {}
+        """This process's time of the last message in its own queue, by task."""
+
+    @property
+    def taken_over(self) -> list[Consumer]:
+        """Queues of executors that cannot work: what waits there is this one's too."""
+        return [other.consumer for other in self._others if other.taking is Taking.OVER]
+
+    def is_at_home(self, task: str) -> bool:
+        """Whether messages of the task came to this executor's own queue lately."""
+        return time.monotonic() - self._last_s.get(task, float("-inf")) < AT_HOME_S
+
+    async def consume(self, handler: Handler, *, max_pull: int = 64) -> None:
+        """Run `handler` as `Bus.consume` does, for each message of these queues, until cancelled."""
+        for other in self._others:
+            await self._bus.declarations.declare_consumer(other.consumer)
+
+        def noted(delivery: Delivery) -> AsyncIterator[Outgoing]:
+            self._note(streams.task_of(delivery.subject))
+            return handler(delivery)
+
+        async with asyncio.TaskGroup() as runners:
+            for consumer, work in zip(self.own, (handler, noted), strict=True):
+                runners.create_task(self._bus.consume(consumer, work, self._slots, max_pull=max_pull))
+            for other in self._others:  # one at a time: the next may be taken at home
+                runners.create_task(self._bus.consume(other.consumer, handler, other.slots, max_pull=1))
+            runners.create_task(self._watch())
+
+    def _note(self, task: str) -> None:
+        if task not in self._last_s:
+            self._last_s = {each: last_s for each, last_s in self._last_s.items() if self.is_at_home(each)}
+        self._last_s[task] = time.monotonic()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether it is awake and has no message."""
+        return not self._slots.are_closed and not sum(map(self._bus.held, (*self.own, *(other.consumer for other in self._others))))
+
+    async def _watch(self) -> None:
+        due_s = 0.0
+        while True:
+            notice_cancellation()
+            is_due, is_idle = time.monotonic() >= due_s, self._is_idle
+            try:
+                if is_due:
+                    self._reports = await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
+                    due_s = time.monotonic() + REPORTS_S
+                if is_due or is_idle:
+                    for other in self._others:
+                        await self._look(other, is_idle=is_idle)
+            except Retry as error:
+                log.warning("queues_unknown", error=str(error))
+            if not is_idle:
+                for other in [each for each in self._others if each.taking is Taking.HELP]:
+                    self._take(other, Taking.NOTHING)
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self, other: _Other, *, is_idle: bool) -> None:
+        """Raises: Unavailable."""
+        found, now_s = await self._bus.streams.queue(other.consumer), self._bus.clock.now_s()
+        elsewhere = sum(int(one.busy.get(f"{BEGUN}@{other.accelerator}", 0)) for one in self._siblings)
+        kept = max(0, found.unacknowledged - self._bus.held(other.consumer) - elsewhere)
+        other.ages.look(now_s, pending=found.pending, kept=kept, delivered=found.delivered)
+        waits_s = 0.0 if other.ages.oldest_s is None else max(0.0, now_s - other.ages.oldest_s)
+        if found.pending + kept:
+            other.waited_at_s = time.monotonic()
+        there = [one for one in self._siblings if f"{OWN_QUEUE}@{other.accelerator}" in one.busy]
+        sibling = Sibling(
+            any(one.busy[f"{OWN_QUEUE}@{other.accelerator}"] for one in there), any(one.busy.get(AWAKE, 0) for one in there), waits_s
+        )
+        patience = Patience(self._move_s(), self._max_wait_s)
+        self._take(other, taking(sibling, other.taking, time.monotonic() - other.waited_at_s, patience, is_idle=is_idle))
+
+    @property
+    def _siblings(self) -> list[ReplicaReport]:
+        me = self._me
+        return [one for one in self._reports if (one.service, one.pool) == (me.service, me.pool) and one.replica != me.replica]
+
+    def _take(self, other: _Other, found: Taking) -> None:
+        before, other.taking = other.taking, found
+        if found is Taking.NOTHING:
+            other.slots.close()
+        elif before is Taking.NOTHING:
+            other.slots.open()
+        if (found is Taking.OVER) != (before is Taking.OVER):
+            event = "queue_taken_over" if found is Taking.OVER else "queue_given_back"
+            log.info(event, accelerator=other.accelerator, consumer=other.consumer.name)
+
+
+def queues_of(bus: Bus, where: Placed | None, slots: Slots, *, move_s: Callable[[], float]) -> Queues | None:
+    """None for an executor of a pool that is on one shared accelerator only, or on none."""
+    if where is None or not where.siblings:
+        return None
+    return Queues(bus, where.me, where.siblings, slots, move_s, where.accelerator.max_wait_s)

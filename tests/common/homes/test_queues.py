@@ -1,0 +1,172 @@
+"""Queues of executors of one pool on two accelerators, over a real NATS: none is without a reader."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from common import streams
+from common.bus import Bus, Delivery, Outgoing, Slots
+from common.homes import Queues
+from common.leases import AWAKE, BEGUN, OWN_QUEUE, Identity
+from common.leases.reports import Backlog
+from common.messages import ControlTask, ReplicaReport
+from common.streams import REPLICAS_BUCKET
+from tests.common.access.keyed import keyed_server
+from tests.conftest import at_work, eventually, eventually_equals
+
+OTHERS = streams.rollout_samples("one@b")
+
+
+class Reader:
+    """The executor on `a`, and what it took."""
+
+    def __init__(self, bus: Bus, *, move_s: float = 1000.0, max_wait_s: float = 1000.0) -> None:
+        self.slots = Slots(4)
+        self.queues = Queues(bus, Identity("a", "rollout", "one", "ra"), ["b"], self.slots, lambda: move_s, max_wait_s)
+        self.began: list[str] = []
+        self.ended: list[str] = []
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    async def handle(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
+        name = delivery.subject.removeprefix("prompts.sample.")
+        self.began.append(name)
+        await self.may_end.wait()
+        self.ended.append(name)
+        return
+        yield
+
+    def at_work(self) -> AbstractAsyncContextManager[object]:
+        return at_work(self.queues.consume(self.handle))
+
+
+async def send(bus: Bus, queue: str, task: str) -> None:
+    message = ControlTask(task=task, tenant="t")
+    await bus.publish(Outgoing(streams.sample(queue, task, "0-0"), message, f"{queue}:{task}"))
+
+
+async def other(bus: Bus, *, able: bool = True, awake: bool = True, begun: int = 0) -> None:
+    """The executor on `b` reports."""
+    busy = {f"{OWN_QUEUE}@b": float(able), AWAKE: float(awake), BEGUN: 0.0, f"{BEGUN}@b": float(begun)}
+    await bus.kv.put(REPLICAS_BUCKET, "rollout.rb", ReplicaReport(replica="rb", service="rollout", pool="one", busy=busy))
+
+
+async def test_executor_reads_its_own_queue_and_the_pools_and_no_other(bus: Bus) -> None:
+    await other(bus)
+    reader = Reader(bus)
+    async with reader.at_work():
+        for queue in ("one@b", "one", "one@a"):
+            await send(bus, queue, "t")
+        await eventually(lambda: len(reader.ended) == 2)
+        assert sorted(reader.ended) == ["one.t.0-0", "one@a.t.0-0"]
+        assert (await bus.streams.queue(OTHERS)).pending == 1 and reader.queues.taken_over == []
+        await send(bus, "one", "guest")
+        await eventually(lambda: "one.guest.0-0" in reader.ended)
+        assert reader.queues.is_at_home("t") and not reader.queues.is_at_home("guest")
+
+
+async def test_queue_of_an_executor_that_is_gone_is_read_until_it_is_back(bus: Bus) -> None:
+    """What had begun by then is not interrupted."""
+    reader = Reader(bus)
+    reader.may_end.clear()
+    async with reader.at_work():
+        await send(bus, "one@b", "first")
+        await eventually(lambda: reader.began == ["one@b.first.0-0"])
+        await other(bus)
+        await eventually(lambda: reader.queues.taken_over == [])
+        await send(bus, "one@b", "second")
+        reader.may_end.set()
+        await eventually(lambda: reader.ended == ["one@b.first.0-0"])
+        await eventually_equals(lambda: _counts(bus), (1, 0))
+        await other(bus, able=False)
+        await eventually(lambda: reader.ended == ["one@b.first.0-0", "one@b.second.0-0"])
+
+
+async def _counts(bus: Bus) -> tuple[int, int]:
+    found = await bus.streams.queue(OTHERS)
+    return found.pending, found.unacknowledged
+
+
+async def test_idle_executor_helps_once_a_message_has_waited_longer_than_a_move_takes(bus: Bus) -> None:
+    await other(bus)
+    reader = Reader(bus, move_s=0.5)
+    async with reader.at_work():
+        reader.may_end.clear()
+        await send(bus, "one@a", "own")
+        await eventually(lambda: reader.began == ["one@a.own.0-0"])
+        sent_s = bus.clock.now_s()
+        await send(bus, "one@b", "others")
+        await eventually(lambda: bus.clock.now_s() > sent_s + 1.0)
+        assert reader.began == ["one@a.own.0-0"], "it is busy"
+        reader.may_end.set()
+        await eventually(lambda: reader.ended[1:] == ["one@b.others.0-0"])
+        assert reader.queues.taken_over == []
+
+
+async def test_parked_executor_takes_over_what_waits_too_long_and_wakes_for_it(bus: Bus) -> None:
+    await other(bus, awake=False, begun=1)
+    reader = Reader(bus, max_wait_s=0.5)
+    reader.slots.close()
+    backlog = Backlog(bus, reader.queues.own, taken_over=lambda: reader.queues.taken_over)
+    async with reader.at_work():
+        await backlog.declare()
+        await send(bus, "one@b", "t")
+        await eventually(lambda: reader.queues.taken_over == [OTHERS])
+        await backlog.look()
+        assert (backlog.ready, reader.began) == (1, [])
+        reader.slots.open()
+        await eventually(lambda: reader.ended == ["one@b.t.0-0"])
+
+        async def ready() -> int:
+            await backlog.look()
+            return backlog.ready
+
+        await eventually_equals(ready, 0)
+
+
+@pytest.mark.parametrize("service", ["rollout", "trainer"])
+async def test_service_may_read_the_queues_of_its_pool_with_its_key(tmp_path: Path, service: str) -> None:
+    async with (
+        keyed_server(tmp_path / "nats") as keyed,
+        await keyed.connect("scheduler") as scheduler,
+        await keyed.connect("env") as env,
+        await keyed.connect(service) as bus,
+    ):
+        await scheduler.declare()
+        began = asyncio.Semaphore(0)
+
+        async def handle(_: Delivery) -> AsyncIterator[Outgoing]:
+            began.release()
+            return
+            yield
+
+        queues = Queues(bus, Identity("a", service, "tiny", "ra"), ["b"], Slots(4), lambda: 1.0, 60.0)
+        async with at_work(queues.consume(handle)):
+            for queue in ("tiny", "tiny@a", "tiny@b"):
+                subject = streams.sample(queue, "t", "0-0") if service == "rollout" else streams.batch(queue, "t")
+                sender = env if service == "rollout" else scheduler
+                await sender.publish(Outgoing(subject, ControlTask(task="t", tenant="t"), subject))
+                await began.acquire()
+
+
+async def test_begun_messages_are_told_by_queue(bus: Bus) -> None:
+    """A sibling must not take what this one has begun in its own queue for what nobody has in the pool's."""
+    await other(bus)
+    reader = Reader(bus)
+    reader.may_end.clear()
+    backlog = Backlog(bus, reader.queues.own)
+    async with reader.at_work():
+        for queue, task in (("one", "s"), ("one@a", "t"), ("one@a", "u")):
+            await send(bus, queue, task)
+        await eventually(lambda: len(reader.began) == 3)
+        assert backlog.begun_by_queue == {BEGUN: 1, f"{BEGUN}@a": 2}
+        siblings = Backlog(bus, [streams.rollout_samples("one"), OTHERS])
+        own = ReplicaReport(replica="ra", service="rollout", pool="one", busy=dict(backlog.begun_by_queue))
+        await bus.kv.put(REPLICAS_BUCKET, "rollout.ra", own)
+        await siblings.look_elsewhere("rollout", "one", "rb")
+        await siblings.look()
+        assert siblings.ready == 0
+        reader.may_end.set()

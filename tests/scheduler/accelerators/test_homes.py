@@ -1,0 +1,234 @@
+"""Homes of tasks whose pool is on two accelerators: chosen, used for turns and batches, left when their executor is lost."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from sqlalchemy import text
+
+from common import streams
+from common.bus import Bus, Delivery, Handler, Outgoing, Slots
+from common.leases import OWN_QUEUE
+from common.messages import ReplicaReport, TrainBatch
+from common.pools import Pool, Pools
+from common.runtime.service import report_replica
+from scheduler_svc.dispatch.homes import Homes
+from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
+from scheduler_svc.store.database import Database
+from scheduler_svc.store.queries.accelerators.homes import settle
+from tests.conftest import at_work, eventually
+from tests.scheduler.maintenance.test_step_rescuer import GatedStages, forget_message_ids
+from tests.scheduler.stages import Stages, World, running_world, spec
+
+POOLS: Pools = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16, generate_on=("a", "b"), train_on=("a", "b"))}
+HOMES = "SELECT task, service, accelerator, from_version, before FROM task_homes ORDER BY task, service"
+EXECUTORS = """
+INSERT INTO accelerators (id, spec) VALUES ('a', '{}'), ('b', '{}');
+INSERT INTO executors (accelerator, id, pool, service)
+    SELECT a, s || '-tiny', 'tiny', s FROM unnest(ARRAY['a', 'b']) a, unnest(ARRAY['rollout', 'trainer']) s
+"""
+
+
+def report(service: str, accelerator: str, able: float = 1.0) -> ReplicaReport:
+    return ReplicaReport(
+        replica=f"{service}-{accelerator}",
+        service=service,  # type: ignore[arg-type]
+        pool="tiny",
+        sequences=64 if service == "rollout" else 0,
+        kv_tokens=10**6,
+        template_variables=[],
+        busy={f"{OWN_QUEUE}@{accelerator}": able},
+    )
+
+
+EVERYONE = [report(service, accelerator) for service in ("rollout", "trainer") for accelerator in ("a", "b")]
+
+
+async def execute(database: Database, *statements: str) -> None:
+    async with database.transaction() as tx:
+        for statement in statements:
+            await tx.connection.execute(text(statement))
+
+
+async def rows(database: Database, query: str) -> list[tuple[object, ...]]:
+    async with database.transaction() as tx:
+        return [tuple(row) for row in (await tx.connection.execute(text(query))).all()]
+
+
+def task_row(task: str, *, version: int = 0, admitted: int = 0) -> str:
+    return (
+        "INSERT INTO tenants (id) VALUES ('acme') ON CONFLICT DO NOTHING; "
+        "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
+        f" trajectory_tokens, admitted, version) VALUES ('{task}', 'acme', '{task}', 'tiny', '{{}}', 'running', 0, 90, 2, 2, 0, 9,"
+        f" {admitted}, {version})"
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- choose
+
+
+class Looks:
+    """Looks of one replica at the rows of `database`."""
+
+    def __init__(self, database: Database, lost_s: float = 60.0) -> None:
+        self.reports = list(EVERYONE)
+        self.homes = Homes(database, POOLS, lambda: self.reports, time.time, review_s=0.0, lost_s=lost_s)
+
+    async def __call__(self) -> None:
+        await self.homes.look()
+
+    def without(self, accelerator: str) -> None:
+        self.reports = [one for one in EVERYONE if f"{OWN_QUEUE}@{accelerator}" not in one.busy]
+
+
+@pytest.fixture
+async def looks(database: Database) -> Looks:
+    await execute(database, *EXECUTORS.split(";"))
+    return Looks(database)
+
+
+async def test_tasks_are_spread_over_the_accelerators_of_their_pool(database: Database, looks: Looks) -> None:
+    await execute(database, *task_row("s").split("; "), *task_row("t").split("; "))
+    await looks()
+    found = await rows(database, HOMES)
+    assert {(row[0], row[1]) for row in found} == {(task, service) for task in "st" for service in ("rollout", "trainer")}
+    assert sorted(row[2] for row in found) == ["a", "a", "b", "b"]  # type: ignore[type-var]
+    assert {row[3:] for row in found} == {(0, None)}, "nothing of version 0 has been sent"
+    await looks()
+    assert await rows(database, HOMES) == found
+
+
+async def test_executor_without_a_queue_of_its_own_is_no_home(database: Database, looks: Looks) -> None:
+    """An older process, one that is faulty, and one that an operator holds."""
+    looks.reports = [report("rollout", "a", able=0.0), report("rollout", "b"), report("trainer", "a"), report("trainer", "b")]
+    looks.reports[2] = looks.reports[2].model_copy(update={"busy": {}})
+    await execute(database, *task_row("s").split("; "))
+    await looks()
+    assert [row[:3] for row in await rows(database, HOMES)] == [("s", "rollout", "b"), ("s", "trainer", "b")]
+    await execute(database, *task_row("t").split("; "), "UPDATE executors SET held = 'park' WHERE accelerator = 'b'")
+    await looks()
+    assert [row[0] for row in await rows(database, HOMES)] == ["s", "s"]
+
+
+async def test_task_moves_at_a_version(database: Database) -> None:
+    """What was sent for a version goes to its home to the end; the next version, or one without work yet, to the new one."""
+    await execute(database, *EXECUTORS.split(";"), *task_row("t", version=3, admitted=1).split("; "))
+    await execute(
+        database,
+        "INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at) VALUES"
+        " ('t', 0, 3, 'open', 0, 0, 0, now())",
+    )
+    moved: list[object] = []
+    async with database.transaction() as tx:
+        for service, accelerator in (("rollout", "a"), ("rollout", "b"), ("trainer", "a"), ("trainer", "b")):
+            found = await settle(tx.connection, "t", service, accelerator, 1.0)
+            assert found is not None
+            moved.append((service, found.version, found.before))
+    assert moved == [("rollout", 4, None), ("rollout", 4, None), ("trainer", 3, None), ("trainer", 3, "a")]
+    await execute(database, "UPDATE tasks SET version = 4")
+    async with database.transaction() as tx:
+        found = await settle(tx.connection, "t", "rollout", "a", 2.0)
+        assert found is not None and (found.version, found.before) == (4, "b")
+
+
+async def test_lost_executor_is_left_after_a_while_and_not_for_a_moment(database: Database, looks: Looks) -> None:
+    await execute(database, *task_row("s").split("; "), *task_row("t").split("; "))
+    await looks()
+    before = await rows(database, HOMES)
+    looks.without("a")
+    await looks()
+    assert await rows(database, HOMES) == before
+    assert await rows(database, "SELECT accelerator FROM executors WHERE has_queue ORDER BY id") == [("b",), ("b",)]
+    later = Looks(database, lost_s=0.0)
+    later.without("a")
+    await later()
+    after = await rows(database, HOMES)
+    assert {row[2] for row in after} == {"b"}
+    await Looks(database)()
+    assert await rows(database, HOMES) == after, "a move costs, and nothing is gained yet"
+
+
+# ---------------------------------------------------------------------------------------------------------------- route
+
+
+@dataclass
+class Trainers:
+    """Batches by the queue in which they came."""
+
+    stages: Stages
+    batches: list[tuple[str, TrainBatch]] = field(default_factory=list)
+
+    def of(self, queue: str) -> Handler:
+        async def train(delivery: Delivery) -> AsyncIterator[Outgoing]:
+            self.batches.append((queue, delivery.read(TrainBatch)))
+            async for out in self.stages.train(delivery):
+                yield out
+
+        return train
+
+
+@asynccontextmanager
+async def world_with_homes(bus: Bus, database_url: str, stages: Stages) -> AsyncGenerator[tuple[World, Trainers]]:
+    trainers = Trainers(stages)
+    async with running_world(bus, database_url, stages, pools=POOLS) as world, AsyncExitStack() as stack:
+        await execute(world.database, *EXECUTORS.split(";"))
+        for one in EVERYONE:
+            await stack.enter_async_context(at_work(report_replica(bus, lambda one=one: one)))
+        for name in ("a", "b"):
+            queue = streams.queue("tiny", name)
+            work = bus.consume(streams.trainer_batches(queue), trainers.of(queue), Slots(2))
+            await stack.enter_async_context(at_work(work))
+        await world.rows_become("SELECT count(*) FROM executors WHERE has_queue", [(4,)])
+        yield world, trainers
+
+
+async def test_groups_and_batches_of_a_task_go_to_its_homes(bus: Bus, database_url: str) -> None:
+    stages = GatedStages()
+    async with world_with_homes(bus, database_url, stages) as (world, trainers):
+        for task in ("s", "t"):
+            await world.submit(task, spec(name=task, steps=4))
+        await world.rows_become("SELECT count(*) FROM task_homes", [(4,)])
+        stages.gate.set()
+        await asyncio.gather(*(world.event(task, "finished") for task in ("s", "t")))
+        homes_of = {(row.id, service): row.homes[service] for row in await world.rows("SELECT * FROM tasks") for service in row.homes}
+        assert len(homes_of) == 4 and {home["accelerator"] for home in homes_of.values()} == {"a", "b"}
+        for group in stages.opened:
+            home = homes_of[group.task, "rollout"]
+            assert group.home == (home["accelerator"] if group.version >= home["version"] else None)
+        for queue, batch in trainers.batches:
+            assert queue == streams.queue("tiny", homes_of[batch.task, "trainer"]["accelerator"])
+        steps = {(batch.task, batch.version) for batch in stages.batches}
+        assert steps == {(task, version) for task in ("s", "t") for version in range(4)} and len(trainers.batches) >= 6
+
+
+async def test_messages_for_a_home_that_an_operator_holds_go_to_the_pools_queue(bus: Bus, database_url: str) -> None:
+    stages = Stages()
+    async with world_with_homes(bus, database_url, stages) as (world, trainers):
+        await world.run("s", spec(steps=2))
+        await world.execute("UPDATE executors SET held = 'park'")
+        count, opened = len(trainers.batches), len(stages.opened)
+        await world.run("t", spec(steps=2))
+        assert len(trainers.batches) == count and {group.home for group in stages.opened[opened:]} == {None}
+
+
+async def test_step_in_the_queue_of_a_trainer_that_was_removed_is_resent(bus: Bus, database_url: str) -> None:
+    stages = Stages(trains=False)
+    async with running_world(bus, database_url, stages) as world:
+        await forget_message_ids(bus)
+        await world.begin("t", spec(steps=1), batches=1)
+        await eventually(lambda: stages.batches)
+        message = Outgoing(streams.batch("tiny@gone", "t"), stages.batches[0], "elsewhere")
+        await bus.publish(message)
+        assert not await resend_lost_steps(world.database, bus, {"tiny@gone"}, age_s=0)
+        stages.trains = True
+
+        async def is_resent() -> bool:
+            await resend_lost_steps(world.database, bus, {"tiny@a"}, age_s=0)
+            return len(stages.batches) > 1
+
+        await eventually(is_resent)
+        await world.event("t", "finished")
+        assert await bus.streams.subjects(streams.BATCHES, "trajectories.batch.>") == {}
