@@ -9,12 +9,12 @@ from pathlib import Path
 from common.accelerators import Executable, ExecutorState, Tier
 from common.bus import Bus
 from common.errors import Fatal
-from common.leases.driver_memory import driver_memory
 from common.leases.follower import Follower
 from common.leases.history import History
 from common.leases.identity import Identity
 from common.leases.locks import Locks
 from common.leases.means import Means, no_driver
+from common.leases.memory import driver_memory
 from common.leases.reports import AWAKE, BEGUN, OWN_QUEUE, Reading, Reporter
 from common.leases.tally import Tally
 from common.leases.watchdog import Watchdog

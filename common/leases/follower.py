@@ -23,7 +23,7 @@ from common.errors import Fatal, Reject
 from common.leases.answers import Answers, Outcome
 from common.leases.lease import LeaseHolder, Superseded
 from common.leases.means import Means
-from common.leases.process_memory import private_bytes
+from common.leases.memory import private_bytes
 from common.messages import LeaseOrder
 from common.resilience import crashpoints
 from common.resilience.cancellation import notice_cancellation

@@ -14,8 +14,9 @@ from common.accelerators import ExecutorState, Function, Load, Served
 from common.accelerators.away import Away
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Retry
+from common.leases.ages import Ages
 from common.leases.executor import LeasedExecutor
-from common.leases.reports import BEGUN, Ages, Backlog, Waiting
+from common.leases.reports import BEGUN, Backlog, Waiting
 from common.messages import ControlTask, ExecutorReport, ReplicaReport
 from common.streams import REPLICAS_BUCKET, executor_now
 from tests.common.bus.consuming import consuming
