@@ -88,9 +88,12 @@ async def test_next_executor_waits_without_the_lock_until_a_paused_one_has_made_
         two.may_move.set()
         await eventually(lambda: len(one.moves) == 3, 60)
         assert three.moves == []
+        three.may_move.clear()
         one.may_move.set()
+        await eventually(lambda: three.moves == ["wake"], 60)
+        assert holders(tmp_path).memory == {"rollout-two": 100, "rollout-three": 100}, "entered before it moves"
+        three.may_move.set()
         assert (await answer(bus, "three", 4)).state is AWAKE
-        assert holders(tmp_path).memory == {"rollout-two": 100, "rollout-three": 100}
 
 
 async def test_newer_order_overtakes_a_move_that_waits_for_the_lock(bus: Bus, tmp_path: Path) -> None:
@@ -136,18 +139,36 @@ async def test_executor_that_waits_for_memory_keeps_neither_lock_nor_lease_and_a
 
 
 async def test_time_in_which_another_computes_is_no_time_without_room(bus: Bus, tmp_path: Path) -> None:
-    holder = Locks(tmp_path, "rollout-holder")
-    assert holder.take_compute() and holder.reserve(80, 150) is None
-    [(follower, paper)] = followers(bus, tmp_path, "one", memory_wait_s=0.2)
+    other = Locks(tmp_path, "rollout-other")
+    assert other.take_compute() and other.reserve(80, 150) is None
+    other.release_compute()
+    [(follower, paper)] = followers(bus, tmp_path, "one", memory_wait_s=0.8)
     async with following(bus, follower):
         await order(bus, "one", 1, wake=True)
-        await eventually(lambda: follower.state is WAKING)
-        await asyncio.sleep(0.6)  # three times as long as it waits for room
+        await eventually(lambda: follower._free_since_s is not None)
+        await eventually(other.take_compute)
+        await asyncio.sleep(1.0)
         assert follower.state is WAKING
-        holder.release_compute()
+        other.release_compute()
+        await asyncio.sleep(0.2)
+        assert follower.state is WAKING and paper.moves == []
         refused = await answer(bus, "one", 1)
-        assert refused.state is FAULTY and refused.lacks_memory and "held by rollout-holder 80" in str(refused.failure)
-        assert paper.moves == []
+        assert refused.state is FAULTY and refused.lacks_memory and "held by rollout-other 80" in str(refused.failure)
+
+
+async def test_room_that_is_gone_once_it_has_the_lock_is_waited_for_without_it(bus: Bus, tmp_path: Path) -> None:
+    looks = list[bool]()
+
+    async def free_bytes() -> int:
+        """By the driver's word: gone at the second look."""
+        looks.append(ground.locks.computes)
+        return 50 if len(looks) == 2 else 100
+
+    paper = Paper()
+    ground = means(bus, tmp_path, "one", paper, free_bytes=free_bytes, memory_wait_s=60.0)
+    async with following(bus, Follower(ground)):
+        await wake(bus, "one", 1)
+    assert looks == [False, True, False, True] and paper.moves == ["wake"]
 
 
 async def test_executor_that_had_no_memory_lets_others_move_deeper_before_its_next_attempt(bus: Bus, tmp_path: Path) -> None:
@@ -162,7 +183,7 @@ async def test_executor_that_had_no_memory_lets_others_move_deeper_before_its_ne
         await order(bus, "two", 4, wake=True)
         await eventually(lambda: second.state is WAKING)
         await order(bus, "one", 4, wake=False, tier=Tier.DISK)
-        await eventually(lambda: len(one.moves) == 3, 60)
+        await eventually(lambda: len(one.moves) == 3, 10)
         await asyncio.sleep(2 * OTHERS_FIRST_S)
         assert two.moves == ["wake"]
         one.may_move.set()
