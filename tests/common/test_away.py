@@ -52,9 +52,11 @@ def test_member_is_away_from_its_turn_until_its_next_prompt_was_stored() -> None
 
 def test_prompt_that_comes_once_more_is_no_return() -> None:
     clock, away = begun()
-    away.sent(TASK, 0, 0, [(0, 0)])
-    away.came(TASK, 0, 0, [(0, 0)], clock.now_s)
+    away.sent(TASK, 0, 0, [(0, 0), (1, 1)])
+    away.came(TASK, 0, 0, [(0, 0), (1, 1)], clock.now_s)
     assert (told(away, clock).members, told(away, clock).returned_ms) == (0, ())
+    away.sent(TASK, 0, 0, [(0, 0)])
+    assert told(away, clock).left_ms == ((0, 50),)  # as before anything was seen
 
 
 def test_how_often_turns_are_followed_is_known_by_their_number() -> None:

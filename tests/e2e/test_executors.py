@@ -163,6 +163,7 @@ async def test_sampler_and_trainer_take_turns_on_one_core(bus: Bus, nats_url: st
         woken = await both.answer(ROLLOUT, 1, ExecutorState.AWAKE)
         assert (woken.from_tier, woken.tier) == (Tier.NONE, Tier.DEVICE)
         told = await tokens(bus, first)
+        await eventually(lambda: _has_away(both, 1))
         assert holders(both.locks).computing and list(holders(both.locks).memory) == [ROLLOUT]
         assert both.detail("rollout").startswith("sampling for pool 'tiny'")
         _assert_engine_alone_is_on_the_core(both.processes["rollout"].pid)
@@ -203,6 +204,10 @@ def _assert_engine_alone_is_on_the_core(service: int) -> None:
 
 async def _is_ready(both: Executors, executor: str, count: int) -> bool:
     return (await both.report(executor)).ready == count
+
+
+async def _has_away(both: Executors, members: int) -> bool:
+    return [(one.task, one.members) for one in (await both.report(ROLLOUT)).away] == [(TASK, members)]
 
 
 @pytest.mark.parametrize(
