@@ -1,12 +1,15 @@
 """Services as child processes of the tests."""
 
 import os
+import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from marlaas.stack.os_processes import ends_with_parent
 
 
 def without_settings() -> dict[str, str]:
@@ -15,10 +18,18 @@ def without_settings() -> dict[str, str]:
 
 
 @contextmanager
-def service_process(package: str, environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The service, killed at the end of the block; its output is appended to `log`."""
+def service_process(
+    package: str, environment: Mapping[str, str], log: Path, leaves: Collection[int] = ()
+) -> Generator[subprocess.Popen[bytes]]:
+    """The service, killed at the end of the block; its output is appended to `log`. It does not start on the cores of `leaves`."""
     with log.open("ab") as output:
-        process = subprocess.Popen([sys.executable, "-m", package], env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            [sys.executable, "-m", package],
+            env=environment,
+            stdout=output,
+            stderr=output,
+            preexec_fn=ends_with_parent(signal.SIGTERM, leaves) if leaves else None,
+        )
     try:
         yield process
     finally:

@@ -4,9 +4,10 @@ import json
 import os
 import signal
 import subprocess
+import time
 import urllib.request
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from bench.harness.load.groups import group_context
+from bench.plex.real.recorder import Executor, Recorder
 from common import streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus, Outgoing
@@ -41,6 +43,8 @@ ROOT = Path(__file__).parents[2]
 ROLLOUT, TRAINER = "rollout-tiny", "trainer-tiny"
 GIB = 2**30
 TASK = "a"
+CORE = min(os.sched_getaffinity(0))
+"""The accelerator."""
 
 POOLS = """
 [accelerator.a]
@@ -71,7 +75,16 @@ class Executors:
 
     def start(self, service: str) -> None:
         env = self.env | {"MARLAAS_HTTP_PORT": str(self.ports[service])}
-        self.processes[service] = self.stack.enter_context(service_process(f"{service}_svc", env, self.folder / f"{service}.log"))
+        log = self.folder / f"{service}.log"
+        self.processes[service] = self.stack.enter_context(service_process(f"{service}_svc", env, log, leaves=[CORE]))
+
+    def present(self) -> dict[str, Executor]:
+        """Those that live now."""
+        found: dict[str, Executor] = {}
+        for service, process in self.processes.items():
+            with suppress(psutil.NoSuchProcess):
+                found[service] = Executor(psutil.Process(process.pid))
+        return found
 
     def detail(self, service: str) -> str:
         """What its health endpoint says; empty while it is not ready."""
@@ -113,7 +126,7 @@ class Executors:
 @contextmanager
 def executors(bus: Bus, nats_url: str, folder: Path, memory_gib: float) -> Generator[Executors]:
     pools_file = folder / "pools.toml"
-    pools_file.write_text(POOLS.format(root=ROOT, memory_gib=memory_gib, core=min(os.sched_getaffinity(0))))
+    pools_file.write_text(POOLS.format(root=ROOT, memory_gib=memory_gib, core=CORE))
     env = without_settings() | {
         "MARLAAS_NATS_URL": nats_url,
         "MARLAAS_POOLS_FILE": str(pools_file),
@@ -121,7 +134,7 @@ def executors(bus: Bus, nats_url: str, folder: Path, memory_gib: float) -> Gener
         "MARLAAS_DATA_DIR": str(folder / "data"),
     }
     for service in ("ROLLOUT", "TRAINER"):
-        own = {"POOL": "tiny", "ACCELERATOR": "a", "DEVICE": "cpu", "CORES": str(min(os.sched_getaffinity(0)))}
+        own = {"POOL": "tiny", "ACCELERATOR": "a", "DEVICE": "cpu", "CORES": str(CORE)}
         env |= {f"MARLAAS_{service}_{name}": value for name, value in own.items()}
     with ExitStack() as stack:
         yield Executors(bus, folder, env, {service: servers.free_port() for service in ("rollout", "trainer")}, stack, {})
@@ -145,8 +158,9 @@ async def tokens(bus: Bus, subject: str) -> bytes:
 
 @pytest.mark.slow
 async def test_sampler_and_trainer_take_turns_on_one_core(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+    """A recorder outside of them sees one compute at a time: also where one is killed, and starts again while the other computes."""
     await shorten_leases(bus, 4.0)
-    with executors(bus, nats_url, tmp_path, memory_gib=0.4) as both:
+    with executors(bus, nats_url, tmp_path, memory_gib=0.4) as both, Recorder(both.present, both.locks, [CORE]) as recording:
         for service in ("rollout", "trainer"):
             both.start(service)
         for service in ("rollout", "trainer"):
@@ -193,13 +207,14 @@ async def test_sampler_and_trainer_take_turns_on_one_core(bus: Bus, nats_url: st
         assert again.from_tier is Tier.HOST and again.at_s > parked.at_s
         await tokens(bus, second)
         assert told and (await both.answer(TRAINER, 2, ExecutorState.COLD)).tier is Tier.NONE
+        assert recording.held_by_several() == 0 and recording.computing_together() == []
+        assert all(spent > 0.02 for spent in recording.busy_s(0.0, time.time()).values()), recording.busy_s(0.0, time.time())
 
 
 def _assert_engine_alone_is_on_the_core(service: int) -> None:
-    core = min(os.sched_getaffinity(0))
-    others = os.sched_getaffinity(0) - {core} or {core}
+    others = os.sched_getaffinity(0) - {CORE} or {CORE}
     assert set(map(frozenset, affinities(service).values())) == {frozenset(others)}
-    assert {core} in [set(child.cpu_affinity() or []) for child in psutil.Process(service).children()]
+    assert {CORE} in [set(child.cpu_affinity() or []) for child in psutil.Process(service).children()]
 
 
 async def _is_ready(both: Executors, executor: str, count: int) -> bool:
