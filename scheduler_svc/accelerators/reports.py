@@ -67,8 +67,8 @@ class Reports:
         in_pool = [one.report for (accelerator, _), one in self._seen.items() if accelerator == key[0] and one.report.pool == report.pool]
         self._gaps[report.accelerator].observe(report.pool, now_s, has_work=any(map(has_work, in_pool)))
         if self._deployed.places[key].service == "rollout":
-            for gaps in self._gaps.values():
-                gaps.members(report.pool, "/".join(key), report.at_s, report.away)
+            for name, gaps in self._gaps.items():
+                gaps.members(report.pool, "/".join(key), report.at_s, report.away, is_here=name == report.accelerator)
         return True
 
     def excuse(self, now_s: float) -> None:

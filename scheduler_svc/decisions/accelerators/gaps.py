@@ -1,7 +1,7 @@
 """Time until a pool has work again. Pure but for what it remembers.
 
 It is expected from the pool's open members: samplers report which tasks have turns with their environments, and since when
-(`common/accelerators/away.py`). A sampler has work again when the first member returns, or the first group of a new version is opened.
+(`common/accelerators/away.py`). A sampler has work again when the first of its members returns, or a new version's first group is opened.
 Trainers have when all members of a step have, and those report nothing: how long it took, from a task's last turn to its batch,
 is learnt from batches.
 
@@ -50,21 +50,31 @@ class _Task:
     batch: Latencies = NOTHING
 
 
+@dataclass(frozen=True)
+class _Told:
+    """What a sampler reported of its members."""
+
+    at_s: float
+    away: Sequence[TaskAway]
+    is_here: bool
+    """Whether it is on this accelerator, and its members return to it; those of others do to theirs."""
+
+
 @dataclass
 class _Pool:
     idle_since_s: float | None = None
     lasted_s: deque[float] = field(default_factory=lambda: deque[float](maxlen=NEWEST))
     latencies: Latencies = NOTHING
-    reports: dict[str, tuple[float, Sequence[TaskAway]]] = field(default_factory=dict[str, tuple[float, Sequence[TaskAway]]])
-    """The newest of each sampler, and when it was made."""
+    reports: dict[str, "_Told"] = field(default_factory=dict[str, "_Told"])
+    """The newest of each sampler."""
     tasks: dict[str, _Task] = field(default_factory=dict[str, _Task])
     priors: tuple[Latencies, Latencies, Latencies] = (NOTHING, NOTHING, NOTHING)
     """For tasks of which nothing was observed, those of all others: of members, of openings, and of batches."""
     priors_until_s: float = float("-inf")
 
-    def present(self, now_s: float) -> list[tuple[float, TaskAway]]:
-        """Tasks of all reports, with the time of each."""
-        return [(at_s, each) for at_s, away in self.reports.values() if now_s - at_s <= SILENT_S for each in away]
+    def present(self, now_s: float) -> list[tuple[_Told, TaskAway]]:
+        """Tasks of all reports, with the report of each."""
+        return [(told, each) for told in self.reports.values() if now_s - told.at_s <= SILENT_S for each in told.away]
 
 
 class Gaps:
@@ -86,18 +96,18 @@ class Gaps:
                 one.lasted_s.append(lasted_s)
                 one.latencies = NOTHING
 
-    def members(self, pool: str, sampler: str, at_s: float, away: Sequence[TaskAway]) -> None:
-        """Members that are away, as a sampler of the pool reports at `at_s`; samplers of other accelerators are heard, too."""
+    def members(self, pool: str, sampler: str, at_s: float, away: Sequence[TaskAway], *, is_here: bool = True) -> None:
+        """Members that are away, as a sampler of the pool reports at `at_s`. Those of another accelerator's tell when batches come."""
         if (one := self._pools.get(pool)) is None:
             return
-        one.reports[sampler] = (at_s, away)
+        one.reports[sampler] = _Told(at_s, away, is_here)
         for each in away:
             task = one.tasks.setdefault(each.task, _Task())
             task.returned, task.opened = _seconds(each.returned_ms), _seconds(each.opened_ms)
             if each.sent_ms is not None and (not task.sent_s or at_s - each.sent_ms / 1000 > task.sent_s[-1] + SAME_S):
                 task.sent_s.append(at_s - each.sent_ms / 1000)
         if len(one.tasks) > KEPT:
-            reported = {each.task for _, told in one.reports.values() for each in told}
+            reported = {each.task for told in one.reports.values() for each in told.away}
             one.tasks = {name: task for name, task in one.tasks.items() if name in reported}
 
     def batched(self, pool: str, task: str, version: int, at_s: float) -> None:
@@ -130,10 +140,10 @@ class Gaps:
         if now_s >= one.priors_until_s:
             one.priors, one.priors_until_s = _together(one.tasks), now_s + PRIORS_S
         found: list[OpenWork] = []
-        for at_s, each in one.present(now_s):
+        for told, each in one.present(now_s):
             known = one.tasks[each.task]
-            if pool in self._sampled:
-                found += _of_sampler(at_s, each, known, one.priors)
+            if pool in self._sampled and told.is_here:
+                found += _of_sampler(told.at_s, each, known, one.priors)
             if pool in self._trained and each.sent_ms is not None and not _is_opening(each) and known.sent_s[-1] > known.batched_s:
                 found.append(OpenWork(known.batch if known.batch.ordered_s else one.priors[2], (known.sent_s[-1],)))
         return found

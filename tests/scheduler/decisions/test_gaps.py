@@ -192,6 +192,15 @@ def test_members_of_two_samplers_count_together_and_those_of_a_silent_one_not() 
     assert p50_s(gaps.expected("p", later_s)) == pytest.approx(10.0)
 
 
+def test_members_of_another_accelerators_sampler_return_to_it_and_their_batch_comes_here() -> None:
+    for sampled, expected_s in ((True, 10.0), (False, 3.0)):
+        gaps = idle_gaps(away_task("a", (0, ALWAYS)), sampled=sampled, trained=not sampled)
+        gaps.members("p", "other", 90.0, [away_task("b", (0, NEVER))], is_here=False)
+        gaps.batched("p", "b", 0, 93.0)
+        gaps.members("p", "other", 100.0, [away_task("b", (8000, ALWAYS), sent_ms=0)], is_here=False)
+        assert p50_s(gaps.expected("p", 100.0)) == pytest.approx(expected_s)
+
+
 def test_tasks_that_nobody_reports_any_more_are_forgotten() -> None:
     gaps = idle_gaps()
     for number in range(3 * KEPT):
