@@ -205,6 +205,8 @@ def real(result: Result) -> str:
         lines.append(f"`marlaas pools plan` expects from the runs' traces: {_plan(planned)}.")
         if apart := result.get("planned_alone"):
             lines[-1] = f"{lines[-1][:-1]}; from those of each pool alone: {_plan(apart)}."
+        if later := result.get("planned_commit"):
+            lines[-1] += f" The plan is that of {later[:7]}."
     shared = [arm for name, arm in result["arms"].items() if name not in OWN_PROCESSES]
     looks, several, together = (sum(arm[key] for arm in shared) for key in ("looks", "held_by_several", "computing_together"))
     booked = [arm["booked"] for arm in shared if "booked" in arm]
