@@ -70,9 +70,9 @@ def _expire_audit(connection: Connection, days: int) -> None:
 def end_sharing(connection: Connection) -> None:
     """End open slices, and let the clocks of pools go: no leader will. Samplers and environments read the clocks in their bucket.
 
-    No executor is awake then.
+    No executor is awake then, and none reads a queue of its own: messages for tasks' homes go to their pool's queue.
     """
-    for statement in (_END_SLICES, _REST, _RELEASE_CLOCKS):
+    for statement in (_END_SLICES, _REST, _CLEAR_QUEUES, _RELEASE_CLOCKS):
         connection.execute(text(statement))
 
 
@@ -81,6 +81,7 @@ _END_SLICES = f"""
 UPDATE slices SET ended = 'removed', ended_at = greatest(coalesce(awake_at, ordered_at), {_NOW}) WHERE ended_at IS NULL
 """
 _REST = "UPDATE executors SET state = 'cold', tier = 'off' WHERE tier <> 'off'"
+_CLEAR_QUEUES = "UPDATE executors SET has_queue = false WHERE has_queue"
 _RELEASE_CLOCKS = f"""
 WITH released AS (
     UPDATE pool_clocks SET parked_since = NULL,

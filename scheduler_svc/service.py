@@ -23,7 +23,7 @@ from scheduler_svc.ask.question import Sources
 from scheduler_svc.decisions.sharing.oversubscription import OversubscriptionController, PoolLoad
 from scheduler_svc.decisions.sharing.pool_times import PoolTimes, capacities
 from scheduler_svc.decisions.sharing.shares import Capacity
-from scheduler_svc.dispatch import admission, homes
+from scheduler_svc.dispatch import admission
 from scheduler_svc.dispatch.homes import Homes
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.intake.job_intake import JobIntake
@@ -117,7 +117,7 @@ class Scheduler:
         self._asks = Asks(bus, sources)
         self._stability = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
         deployed = Deployed.of(accelerators or {}, pools)
-        self._homes = Homes(database, pools, lambda: self._replicas.reports, bus.clock.now_s)
+        self._homes = Homes(database, pools, lambda: self._replicas.reports if self._replicas.were_read else None, bus.clock.now_s)
         self._leader = Leader(bus, database, deployed, settings.slices_days, self._relay.wake) if deployed.places else None
         self._context = context = HandlerContext(
             bus,
@@ -158,10 +158,9 @@ class Scheduler:
             runners.create_task(run_periodically(self._record_stored, STORED_EVERY_S, postpone, at_once=True))
             if self._leader is not None:
                 runners.create_task(self._leader.run())
-            if self._homes.is_needed:
-                runners.create_task(
-                    run_periodically(self._homes.look, homes.LOOK_S, partial(log_postponed, "homes_postponed"), at_once=True)
-                )
+            if (look_s := self._homes.look_s) is not None:
+                homes_postponed = partial(log_postponed, "homes_postponed")
+                runners.create_task(run_periodically(self._homes.look, look_s, homes_postponed, at_once=True))
             for consumer, (handler, most, spacing_s) in CONSUMERS.items():
                 if consumer is streams.SCHEDULER_LEASES and self._leader is None:
                     continue

@@ -51,13 +51,13 @@ class Homes:
         self,
         database: Database,
         pools: Pools,
-        reports: Callable[[], Sequence[ReplicaReport]],
+        reports: Callable[[], Sequence[ReplicaReport] | None],
         now_s: Callable[[], float],
         *,
         review_s: float = REVIEW_S,
         lost_s: float = LOST_S,
     ) -> None:
-        """`reports`: of live replicas. `now_s`: NATS's time."""
+        """`reports`: of live replicas; None until they were read once. `now_s`: NATS's time."""
         self._database = database
         self._several: OnSeveral = on_several(pools)
         self._places = places(pools)
@@ -78,13 +78,22 @@ class Homes:
         return frozenset(streams.queue(pool, name) for pool, names in found for name in names)
 
     @property
-    def is_needed(self) -> bool:
-        """Whether a pool is on several accelerators."""
-        return bool(self._several)
+    def look_s(self) -> float | None:
+        """Seconds between looks; None where no accelerator is shared, and migration has cleared what there was. Where no pool is on several
+        of them, a look only clears what an earlier pools file left: messages for a home would go to a queue without a reader."""
+        if not self._places:
+            return None
+        return LOOK_S if self._several else REVIEW_S
 
     async def look(self) -> None:
         """Write who reads which queue; choose homes where there are none, and every REVIEW_S better ones. Raises: Unavailable."""
-        reading = {key for report in self._reports() for key in _own_queues(report)}
+        if not self._several:
+            async with self._database.transaction() as tx:
+                await homes.note_queues(tx.connection, [])
+            return
+        if (reports := self._reports()) is None:  # taken for no reports, it would send everyone's messages to the pools' queues
+            return
+        reading = {key for report in reports for key in self._own_queues(report)}
         if reading != self._reading:
             self._reading, self._in_vain = reading, False
         async with self._database.transaction() as tx:
@@ -113,6 +122,14 @@ class Homes:
                 where = {"accelerator": move.accelerator, "before": settled.before, "from_version": settled.version}
                 log.info("task_moved", task=move.job.task, service=move.job.service, why=str(move.why), **where)
         return all(job.home is not None or job.choices for job in jobs)
+
+    def _own_queues(self, report: ReplicaReport) -> list[Key]:
+        """Executors whose queues the replica has to itself. A process that reads an earlier pools file may name others yet."""
+        there = self._several.get((report.service, report.pool)) if report.pool is not None else None
+        if report.pool is None or there is None:
+            return []
+        executor = executor_name(report.service, report.pool)
+        return [(name, executor) for name in there if report.busy.get(f"{OWN_QUEUE}@{name}")]
 
     def _note_lost(self, working: Collection[Key]) -> None:
         now_s = time.monotonic()
@@ -201,15 +218,6 @@ def _mean(steps: Sequence[_Phases]) -> _Phases:
         sum(one.train_s for one in steps) / count,
         sum(one.turns for one in steps) / count,
     )
-
-
-def _own_queues(report: ReplicaReport) -> list[Key]:
-    """Executors whose queues the replica has to itself."""
-    if report.pool is None:
-        return []
-    executor = executor_name(report.service, report.pool)
-    found = [name.partition("@") for name, able in report.busy.items() if able]
-    return [(accelerator, executor) for name, at, accelerator in found if at and name == OWN_QUEUE]
 
 
 def _move_s(one: Resident, service: str) -> float:

@@ -43,6 +43,8 @@ class ReplicaRegistry:
         self._bus = bus
         self._changed = changed
         self._reports: list[ReplicaReport] = []
+        self.were_read = False
+        """Whether the reports are those of the bucket: from its first reading on."""
 
     async def watch(self) -> None:
         """Read the bucket periodically, until cancelled; it expires entries by itself."""
@@ -54,6 +56,7 @@ class ReplicaRegistry:
 
     async def _read(self) -> None:
         before, self._reports = self._reports, await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
+        self.were_read = True
         if {report.replica for report in before} != {report.replica for report in self._reports}:
             log.info("replicas_changed", replicas=sorted(f"{report.service}.{report.replica}" for report in self._reports))
             self._changed()

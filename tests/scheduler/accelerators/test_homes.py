@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import NullPool, create_engine, text
 
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
@@ -16,11 +16,13 @@ from common.messages import ReplicaReport, TrainBatch
 from common.pools import Pool, Pools
 from common.runtime.service import report_replica
 from scheduler_svc.dispatch.homes import Homes
+from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
+from scheduler_svc.migrate import end_sharing
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.accelerators.homes import settle
 from tests.conftest import at_work, eventually
-from tests.scheduler.maintenance.test_step_rescuer import GatedStages, forget_message_ids
+from tests.scheduler.maintenance.test_step_rescuer import GatedStages, forget_message_ids, is_relayed
 from tests.scheduler.stages import Stages, World, running_world, spec
 
 POOLS: Pools = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16, generate_on=("a", "b"), train_on=("a", "b"))}
@@ -214,6 +216,49 @@ async def test_messages_for_a_home_that_an_operator_holds_go_to_the_pools_queue(
         await world.event("s", "finished")
         assert {batch.version for _, batch in trainers.batches} <= {0}, "that of version 0 may have been sent before"
         assert {group.home for group in stages.opened if group.version > 0} == {None}
+
+
+@pytest.mark.parametrize("left", [("a",), ()])
+async def test_task_goes_on_in_the_pools_queue_once_its_pool_is_on_several_accelerators_no_more(
+    bus: Bus, database_url: str, owner_url: str, left: tuple[str, ...]
+) -> None:
+    """Its homes are still known, and nothing reads the queues there. A step sent to one before is resent."""
+    stages = GatedStages()
+    async with world_with_homes(bus, database_url, stages) as (world, _):
+        await world.submit("s", spec(steps=3))
+        await world.rows_become("SELECT count(*) FROM task_homes", [(2,)])
+        await eventually(lambda: is_relayed(world, backlog=1))
+    pools = {"tiny": POOLS["tiny"].model_copy(update={"generate_on": left, "train_on": left})}
+    if not left:
+        with create_engine(owner_url, poolclass=NullPool).begin() as connection:
+            end_sharing(connection)
+    async with AsyncExitStack() as stack:
+        for one in EVERYONE:  # processes of the earlier file, until they are restarted
+            await stack.enter_async_context(at_work(report_replica(bus, lambda one=one: one)))
+        world = await stack.enter_async_context(running_world(bus, database_url, stages, pools=pools))
+        await world.rows_become("SELECT count(*) FROM executors WHERE has_queue", [(0,)], 30)
+        await forget_message_ids(bus)
+        stages.gate.set()
+
+        async def is_done() -> bool:
+            await resend_lost_steps(world.database, bus, age_s=0)
+            return await rows(world.database, "SELECT state FROM tasks") == [("finished",)]
+
+        await eventually(is_done)
+    assert {group.home for group in stages.opened if group.version > 0} == {None}
+
+
+async def test_registry_that_was_not_read_yet_is_not_taken_for_an_empty_one(bus: Bus, database: Database, looks: Looks) -> None:
+    """A restart of the scheduler would send what it sends then to the pools' queues."""
+    await looks()
+    registry = ReplicaRegistry(bus, lambda: None)
+    restarted = Homes(database, POOLS, lambda: registry.reports if registry.were_read else None, time.time)
+    await restarted.look()
+    assert await rows(database, "SELECT count(*) FROM executors WHERE has_queue") == [(4,)]
+    async with at_work(registry.watch()):
+        await eventually(lambda: registry.were_read)
+        await restarted.look()
+    assert await rows(database, "SELECT count(*) FROM executors WHERE has_queue") == [(0,)]
 
 
 async def test_step_in_the_queue_of_a_trainer_that_was_removed_is_resent(bus: Bus, database_url: str) -> None:
