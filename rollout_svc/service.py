@@ -101,7 +101,7 @@ class Rollout:
                     return
                 async with aclosing(self._sample(group, message.members, adapter, reserved)) as batches:
                     async for turns in batches:
-                        if self.away is not None:
+                        if self.away is not None and not self._tasks.has_ended(group.task):
                             self.away.sent(group.task, group.group, group.version, [(turn.member, turn.turn) for turn in turns])
                         for answer in _answers(group, turns):
                             yield answer
@@ -261,9 +261,10 @@ class Rollout:
         try:
             update = delivery.read(WeightUpdated)
             if self._tasks.is_live(update.task):
+                is_here = is_wanted(update.task)
                 if self.away is not None:
-                    self.away.announced(update.task, update.version, delivery.stored_s)
-                if is_wanted(update.task):
+                    self.away.announced(update.task, update.version, delivery.stored_s, opens=is_here)
+                if is_here:
                     await self._adapters.load_ahead(update.adapter)
         except (Reject, Retry) as error:  # a request that needs it reports it
             log.warning("version_not_loaded", subject=delivery.subject, reason=str(error))

@@ -1,8 +1,9 @@
 """What a sampler knows of the next work of its tasks: members that are with their environments, and how long environments take. Pure.
 
 A member is away from when its turn was sent until its next prompt was stored. A sampler is not told which turn was a member's last: it
-knows how often turns of that number were followed by another, and forgets members of older versions with the next version; with staleness
-only those that have been away for longer than any that returned. A member whose next prompt goes to another sampler is forgotten likewise.
+knows how often turns of that number were followed by another, and forgets members of older versions with the next version; with staleness,
+and of evaluations, only those that have been away for longer than any that returned. A member whose next prompt goes to another sampler is
+forgotten likewise.
 
 A task is opening from when its new version is announced until the first prompt of a group of that version was stored. Members of groups
 that are admitted at other times are not known before their first prompt.
@@ -15,8 +16,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from common.group_numbers import FIRST_EVALUATION_GROUP
+
 TASKS = 32
-"""Maximum tasks of a report: those that sent a turn last."""
+"""Maximum tasks of a report: those of which a turn was sent, or a version announced, last."""
 AGES = 4
 """Maximum members of a task in a report; they stand for all that are away."""
 TIMES = 8
@@ -42,7 +45,7 @@ class TaskAway:
     """A task of a report. Times since something are those at the report, in milliseconds."""
 
     task: str
-    members: Milliseconds
+    members: Annotated[int, Field(ge=0)]
     """Number of members that are away."""
     left_ms: Annotated[tuple[tuple[Milliseconds, PerCent], ...], Field(max_length=AGES)]
     """Of some of them, evenly chosen: since when, and how many in a hundred of such turns were followed by another."""
@@ -78,6 +81,8 @@ class _Task:
     """The newest that was announced."""
     is_stale: bool = False
     """Whether a prompt of an older version has come since one was announced: the task is not strictly on policy."""
+    heard_s: float = 0.0
+    """Time of the newest that is known of it."""
 
     def forget(self, key: tuple[int, int]) -> None:
         self.final[_index(self.away.pop(key).turn)] += 1
@@ -97,7 +102,7 @@ class Away:
     def sent(self, task: str, group: int, version: int, turns: Iterable[tuple[int, int]]) -> None:
         """Turns of a group, each a member and its turn's number, are sent to their environment. `version`: the group's."""
         one, now_s = self._tasks.setdefault(task, _Task()), self._clock()
-        one.sent_s = now_s
+        one.sent_s = one.heard_s = now_s
         for member, turn in turns:
             one.away.pop((group, member), None)
             one.away[group, member] = _Member(turn, version, now_s)
@@ -107,7 +112,8 @@ class Away:
     def came(self, task: str, group: int, version: int, turns: Iterable[tuple[int, int]], stored_s: float) -> None:
         """Prompts of a group have come, that were stored at `stored_s`; also those of a message that comes once more."""
         one = self._tasks.setdefault(task, _Task())
-        one.is_stale |= version < one.version
+        one.heard_s = self._clock()
+        one.is_stale |= version < one.version and group < FIRST_EVALUATION_GROUP
         for member, turn in turns:
             left = one.away.pop((group, member), None)
             if not turn:
@@ -119,16 +125,24 @@ class Away:
                 if left is not None:
                     one.returned_s.append(max(0.0, stored_s - left.since_s))
 
-    def announced(self, task: str, version: int, stored_s: float) -> None:
-        """A version was announced at `stored_s`; older ones do nothing. With staleness, groups of older ones may be open still."""
+    def announced(self, task: str, version: int, stored_s: float, *, opens: bool = True) -> None:
+        """A version was announced at `stored_s`; older ones do nothing. With staleness, groups of older ones may be open still.
+
+        `opens`: whether its groups' first prompts are expected here; those of a task that is at home elsewhere are not.
+        """
+        if not opens and task not in self._tasks:
+            return
         one, now_s = self._tasks.setdefault(task, _Task()), self._clock()
         if version <= one.version:
             return
-        one.version = version
-        one.opening_s = stored_s if stored_s >= self._began_s else None  # the first prompts of an older one may have come before
-        longest_s = max(one.returned_s, default=0.0) if one.is_stale else 0.0
-        for key in [key for key, each in one.away.items() if each.version < version and now_s - each.since_s >= longest_s]:
-            one.forget(key)
+        one.version, one.heard_s = version, now_s
+        # The first prompts of an older one than this process may have come before.
+        one.opening_s = stored_s if opens and stored_s >= self._began_s else None
+        longest_s = max(one.returned_s, default=0.0)
+        for (group, member), each in [*one.away.items()]:
+            kept_s = longest_s if one.is_stale or group >= FIRST_EVALUATION_GROUP else 0.0
+            if each.version < version and now_s - each.since_s >= kept_s:
+                one.forget((group, member))
         self.announcements += 1
         self.changed()
 
@@ -137,6 +151,7 @@ class Away:
 
     def report(self, now_s: float) -> list[TaskAway]:
         """At most TASKS tasks, each of bounded size."""
+        self._tasks = {name: one for name, one in self._tasks.items() if now_s - one.heard_s <= MAX_AWAY_S}
         for one in self._tasks.values():
             _forget_old(one, now_s)
         known = [(name, one) for name, one in self._tasks.items() if one.sent_s is not None or one.opening_s is not None]

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pydantic import TypeAdapter
 
 from common.accelerators.away import AGES, MAX_AWAY_S, MEMBERS, TASKS, TIMES, Away, TaskAway
+from common.group_numbers import FIRST_EVALUATION_GROUP
 
 TASK = "t"
 
@@ -112,6 +113,31 @@ def test_announcement_from_before_this_process_opens_nothing() -> None:
     assert away.report(clock.now_s) == []
 
 
+def test_version_that_opens_elsewhere_forgets_members_and_opens_nothing_here() -> None:
+    clock, away = begun()
+    away.announced("elsewhere", 1, clock.now_s, opens=False)
+    assert away.report(clock.now_s) == []
+    away.announced(TASK, 1, clock.now_s)
+    away.sent(TASK, 0, 0, [(0, 0)])
+    away.announced(TASK, 2, clock.now_s, opens=False)
+    assert (told(away, clock).members, told(away, clock).opening_ms) == (0, None)
+
+
+def test_evaluations_of_an_older_version_do_not_make_a_task_stale_and_their_members_may_return() -> None:
+    clock, away = begun()
+    away.sent(TASK, 0, 0, [(0, 0)])
+    clock.now_s += 10.0
+    away.came(TASK, 0, 0, [(0, 1)], clock.now_s)
+    away.announced(TASK, 1, clock.now_s)
+    away.announced(TASK, 2, clock.now_s)
+    away.came(TASK, FIRST_EVALUATION_GROUP, 1, [(0, 0)], clock.now_s)
+    away.sent(TASK, FIRST_EVALUATION_GROUP, 1, [(0, 0)])
+    away.sent(TASK, 2, 2, [(0, 0), (1, 0)])
+    clock.now_s += 5.0
+    away.announced(TASK, 3, clock.now_s)
+    assert told(away, clock).members == 1, "the evaluation's"
+
+
 def test_announcement_is_told_at_once() -> None:
     clock, away = begun()
     changes: list[int] = []
@@ -126,10 +152,14 @@ def test_nothing_counts_for_ever() -> None:
     away.sent(TASK, 0, 0, [(0, 0)])
     away.announced("other", 1, clock.now_s)
     clock.now_s += MAX_AWAY_S + 1
-    assert away.report(clock.now_s) == []
+    assert away.report(clock.now_s) == [] and away._tasks == {}
     away.sent(TASK, 1, 0, [(0, 0)])
     away.ended(TASK)
     assert away.report(clock.now_s) == []
+    away.came("first turns take long", 0, 0, [(0, 0)], clock.now_s)
+    clock.now_s += MAX_AWAY_S - 1
+    away.report(clock.now_s)
+    assert list(away._tasks) == ["first turns take long"]
 
 
 def test_report_of_many_tasks_and_members_is_bounded() -> None:

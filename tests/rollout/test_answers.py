@@ -120,6 +120,31 @@ async def test_members_are_away_while_their_turns_are_with_their_environment(cha
     await rollout.follow_versions(Announcing([version(1, group.task)], 149.0), "tiny")  # pyright: ignore[reportArgumentType]
     [found] = away.report(now_s)
     assert (found.members, found.opening_ms) == (0, 1000)
+    for number, is_at_home in ((2, False), (3, True)):
+        announcing = Announcing([version(number, group.task)], 149.0)
+        await rollout.follow_versions(announcing, "tiny", lambda _: is_at_home)  # noqa: B023  # pyright: ignore[reportArgumentType]
+        [found] = away.report(now_s)
+        assert found.opening_ms == (1000 if is_at_home else None)
+
+
+async def test_turns_that_end_after_their_task_are_of_no_task(chat: Chat, tmp_path: Path) -> None:
+    """The task is cancelled while its turns are sampled; what is known of it was forgotten with it, and stays so."""
+    book, tasks, group = Book(), TaskStates(), group_of("away", size=2)
+    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    away = Away(lambda: 100.0)
+
+    class Ending(CannedEngine):
+        async def sample(self, wanted: SampleRequest) -> Sampled:
+            tasks._states[group.task] = "cancelled"
+            away.ended(group.task)
+            return await super().sample(wanted)
+
+    engine = Ending(Sampled([5], [-0.5], "stop"), 2)
+    rollout = Rollout(engine, chat, adapters, tasks, Slots(8), lambda _: 0.0, away)  # pyright: ignore[reportArgumentType]
+    subject = streams.sample(group.pool, group.task, group.trajectory(0))
+    delivery = Delivery(subject, {}, SampleTurns(group=group, members=list(first_turns(range(2)))).encode(), 1, 1, 99.0)
+    assert [out async for out in rollout.handle(delivery)]
+    assert away._tasks == {}
 
 
 class Announcing:

@@ -34,6 +34,7 @@ PRIORS_S = 1.0
 """Maximum age of what is assumed of tasks that nothing was observed of."""
 KEPT = 4 * TASKS
 """Maximum tasks of a pool that are remembered beside those in reports."""
+NEVER_S = float("-inf")
 NOTHING = Latencies(())
 
 
@@ -44,7 +45,7 @@ class _Task:
     """Times from its last turn to its batch."""
     version: int = -1
     """Of its newest batch."""
-    batched_s: float = float("-inf")
+    batched_s: float = NEVER_S
     returned: Latencies = NOTHING
     opened: Latencies = NOTHING
     batch: Latencies = NOTHING
@@ -70,7 +71,7 @@ class _Pool:
     tasks: dict[str, _Task] = field(default_factory=dict[str, _Task])
     priors: tuple[Latencies, Latencies, Latencies] = (NOTHING, NOTHING, NOTHING)
     """For tasks of which nothing was observed, those of all others: of members, of openings, and of batches."""
-    priors_until_s: float = float("-inf")
+    priors_until_s: float = NEVER_S
 
     def present(self, now_s: float) -> list[tuple[_Told, TaskAway]]:
         """Tasks of all reports, with the report of each."""
@@ -97,13 +98,19 @@ class Gaps:
                 one.latencies = NOTHING
 
     def members(self, pool: str, sampler: str, at_s: float, away: Sequence[TaskAway], *, is_here: bool = True) -> None:
-        """Members that are away, as a sampler of the pool reports at `at_s`. Those of another accelerator's tell when batches come."""
+        """Members that are away, as a sampler of the pool reports at `at_s`. Those of another accelerator's tell when batches come.
+
+        A task that has moved is reported by two for a while: how long members are away from this accelerator's sampler, it alone knows.
+        """
         if (one := self._pools.get(pool)) is None:
             return
         one.reports[sampler] = _Told(at_s, away, is_here)
         for each in away:
             task = one.tasks.setdefault(each.task, _Task())
-            task.returned, task.opened = _seconds(each.returned_ms), _seconds(each.opened_ms)
+            if is_here and each.returned_ms:
+                task.returned = _seconds(each.returned_ms)
+            if is_here and each.opened_ms:
+                task.opened = _seconds(each.opened_ms)
             if each.sent_ms is not None and (not task.sent_s or at_s - each.sent_ms / 1000 > task.sent_s[-1] + SAME_S):
                 task.sent_s.append(at_s - each.sent_ms / 1000)
         if len(one.tasks) > KEPT:
@@ -140,12 +147,16 @@ class Gaps:
         if now_s >= one.priors_until_s:
             one.priors, one.priors_until_s = _together(one.tasks), now_s + PRIORS_S
         found: list[OpenWork] = []
-        for told, each in one.present(now_s):
-            known = one.tasks[each.task]
-            if pool in self._sampled and told.is_here:
-                found += _of_sampler(told.at_s, each, known, one.priors)
-            if pool in self._trained and each.sent_ms is not None and not _is_opening(each) and known.sent_s[-1] > known.batched_s:
-                found.append(OpenWork(known.batch if known.batch.ordered_s else one.priors[2], (known.sent_s[-1],)))
+        present = one.present(now_s)
+        if pool in self._sampled:
+            for told, each in present:
+                if told.is_here:
+                    found += _of_sampler(told.at_s, each, one.tasks[each.task], one.priors)
+        if pool in self._trained:
+            for name in _in_a_step(present):
+                known = one.tasks[name]
+                if known.sent_s[-1] > known.batched_s:
+                    found.append(OpenWork(known.batch if known.batch.ordered_s else one.priors[2], (known.sent_s[-1],)))
         return found
 
 
@@ -160,9 +171,14 @@ def _of_sampler(at_s: float, each: TaskAway, known: _Task, priors: tuple[Latenci
     return found
 
 
-def _is_opening(each: TaskAway) -> bool:
-    """Whether its step was trained since its last turn."""
-    return each.opening_ms is not None and (each.sent_ms is None or each.opening_ms < each.sent_ms)
+def _in_a_step(present: Sequence[tuple[_Told, TaskAway]]) -> list[str]:
+    """Tasks that have sent a turn since a version was announced; each once, also where two samplers report it."""
+    sent_s, opening_s = dict[str, float](), dict[str, float]()
+    for told, each in present:
+        for ago_ms, newest_s in ((each.sent_ms, sent_s), (each.opening_ms, opening_s)):
+            if ago_ms is not None:
+                newest_s[each.task] = max(told.at_s - ago_ms / 1000, newest_s.get(each.task, NEVER_S))
+    return [task for task, at_s in sent_s.items() if at_s >= opening_s.get(task, NEVER_S)]
 
 
 def _together(tasks: dict[str, _Task]) -> tuple[Latencies, Latencies, Latencies]:

@@ -7,9 +7,10 @@ FIRST_GROUP, so that messages about evaluation and training groups cannot be con
 import hashlib
 from dataclasses import dataclass
 
+from common.group_numbers import FIRST_EVALUATION_GROUP
 from common.spec import MAX_GROUPS, Evaluation, Protocol, TaskSpec
 
-FIRST_GROUP = 1_000_000_000
+FIRST_GROUP = FIRST_EVALUATION_GROUP
 RETRY_INCREMENT = MAX_GROUPS
 """Increment of a group's number at each retry: messages that carry the old number are ignored."""
 MAX_RETRIES = 3

@@ -201,6 +201,34 @@ def test_members_of_another_accelerators_sampler_return_to_it_and_their_batch_co
         assert p50_s(gaps.expected("p", 100.0)) == pytest.approx(expected_s)
 
 
+@pytest.mark.parametrize("order", [(True, False), (False, True)])
+def test_task_that_two_samplers_report_keeps_what_the_one_here_has_timed(order: tuple[bool, bool]) -> None:
+    """It has moved here; the other knows of slower times, or of none, and reports before or after this one."""
+    for theirs in ((60_000,), ()):
+        gaps = idle_gaps(trained=False)
+        for is_here in order:
+            own = away_task("a", (4000, ALWAYS), opened_ms=(2000,)) if is_here else away_task("a", returned_ms=theirs, opened_ms=theirs)
+            gaps.members("p", f"here: {is_here}", 100.0, [own], is_here=is_here)
+        assert p50_s(gaps.expected("p", 100.0)) == pytest.approx(6.0)
+    gaps.members("p", "here: True", 100.0, [away_task("a", (4000, ALWAYS), returned_ms=())])
+    assert p50_s(gaps.expected("p", 100.0)) == pytest.approx(6.0), "a sampler that began anew has timed nothing yet"
+
+
+def test_batch_of_a_task_that_two_samplers_report_is_one_wait() -> None:
+    """With two, the earlier of two batches would be expected."""
+    gaps = idle_gaps(sampled=False)
+    for number in range(1, 9):
+        gaps.members("p", "old", 1000.0 * number, [away_task("a", (0, NEVER))], is_here=False)
+        gaps.batched("p", "a", number, 1000.0 * number + 10 * number)
+    gaps.members("p", "old", 9000.0, [away_task("a", (0, NEVER), sent_ms=5000)], is_here=False)
+    gaps.members("p", "new", 9000.0, [away_task("a", (0, NEVER))])
+    assert p50_s(gaps.expected("p", 9000.0)) == pytest.approx(40.0)
+    gaps.members("p", "new", 9000.0, [away_task("a", sent_ms=0, opening_ms=0)])
+    assert gaps.expected("p", 9000.0) is not None
+    gaps.members("p", "new", 9001.0, [away_task("a", sent_ms=1000, opening_ms=500)])
+    assert gaps.expected("p", 9001.0) is None, "its step was trained, although the old one reports no opening"
+
+
 def test_tasks_that_nobody_reports_any_more_are_forgotten() -> None:
     gaps = idle_gaps()
     for number in range(3 * KEPT):
