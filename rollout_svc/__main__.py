@@ -37,8 +37,8 @@ async def main(running: Running[RolloutSettings]) -> None:
     place = place_of(settings)
     locks = place.locks(settings.accelerators_dir) if place is not None else None
     takes_turns, inherited = locks is not None, locks.descriptors if locks is not None else ()
-    if takes_turns:
-        leave(settings.cores)  # the engine's alone
+    if place is not None:
+        leave(place.cores_to_leave(settings.cores))
     engine_settings = EngineSettings.of(
         pool, device=settings.device, cores=settings.cores, sleeps=takes_turns, locks=inherited, named=named
     )

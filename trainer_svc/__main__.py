@@ -45,7 +45,9 @@ async def main(running: Running[TrainerSettings]) -> None:
     settings = running.settings
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_TRAINER_POOL")
     place = _place(settings)
-    cores = _pinned(settings.cores, is_shared=place is not None)
+    if place is not None and not place.accelerator.on_cpu:  # before it is pinned: other executors of the GPU have the same cores
+        await asyncio.to_thread(_import_heavy)
+    cores = _pinned(settings.cores, place)
     running.health.detail = f"loading base model {pool.model}"
     budget = await asyncio.to_thread(budget_bytes, place.accelerator) if place is not None else None
     made = await _trainer(running, pool, budget, cores)
@@ -120,21 +122,21 @@ async def _share_batches(bus: Bus, pool: str, replica: str, slots: Slots, gate: 
     await run_periodically(look, streams.REPLICA_TTL_S / 2, unknown, at_once=True)
 
 
-def _pinned(cores: tuple[int, ...], *, is_shared: bool) -> tuple[int, ...]:
+def _pinned(cores: tuple[int, ...], place: Placed | None) -> tuple[int, ...]:
     """Pin this process to the cores; threads that start later inherit it. Raises: Fatal.
 
     Cores that are a shared accelerator are returned instead: for the learner's thread alone, as all others run while another computes
-    there. Where this process has no other cores it is pinned.
+    there. Where this process has no other cores it is pinned, and on a shared GPU.
     """
     before = os.sched_getaffinity(0)
     try:
         pin(cores)
     except OSError as error:
         raise Fatal(f"cannot pin to cores {list(cores)}: {error.strerror}; correct MARLAAS_TRAINER_CORES") from None
-    if not cores or not is_shared:
+    if place is None or not (left := place.cores_to_leave(cores)):
         return ()
     pin(before)
-    if leave(cores):
+    if leave(left):
         return cores
     pin(cores)
     return ()

@@ -19,7 +19,7 @@ class TrainerSettings(Settings):
     threads: int = Field(default=1, ge=1)
     """CPU threads of one step. More than there are free cores make steps slower."""
     cores: Cores = ()
-    """Cores that the process is pinned to, as `0,2-3`; empty: no pinning. On a shared accelerator only what computes."""
+    """Cores that the process is pinned to, as `0,2-3`; empty: no pinning. On a shared CPU only what computes."""
     resident_tasks: int = Field(default=32, ge=1)
     """Maximum tasks whose adapter and optimizer state stay in memory; others are read from their checkpoints."""
     resident_gib: float = Field(default=8.0, gt=0)

@@ -1,7 +1,7 @@
 """Puts an executor's parts together for one process."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,6 +85,13 @@ class Placed:
     def locks(self, accelerators_dir: Path) -> Locks:
         """Its locks, which processes that compute for it must have. Raises: Fatal where they cannot be used."""
         return Locks(accelerators_dir / self.me.accelerator, self.me.executor)
+
+    def cores_to_leave(self, cores: Collection[int]) -> frozenset[int]:
+        """Which of the `cores` that it is pinned to are for what computes alone: all where they are the accelerator, none of a GPU.
+
+        A GPU's engine is spawned, and keeps the cores of the thread that starts it.
+        """
+        return frozenset(cores if self.accelerator.on_cpu else ())
 
 
 def placed(me: Identity, pools_file: Path) -> Placed:

@@ -19,7 +19,7 @@ class Process:
     service: Service
     env: dict[str, str]
     leaves: tuple[int, ...] = ()
-    """Cores of the accelerator that it shares: only what computes may use them."""
+    """Cores of the CPU that it shares: only what computes may use them."""
 
 
 def processes(data: Path, pools: Pools, accelerators: Accelerators, machine: Machine) -> Iterator[Process]:
@@ -35,7 +35,8 @@ def processes(data: Path, pools: Pools, accelerators: Accelerators, machine: Mac
                 yield Process(f"{service}-{name}", service, _pool_env(service, name) | _own_env(service, of_pool[name]))
             for each in on:
                 env = _pool_env(service, name) | _shared_env(service, each, accelerators[each], data)
-                yield Process(f"{service}-{name}" if len(on) == 1 else f"{service}-{name}-{each}", service, env, accelerators[each].cores)
+                leaves = accelerators[each].cores if accelerators[each].on_cpu else ()  # all of a GPU's executor may be on its cores
+                yield Process(f"{service}-{name}" if len(on) == 1 else f"{service}-{name}-{each}", service, env, leaves)
 
 
 def _pool_env(service: Service, pool: str) -> dict[str, str]:

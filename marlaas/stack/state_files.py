@@ -42,7 +42,7 @@ class Service(BaseModel):
     argv: list[str]
     env: dict[str, str] = {}
     leaves: list[int] = []
-    """Cores that its process does not start on, where it has others: a shared accelerator's, which another may hold."""
+    """Cores that its process does not start on, where it has others: of a shared CPU, which another may hold."""
 
 
 class Gateway(BaseModel):

@@ -15,7 +15,7 @@ from common.accelerators import ExecutorState
 from common.bus import Bus
 from common.messages import ReplicaReport, WeightUpdated
 from marlaas.stack import servers
-from tests.common.leases.executables import answer, order
+from tests.common.leases.executables import answer, begun, order
 from tests.conftest import eventually, eventually_equals, message_on
 from tests.services import affinities, is_ready, service_process, without_settings
 from tests.trainer.batches import announced, batch_of, send, store
@@ -69,6 +69,7 @@ async def test_only_what_computes_is_on_the_cores_of_a_shared_accelerator(
         await eventually(lambda: is_ready(port) or running.poll() is not None)
         assert running.poll() is None, (tmp_path / "log").read_text()
         assert all(allowed == others for allowed in affinities(running.pid).values()), "before its first wake"
+        await begun(bus)
         await order(bus, "tiny", 1, wake=True, service="trainer")
         await answer(bus, "tiny", 1, lambda one: one.state is ExecutorState.AWAKE, service="trainer")
         await send_batch(bus, "a")

@@ -1,11 +1,13 @@
-"""Threads of a process leave cores that are a shared accelerator."""
+"""Threads of a process leave cores that are a shared CPU, and stay on those of a shared GPU."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[3]
 LEAVES = """
 import os, sys, threading
 from common.runtime.cores import leave
@@ -36,3 +38,35 @@ def test_all_threads_leave_the_cores_and_those_that_start_later_begin_elsewhere(
 def test_process_without_other_cores_stays() -> None:
     cores = sorted(os.sched_getaffinity(0))
     assert leaving(set(cores)) == f"False; {cores}; {cores}; {cores}"
+
+
+EXECUTOR = """
+import os, sys
+from pathlib import Path
+from common.leases import Identity, placed
+from common.runtime.cores import leave
+from trainer_svc.__main__ import _pinned
+
+core, place = int(sys.argv[1]), placed(Identity("a", "trainer", "tiny", "r"), Path("pools.toml"))
+before = os.sched_getaffinity(0)
+leave(place.cores_to_leave([core]))
+print(sorted(os.sched_getaffinity(0)), end="; ")
+os.sched_setaffinity(0, before)
+print(_pinned((core,), place), sorted(os.sched_getaffinity(0)), sep="; ")
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="no other core")
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_executor_leaves_the_cores_that_are_its_accelerator_and_stays_on_those_of_its_gpu(device: str, tmp_path: Path) -> None:
+    """A GPU's engine is spawned by a thread whose cores it keeps; its trainer is on the cores as a whole."""
+    cores = os.sched_getaffinity(0)
+    core = max(cores)
+    (tmp_path / "m").mkdir()
+    accelerator = f'[accelerator.a]\ndevice = "{device}"\ncores = "{core}"\nmemory_gib = 1\n'
+    (tmp_path / "pools.toml").write_text(f'{accelerator}[tiny]\nmodel = "m"\non = "a"\n')
+    command = [sys.executable, "-c", EXECUTOR, str(core)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path, env=environment).stdout.strip()
+    others = sorted(cores - {core})
+    assert found == (f"{others}; {(core,)}; {others}" if device == "cpu" else f"{sorted(cores)}; (); [{core}]")

@@ -66,6 +66,7 @@ cores = "1"
 memory_gib = 1
 [accelerator.b]
 device = "cuda:3"
+cores = "3-4"
 [alone]
 model = "m"
 [both]
@@ -98,7 +99,7 @@ def test_executors_of_shared_accelerators_have_its_cores_and_others_the_rest(tmp
         "trainer-both": ("a", "1", None),
         "rollout-apart": (None, "3", None),
         "trainer-apart-a": ("a", "1", None),
-        "trainer-apart-b": ("b", "", "3"),
+        "trainer-apart-b": ("b", "3,4", "3"),
     }
     assert {service.name: service.leaves for service in planned if service.leaves} == {
         "rollout-both": [1],
