@@ -96,7 +96,7 @@ def _executor(running: Running[TrainerSettings], place: Placed, made: _Made, slo
         place,
         TrainerExecutor(made.trainer, made.learner, made.residents, slots),
         place.locks(settings.accelerators_dir),
-        Reading([streams.trainer_batches(settings.pool)]) if queues is None else Reading(queues.own, lambda: queues.taken_over),
+        Reading([streams.trainer_batches(settings.pool)]) if queues is None else Reading(queues.own, queues),
         data_dir=settings.data_dir,
         show=show,
     )

@@ -24,7 +24,7 @@ from common.bus.requests import Listening, NoResponder, Request
 from common.bus.stored.erasure import erase_message
 from common.bus.stored.key_value import Revised
 from common.bus.stored.snapshots import Snapshot
-from common.bus.stored.stream_reader import FullStream
+from common.bus.stored.stream_reader import FullStream, Queue
 from common.bus.transport.address import (
     has_credentials,
     is_beyond_loopback,

@@ -111,9 +111,11 @@ class Slots:
 class GatedSlots(Slots):
     """The slots of another, while a gate of its own is open, too: of a consumer that is read at times. Closed at first."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, taken: Callable[[], None] = lambda: None) -> None:
+        """`taken` is called after each unit that was taken through the gate: what it closes, no further message passes."""
         super().__init__(0)
         self._slots = slots
+        self._taken = taken
         self.are_closed = True
 
     @property
@@ -122,6 +124,7 @@ class GatedSlots(Slots):
 
     def take(self, units: int = 1) -> None:
         self._slots.take(units)
+        self._taken()
 
     def release(self, units: int = 1) -> None:
         self._slots.release(units)

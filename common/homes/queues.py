@@ -32,10 +32,11 @@ log = structlog.get_logger()
 class _Other:
     """The queue of another executor."""
 
-    def __init__(self, accelerator: str, consumer: Consumer, slots: Slots) -> None:
+    def __init__(self, accelerator: str, consumer: Consumer, slots: GatedSlots) -> None:
         self.accelerator = accelerator
         self.consumer = consumer
-        self.slots = GatedSlots(slots)
+        self.slots = slots
+        self.is_declared = False
         self.ages = Ages()
         self.taking = Taking.NOTHING
         self.waited_at_s = float("-inf")
@@ -43,9 +44,19 @@ class _Other:
 
 
 class Queues:
-    def __init__(self, bus: Bus, me: Identity, others: Sequence[str], slots: Slots, move_s: Callable[[], float], max_wait_s: float) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        me: Identity,
+        others: Sequence[str],
+        slots: Slots,
+        move_s: Callable[[], float],
+        max_wait_s: float,
+        *,
+        start_s: float = REPLICA_TTL_S,
+    ) -> None:
         """`others`: accelerators of the pool's other executors. `slots`: closed while this executor is parked. `move_s`: seconds that it
-        costs to serve a task elsewhere once."""
+        costs to serve a task elsewhere once. `start_s`: seconds from now in which others may be starting, too."""
         consumer_of = CONSUMERS[me.service]
         self._bus = bus
         self._me = me
@@ -54,10 +65,18 @@ class Queues:
         self._max_wait_s = max_wait_s
         self.own = (consumer_of(me.pool), consumer_of(streams.queue(me.pool, me.accelerator)))
         """The pool's, and its own."""
-        self._others = [_Other(each, consumer_of(streams.queue(me.pool, each)), slots) for each in others]
+        self._others = [_Other(each, consumer_of(streams.queue(me.pool, each)), GatedSlots(slots, self._end_help)) for each in others]
+        self._starting_until_s = time.monotonic() + start_s
+        self.reads_own = False
+        """Whether its own queue has its consumer."""
         self._reports: list[ReplicaReport] = []
         self._last_s: dict[str, float] = {}
         """This process's time of the last message in its own queue, by task."""
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Of the queues of all others."""
+        return [other.consumer for other in self._others]
 
     @property
     def taken_over(self) -> list[Consumer]:
@@ -69,20 +88,38 @@ class Queues:
         return time.monotonic() - self._last_s.get(task, float("-inf")) < AT_HOME_S
 
     async def consume(self, handler: Handler, *, max_pull: int = 64) -> None:
-        """Run `handler` as `Bus.consume` does, for each message of these queues, until cancelled."""
-        for other in self._others:
-            await self._bus.declarations.declare_consumer(other.consumer)
+        """Run `handler` as `Bus.consume` does, for each message of these queues, until cancelled.
+
+        The pool's queue waits for no other: NATS permits it alone where the service's key is older than the pools file.
+        """
+        pools, own = self.own
 
         def noted(delivery: Delivery) -> AsyncIterator[Outgoing]:
             self._note(streams.task_of(delivery.subject))
             return handler(delivery)
 
         async with asyncio.TaskGroup() as runners:
-            for consumer, work in zip(self.own, (handler, noted), strict=True):
-                runners.create_task(self._bus.consume(consumer, work, self._slots, max_pull=max_pull))
-            for other in self._others:  # one at a time: the next may be taken at home
-                runners.create_task(self._bus.consume(other.consumer, handler, other.slots, max_pull=1))
+            runners.create_task(self._bus.consume(pools, handler, self._slots, max_pull=max_pull))
+            runners.create_task(self._consume_own(own, noted, max_pull))
+            for other in self._others:
+                runners.create_task(self._consume_others(other, handler))
             runners.create_task(self._watch())
+
+    async def _consume_own(self, own: Consumer, handler: Handler, max_pull: int) -> None:
+        await self._bus.declarations.declare_consumer(own)
+        self.reads_own = True
+        await self._bus.consume(own, handler, self._slots, max_pull=max_pull)
+
+    async def _consume_others(self, other: _Other, handler: Handler) -> None:
+        await self._bus.declarations.declare_consumer(other.consumer)
+        other.is_declared = True
+        await self._bus.consume(other.consumer, handler, other.slots, max_pull=1)
+
+    def _end_help(self) -> None:
+        """At the first message that was taken as help: the next may be taken at home, until this executor is idle again."""
+        for other in self._others:
+            if other.taking is Taking.HELP:
+                self._take(other, Taking.NOTHING)
 
     def _note(self, task: str) -> None:
         if task not in self._last_s:
@@ -104,30 +141,30 @@ class Queues:
                     self._reports = await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
                     due_s = time.monotonic() + REPORTS_S
                 if is_due or is_idle:
-                    for other in self._others:
-                        await self._look(other, is_idle=is_idle)
+                    for other in [each for each in self._others if each.is_declared]:
+                        await self._look(other)
             except Retry as error:
                 log.warning("queues_unknown", error=str(error))
-            if not is_idle:
-                for other in [each for each in self._others if each.taking is Taking.HELP]:
-                    self._take(other, Taking.NOTHING)
+            if not self._is_idle:
+                self._end_help()
             await asyncio.sleep(LOOK_S)
 
-    async def _look(self, other: _Other, *, is_idle: bool) -> None:
+    async def _look(self, other: _Other) -> None:
         """Raises: Unavailable."""
         found, now_s = await self._bus.streams.queue(other.consumer), self._bus.clock.now_s()
+        there = [one for one in self._siblings if f"{OWN_QUEUE}@{other.accelerator}" in one.busy]
+        is_able = any(one.busy[f"{OWN_QUEUE}@{other.accelerator}"] for one in there)
+        is_able |= not there and time.monotonic() < self._starting_until_s
+        is_awake = any(one.busy.get(AWAKE, 0) for one in there)
         elsewhere = sum(int(one.busy.get(f"{BEGUN}@{other.accelerator}", 0)) for one in self._siblings)
-        kept = max(0, found.unacknowledged - self._bus.held(other.consumer) - elsewhere)
+        # What an awake executor holds it begins, or has begun since its report: it does not wait. What another holds may.
+        kept = 0 if is_able and is_awake else max(0, found.unacknowledged - self._bus.held(other.consumer) - elsewhere)
         other.ages.look(now_s, pending=found.pending, kept=kept, delivered=found.delivered)
         waits_s = 0.0 if other.ages.oldest_s is None else max(0.0, now_s - other.ages.oldest_s)
         if found.pending + kept:
             other.waited_at_s = time.monotonic()
-        there = [one for one in self._siblings if f"{OWN_QUEUE}@{other.accelerator}" in one.busy]
-        sibling = Sibling(
-            any(one.busy[f"{OWN_QUEUE}@{other.accelerator}"] for one in there), any(one.busy.get(AWAKE, 0) for one in there), waits_s
-        )
-        patience = Patience(self._move_s(), self._max_wait_s)
-        self._take(other, taking(sibling, other.taking, time.monotonic() - other.waited_at_s, patience, is_idle=is_idle))
+        sibling, patience = Sibling(is_able, is_awake, waits_s), Patience(self._move_s(), self._max_wait_s)
+        self._take(other, taking(sibling, other.taking, time.monotonic() - other.waited_at_s, patience, is_idle=self._is_idle))
 
     @property
     def _siblings(self) -> list[ReplicaReport]:

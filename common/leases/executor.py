@@ -15,7 +15,7 @@ from common.leases.identity import Identity
 from common.leases.locks import Locks
 from common.leases.means import Means, no_driver
 from common.leases.memory import driver_memory
-from common.leases.reports import AWAKE, BEGUN, OWN_QUEUE, Reading, Reporter
+from common.leases.reports import AWAKE, BEGUN, OWN_QUEUE, Reading, Reporter, Siblings
 from common.leases.tally import Tally
 from common.leases.watchdog import Watchdog
 from common.pools import Accelerator, Pool, read_accelerators, read_pools
@@ -36,14 +36,15 @@ class LeasedExecutor:
         *,
         has_siblings: bool,
         show: Callable[[bool], None] = lambda _: None,
-        taken_over: Callable[[], Sequence[Consumer]] | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
         """`consumers`: its queues. `has_siblings`: whether others share them. `show` is called with whether it is awake, at each change.
-        `taken_over`: queues of other executors that it reads now; None where its pool's executors have no queues of their own."""
+        `siblings`: as of Reading."""
         self._watchdog = means.watchdog
         self._show = show
-        self._own_queue = f"{OWN_QUEUE}@{means.me.accelerator}" if taken_over is not None else None
-        self._reporter = Reporter(means, consumers, has_siblings=has_siblings, taken_over=taken_over or tuple)
+        self._own_queue = f"{OWN_QUEUE}@{means.me.accelerator}"
+        self._siblings = siblings
+        self._reporter = Reporter(means, consumers, has_siblings=has_siblings, siblings=siblings)
         self._follower = Follower(means, self._changed)
 
     def _changed(self) -> None:
@@ -56,7 +57,9 @@ class LeasedExecutor:
         state = self._follower.state
         found = {BEGUN: 0.0, AWAKE: float(state is ExecutorState.AWAKE)}
         found |= {name: float(count) for name, count in self._reporter.begun_by_queue.items()}
-        return found if self._own_queue is None else found | {self._own_queue: float(state is not ExecutorState.FAULTY)}
+        if self._siblings is None or not self._siblings.reads_own:
+            return found
+        return found | {self._own_queue: float(state is not ExecutorState.FAULTY)}
 
     async def run(self) -> None:
         """Follow orders and report, until cancelled. Raises: Fatal."""
@@ -131,7 +134,7 @@ def leased_executor(
         watchdog=Watchdog(),
         free_bytes=no_driver if accelerator.on_cpu else partial(_free_bytes, accelerator.device),
     )
-    return LeasedExecutor(means, reads.consumers, has_siblings=bool(where.siblings), show=show, taken_over=reads.taken_over)
+    return LeasedExecutor(means, reads.consumers, has_siblings=bool(where.siblings), show=show, siblings=reads.siblings)
 
 
 def budget_bytes(accelerator: Accelerator) -> int:

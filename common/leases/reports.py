@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
 from common import streams
 from common.accelerators import ExecutorState, Load
-from common.bus import Bus
+from common.bus import Bus, Queue
 from common.errors import Retry
 from common.leases.ages import Ages
 from common.leases.follower import Follower
@@ -43,13 +44,32 @@ OWN_QUEUE = "queue"
 log = structlog.get_logger()
 
 
+class Siblings(Protocol):
+    """Queues of the pool's other executors, where each has one of its own (`common/homes`)."""
+
+    @property
+    def reads_own(self) -> bool:
+        """Whether this executor's own queue has its consumer: a key written for an earlier pools file does not permit it."""
+        ...
+
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        """Of all of them."""
+        ...
+
+    @property
+    def taken_over(self) -> Sequence[Consumer]:
+        """Those that are this executor's, too, at the moment."""
+        ...
+
+
 @dataclass(frozen=True)
 class Reading:
-    """Queues that an executor reads."""
+    """Queues that an executor reads: its pool's first."""
 
     consumers: Sequence[Consumer]
-    taken_over: Callable[[], Sequence[Consumer]] | None = None
-    """Queues of other executors that are this one's, too, at the moment; None where its pool's executors have none of their own."""
+    siblings: Siblings | None = None
+    """None where its pool's executors have no queues of their own."""
 
 
 class Waiting:
@@ -72,61 +92,75 @@ class Backlog:
         bus: Bus,
         consumers: Sequence[Consumer],
         load: Callable[[], Load] = Load,
-        taken_over: Callable[[], Sequence[Consumer]] = tuple,
+        siblings: Siblings | None = None,
     ) -> None:
-        """`taken_over`: queues of others that are this executor's, too, at the moment."""
         self._bus = bus
         self._own = consumers
-        self._taken_over = taken_over
+        self._siblings = siblings
         self._load = load
         self._elsewhere: dict[str, int] = {}
         """Messages that others have begun, by queue."""
-        self._ages = Ages()
+        self._ages: dict[str, Ages] = {}
+        """By queue: one that is taken over, or given back, must not change how long messages of the others have waited."""
+        self._declared: set[Consumer] = set()
+        self.is_declared = asyncio.Event()
+        """Whether the first of its queues has its consumer."""
         self.ready = 0
         """As of the last look."""
 
     async def declare(self) -> None:
-        """Without its consumer NATS does not say what waits; a process that never woke has not declared it."""
-        for consumer in self._own:
-            await self._bus.declarations.declare_consumer(consumer)
+        """Without its consumer NATS does not say what waits; a process that never woke has not declared it.
+
+        All at once: no queue waits for another that NATS does not permit.
+        """
+        async with asyncio.TaskGroup() as runners:
+            for consumer in self._own:
+                runners.create_task(self._declare(consumer))
+
+    async def _declare(self, consumer: Consumer) -> None:
+        await self._bus.declarations.declare_consumer(consumer)
+        self._declared.add(consumer)
+        if consumer == self._own[0]:
+            self.is_declared.set()
 
     @property
     def oldest_s(self) -> float | None:
         """NATS's time at which the oldest that is ready came; None without any."""
-        return self._ages.oldest_s
-
-    @property
-    def begun(self) -> int:
-        """Messages that this process has begun."""
-        return sum(self.begun_by_queue.values())
+        return min((each.oldest_s for each in self._ages.values() if each.oldest_s is not None), default=None)
 
     @property
     def begun_by_queue(self) -> dict[str, int]:
-        """The same by `name_of` the queue. Which of its messages a process has begun it does not tell: those of its first queues."""
+        """Messages that this process has begun, by `name_of` the queue: what it took from a sibling's, and still has, too.
+
+        Which of its messages a process has begun it does not tell: those of its first queues.
+        """
         begun, found = self._load().messages, dict[str, int]()
-        for consumer in self._consumers:
+        others = [] if self._siblings is None else [each for each in self._siblings.consumers if self._bus.held(each)]
+        for consumer in [*self._own, *others]:
             held = self._bus.held(consumer)
             counted = held if begun is None else min(held, begun)
             begun = None if begun is None else begun - counted
             found[name_of(consumer)] = found.get(name_of(consumer), 0) + counted
         return found
 
-    @property
-    def _consumers(self) -> list[Consumer]:
-        return [*self._own, *self._taken_over()]
-
     async def look(self) -> None:
         """Raises: Unavailable."""
-        consumers = self._consumers
-        found = [await self._bus.streams.queue(consumer) for consumer in consumers]
-        elsewhere = sum(self._elsewhere.get(name, 0) for name in {name_of(consumer) for consumer in consumers})
-        unacknowledged = sum(queue.unacknowledged for queue in found)
-        # Delivered and begun by no live process: kept for a later wake, handed back, or their receiver has died. Without these a message
-        # of a killed executor would never be ready, and no executor would wake for it.
-        kept = max(0, unacknowledged - self.begun - elsewhere)
-        pending, delivered = sum(queue.pending for queue in found), sum(queue.delivered for queue in found)
-        self.ready = pending + kept
-        self._ages.look(self._bus.clock.now_s(), pending=pending, kept=kept, delivered=delivered)
+        consumers = [each for each in self._own if each in self._declared]
+        consumers += [] if self._siblings is None else self._siblings.taken_over
+        queues: dict[str, list[Queue]] = {}
+        for consumer in consumers:
+            queues.setdefault(name_of(consumer), []).append(await self._bus.streams.queue(consumer))
+        begun, now_s, ready = self.begun_by_queue, self._bus.clock.now_s(), 0
+        self._ages = {name: self._ages.get(name, Ages()) for name in queues}
+        for name, found in queues.items():
+            # Delivered and begun by no live process: kept for a later wake, handed back, or their receiver has died. Without these a
+            # message of a killed executor would never be ready, and no executor would wake for it.
+            unacknowledged = sum(queue.unacknowledged for queue in found)
+            kept = max(0, unacknowledged - begun.get(name, 0) - self._elsewhere.get(name, 0))
+            pending, delivered = sum(queue.pending for queue in found), sum(queue.delivered for queue in found)
+            ready += pending + kept
+            self._ages[name].look(now_s, pending=pending, kept=kept, delivered=delivered)
+        self.ready = ready
 
     async def look_elsewhere(self, service: str, pool: str, replica: str) -> None:
         """Count what other replicas of the pool have begun. Raises: Unavailable."""
@@ -143,14 +177,12 @@ def name_of(consumer: Consumer) -> str:
 
 
 class Reporter:
-    def __init__(
-        self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool, taken_over: Callable[[], Sequence[Consumer]] = tuple
-    ) -> None:
-        """`has_siblings`: whether the pool has other replicas, which share the queues. `taken_over`: as of Backlog. Use `changed` as the
+    def __init__(self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool, siblings: Siblings | None = None) -> None:
+        """`has_siblings`: whether the pool has other replicas, which share the queues. `siblings`: as of Reading. Use `changed` as the
         follower's."""
         self._means = means
         self._has_siblings = has_siblings
-        self._backlog = Backlog(means.bus, consumers, lambda: means.executable.load, taken_over)
+        self._backlog = Backlog(means.bus, consumers, lambda: means.executable.load, siblings)
         self._waiting = Waiting()
         self._changed = asyncio.Event()
         self.changed = self._changed.set
@@ -169,8 +201,9 @@ class Reporter:
 
     async def run(self, follower: Follower) -> None:
         """Report until cancelled."""
-        await self._backlog.declare()
         async with asyncio.TaskGroup() as runners:
+            runners.create_task(self._backlog.declare())
+            await self._backlog.is_declared.wait()
             runners.create_task(self._report(follower))
             runners.create_task(self._look(follower))
             if self._has_siblings:

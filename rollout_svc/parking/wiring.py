@@ -35,4 +35,4 @@ async def sampler_of(where: Placed, engine: Engine, adapters: Adapters, rollout:
 def reading_of(pool: str, queues: Queues | None, *, serves: bool) -> Reading:
     """Queues of a sampler. `queues`: of turns, where its pool is on several accelerators."""
     served = [rollout_serves(pool)] if serves else []
-    return Reading([rollout_samples(pool), *served]) if queues is None else Reading([*queues.own, *served], lambda: queues.taken_over)
+    return Reading([rollout_samples(pool), *served]) if queues is None else Reading([*queues.own, *served], queues)

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from common import streams
-from common.bus import Bus, Delivery, Outgoing, Slots
+from common.bus import Bus, Delivery, Handler, Outgoing, Slots
 from common.homes import Queues
+from common.homes.reading import Taking
 from common.leases import AWAKE, BEGUN, OWN_QUEUE, Identity
 from common.leases.reports import Backlog
 from common.messages import ControlTask, ReplicaReport
 from common.streams import REPLICAS_BUCKET
 from tests.common.access.keyed import keyed_server
-from tests.conftest import at_work, eventually, eventually_equals
+from tests.conftest import HASTY, at_work, eventually, eventually_equals
 
 OTHERS = streams.rollout_samples("one@b")
 
@@ -23,9 +24,9 @@ OTHERS = streams.rollout_samples("one@b")
 class Reader:
     """The executor on `a`, and what it took."""
 
-    def __init__(self, bus: Bus, *, move_s: float = 1000.0, max_wait_s: float = 1000.0) -> None:
+    def __init__(self, bus: Bus, *, move_s: float = 1000.0, max_wait_s: float = 1000.0, start_s: float = 0.0) -> None:
         self.slots = Slots(4)
-        self.queues = Queues(bus, Identity("a", "rollout", "one", "ra"), ["b"], self.slots, lambda: move_s, max_wait_s)
+        self.queues = Queues(bus, Identity("a", "rollout", "one", "ra"), ["b"], self.slots, lambda: move_s, max_wait_s, start_s=start_s)
         self.began: list[str] = []
         self.ended: list[str] = []
         self.may_end = asyncio.Event()
@@ -46,6 +47,17 @@ class Reader:
 async def send(bus: Bus, queue: str, task: str) -> None:
     message = ControlTask(task=task, tenant="t")
     await bus.publish(Outgoing(streams.sample(queue, task, "0-0"), message, f"{queue}:{task}"))
+
+
+async def reading_b(nats_url: str, handler: Handler) -> None:
+    """What the executor on `b` does, with a connection of its own."""
+    async with await Bus.connect(nats_url, "b", timings=HASTY) as own:
+        await own.consume(OTHERS, handler, Slots(4))
+
+
+async def served(_: Delivery) -> AsyncIterator[Outgoing]:
+    return
+    yield
 
 
 async def other(bus: Bus, *, able: bool = True, awake: bool = True, begun: int = 0) -> None:
@@ -110,7 +122,7 @@ async def test_parked_executor_takes_over_what_waits_too_long_and_wakes_for_it(b
     await other(bus, awake=False, begun=1)
     reader = Reader(bus, max_wait_s=0.5)
     reader.slots.close()
-    backlog = Backlog(bus, reader.queues.own, taken_over=lambda: reader.queues.taken_over)
+    backlog = Backlog(bus, reader.queues.own, siblings=reader.queues)
     async with reader.at_work():
         await backlog.declare()
         await send(bus, "one@b", "t")
@@ -125,6 +137,126 @@ async def test_parked_executor_takes_over_what_waits_too_long_and_wakes_for_it(b
             return backlog.ready
 
         await eventually_equals(ready, 0)
+
+
+async def test_messages_that_an_awake_executor_holds_do_not_call_for_help(bus: Bus, nats_url: str) -> None:
+    """A trainer prefetches, and reports go out every 5 s: what it has is not what waits. Parked, it may keep them for a long time."""
+    await other(bus, begun=0)
+    reader = Reader(bus, move_s=0.5)
+    may_end = asyncio.Event()
+
+    async def compute(_: Delivery) -> AsyncIterator[Outgoing]:
+        await may_end.wait()
+        return
+        yield
+
+    async with at_work(reading_b(nats_url, compute)):
+        await send(bus, "one@b", "computes")
+        await eventually_equals(lambda: _counts(bus), (0, 1))
+        async with reader.at_work():
+            held_s = bus.clock.now_s()
+            await eventually(lambda: bus.clock.now_s() > held_s + 2.0)
+            assert reader.queues._others[0].taking is Taking.NOTHING
+            await other(bus, awake=False)
+            await eventually(lambda: reader.queues._others[0].taking is Taking.HELP, 15)
+        may_end.set()
+        await eventually_equals(lambda: _counts(bus), (0, 0))
+
+
+async def test_executor_helps_with_one_message_at_a_time(bus: Bus) -> None:
+    await other(bus)
+    reader = Reader(bus, move_s=0.2)
+    reader.may_end.clear()
+    await bus.declarations.declare_consumer(OTHERS)
+    for task in ("s", "t"):
+        await send(bus, "one@b", task)
+    async with reader.at_work():
+        await eventually(lambda: reader.began)
+        began_s = bus.clock.now_s()
+        await eventually(lambda: bus.clock.now_s() > began_s + 1.0)
+        assert len(reader.began) == 1 and await _counts(bus) == (1, 1)
+        reader.may_end.set()
+        await eventually(lambda: len(reader.ended) == 2)
+
+
+async def test_messages_taken_as_help_are_reported_until_they_end(bus: Bus) -> None:
+    """Else their home is woken for work that this executor does, and gets nothing."""
+    await other(bus)
+    reader = Reader(bus, move_s=0.2)
+    reader.may_end.clear()
+    backlog = Backlog(bus, reader.queues.own, siblings=reader.queues)
+    async with reader.at_work():
+        await send(bus, "one@b", "t")
+        await eventually(lambda: reader.began == ["one@b.t.0-0"])
+        assert reader.queues.taken_over == [] and backlog.begun_by_queue == {BEGUN: 0, f"{BEGUN}@a": 0, f"{BEGUN}@b": 1}
+        reader.may_end.set()
+        await eventually(lambda: f"{BEGUN}@b" not in backlog.begun_by_queue)
+
+
+async def test_executor_that_has_not_started_yet_is_not_taken_for_one_that_is_gone(bus: Bus) -> None:
+    reader = Reader(bus, start_s=2.0)
+    async with reader.at_work():
+        began_s = bus.clock.now_s()
+        await send(bus, "one@b", "t")
+        await eventually(lambda: reader.ended == ["one@b.t.0-0"])
+        assert bus.clock.now_s() > began_s + 1.5
+
+
+async def test_queue_that_is_taken_over_or_given_back_does_not_change_how_long_others_messages_waited(bus: Bus, nats_url: str) -> None:
+    reader = Reader(bus)
+    reader.slots.close()
+    backlog = Backlog(bus, reader.queues.own, siblings=reader.queues)
+    async with reader.at_work():
+        await backlog.declare()
+        await send(bus, "one@a", "own")
+        await other(bus)
+        await eventually(lambda: reader.queues.taken_over == [])
+        await backlog.look()
+        came_s = backlog.oldest_s
+        async with at_work(reading_b(nats_url, served)):
+            for number in range(3):
+                await send(bus, "one@b", f"t{number}")
+            await eventually_equals(lambda: _counts(bus), (0, 0))
+        await other(bus, able=False, awake=False)
+        await eventually(lambda: reader.queues.taken_over == [OTHERS])
+        await backlog.look()
+        assert backlog.ready == 1 and backlog.oldest_s == came_s is not None
+
+
+@pytest.mark.parametrize("service", ["rollout", "trainer"])
+async def test_executor_with_a_key_of_an_earlier_pools_file_reads_its_pools_queue(tmp_path: Path, service: str) -> None:
+    """It does not claim to read its own, so that the scheduler sends nothing there."""
+    async with (
+        keyed_server(tmp_path / "nats") as keyed,
+        await keyed.connect("scheduler") as scheduler,
+        await keyed.connect("env") as env,
+        await keyed.connect(service) as bus,
+    ):
+        await scheduler.declare()
+        began = asyncio.Event()
+
+        async def handle(_: Delivery) -> AsyncIterator[Outgoing]:
+            began.set()
+            return
+            yield
+
+        slots = Slots(4)
+        slots.close()
+        queues = Queues(bus, Identity("new", service, "tiny", "ra"), ["newer"], slots, lambda: 1.0, 60.0, start_s=0.0)
+        backlog = Backlog(bus, queues.own, siblings=queues)
+        async with at_work(queues.consume(handle)), at_work(backlog.declare()):
+            subject = streams.sample("tiny", "t", "0-0") if service == "rollout" else streams.batch("tiny", "t")
+            await (env if service == "rollout" else scheduler).publish(Outgoing(subject, ControlTask(task="t", tenant="t"), subject))
+            await asyncio.wait_for(backlog.is_declared.wait(), 10)
+
+            async def is_ready() -> bool:
+                await backlog.look()
+                return backlog.ready == 1
+
+            await eventually(is_ready, 10)
+            slots.open()
+            await asyncio.wait_for(began.wait(), 10)
+            assert not queues.reads_own
 
 
 @pytest.mark.parametrize("service", ["rollout", "trainer"])
@@ -143,7 +275,7 @@ async def test_service_may_read_the_queues_of_its_pool_with_its_key(tmp_path: Pa
             return
             yield
 
-        queues = Queues(bus, Identity("a", service, "tiny", "ra"), ["b"], Slots(4), lambda: 1.0, 60.0)
+        queues = Queues(bus, Identity("a", service, "tiny", "ra"), ["b"], Slots(4), lambda: 1.0, 60.0, start_s=0.0)
         async with at_work(queues.consume(handle)):
             for queue in ("tiny", "tiny@a", "tiny@b"):
                 subject = streams.sample(queue, "t", "0-0") if service == "rollout" else streams.batch(queue, "t")

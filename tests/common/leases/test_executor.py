@@ -1,15 +1,18 @@
 """What the pools file says of an executor, read once at its start."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from common.bus import Bus
+from common.bus import Bus, Delivery, Outgoing, Slots
 from common.errors import Fatal
+from common.homes import Queues
 from common.leases import Identity, Reading, budget_bytes, leased_executor, placed
 from common.leases.locks import holders
 from common.streams import trainer_batches
 from tests.common.leases.executables import Paper
+from tests.conftest import at_work, eventually
 
 POOLS = """
 [accelerator.a]
@@ -42,6 +45,21 @@ async def test_executor_is_made_of_what_was_read_at_its_start(bus: Bus, pools_fi
     assert executor.busy["awake"] == 0
     assert budget_bytes(place.accelerator) == 2**29
     assert locks.take_compute() and holders(folder / "a").computing
+
+
+async def test_executor_reports_a_queue_of_its_own_once_it_reads_that(bus: Bus, pools_file: Path) -> None:
+    place = placed(Identity("a", "trainer", "one", "r1"), pools_file)
+    queues = Queues(bus, place.me, ["b"], Slots(1), lambda: 1.0, 60.0)
+    locks, reads = place.locks(pools_file.parent / "accelerators"), Reading(queues.own, queues)
+    executor = leased_executor(bus, place, Paper(), locks, reads, data_dir=pools_file.parent, show=lambda _: None)
+    assert "queue@a" not in executor.busy, "NATS may not permit it"
+    async with at_work(queues.consume(untaken)):
+        await eventually(lambda: executor.busy.get("queue@a") == 1.0)
+
+
+async def untaken(_: Delivery) -> AsyncIterator[Outgoing]:
+    raise AssertionError("nothing was sent")
+    yield
 
 
 def test_executor_that_the_file_does_not_put_there_is_refused(pools_file: Path) -> None:
