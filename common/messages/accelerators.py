@@ -79,6 +79,7 @@ class ExecutorOf(Value):
     fault: Sentence | None = None
     """Why it could not wake."""
     retry_s: float | None = None
+    """When it may be woken next; None without a fault, and of one that never fits."""
 
 
 class ExecutorsAnswer(Message, kind="executors-answer.1"):

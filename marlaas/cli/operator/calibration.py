@@ -93,7 +93,7 @@ async def _woken(accelerators: Accelerators, one: ExecutorOf, tier: Tier) -> Non
     now = before
     while time.monotonic() - began_s < MEASURED_WITHIN_S:
         now = await _now(accelerators, one)
-        if now is None or now.fault is not None:
+        if now is None or _has_failed(now, before):
             break
         is_over = now.state == "parked" and not now.is_holder and (before is None or now.since_s != before.since_s)
         if now.held is None and (now.state == "awake" or is_over):
@@ -103,6 +103,14 @@ async def _woken(accelerators: Accelerators, one: ExecutorOf, tier: Tier) -> Non
         raise ClientError("it could not wake: it is gone")
     await accelerators.order(one.pool, "release", accelerator=one.accelerator, service=one.service)
     raise ClientError(f"it could not wake: {now.fault}" if now.fault else f"it was not awake again within {MEASURED_WITHIN_S:.0f} s")
+
+
+def _has_failed(now: ExecutorOf, before: ExecutorOf | None) -> bool:
+    """Whether it could not wake since `before`, or is not woken: it never fits, or its next attempt is later."""
+    if now.fault is None:
+        return False
+    is_new = before is None or (now.fault, now.retry_s) != (before.fault, before.retry_s)
+    return is_new or now.retry_s is None or now.retry_s > time.time()
 
 
 async def _now(accelerators: Accelerators, one: ExecutorOf) -> ExecutorOf | None:

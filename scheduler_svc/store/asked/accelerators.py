@@ -32,7 +32,7 @@ async def executors(connection: AsyncConnection, pool: str | None, *, for_operat
         wake_s = row["wake_s"] if is_measured else prior_s(tier, Tier.DEVICE, row["device_bytes"], Rates())
         values = {**row, "wake_s": None if row["state"] == "awake" else wake_s, "is_measured": is_measured}
         if (unfit := misfit(row["accelerator"], row["service"], row["pool"], row["device_bytes"], row["memory_gib"])) is not None:
-            values |= {"fault": unfit.sentence, "wake_s": None}
+            values |= {"fault": unfit.sentence, "wake_s": None, "retry_s": None}
         if not for_operator:
             values |= {"device_bytes": 0, "host_bytes": 0, "fault": None, "retry_s": None}
         found.append(ExecutorOf.model_validate(values))

@@ -137,6 +137,32 @@ async def test_calibration_measures_each_move_of_each_executor_and_goes_on_after
         await clean(world)
 
 
+async def test_order_of_an_executor_that_cannot_wake_is_lifted_although_its_sender_is_gone(
+    bus: Bus, nats_url: str, database_url: str
+) -> None:
+    async with running_world(bus, database_url) as world:
+        world.executors["trainer-one"].failure = "canary differs"
+        await known(world, 4)
+        await operator(bus, nats_url).order("one", "wake", service="trainer", tier=Tier.HOST)
+        await world.becomes("SELECT id, fault FROM executors WHERE faults > 0", [("trainer-one", "canary differs")])
+        assert await world.rows(HELD) == [(0,)]
+
+
+async def test_calibration_tries_an_executor_that_failed_before_and_not_one_that_is_paused(
+    bus: Bus, nats_url: str, database_url: str
+) -> None:
+    fault = "UPDATE executors SET fault = 'of old', faults = 1, retry_at = now() + interval '{}' WHERE id = '{}'"
+    async with running_world(bus, database_url, pools=SHALLOW) as world:
+        await known(world, 4)
+        await world.execute(fault.format("-1 hour", "trainer-two"), fault.format("1 hour", "rollout-two"))
+        said, complaints = list[str](), list[str]()
+        assert not await calibrate(operator(bus, nats_url), 1, said.append, complaints.append)
+        assert complaints == ["round 1: rollout-two on a: it could not wake: of old"]
+        assert [line.split()[2] for line in said[2:] if "-two" in line] == ["trainer-two"]
+        assert await world.rows("SELECT faults FROM executors WHERE id = 'trainer-two'") == [(0,)]
+        assert await world.rows(HELD) == [(0,)]
+
+
 async def test_executors_with_locks_and_leases_do_it_too(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:
     async with a_scheduler(bus, database_url) as (scheduler, database, lead), executors(bus, tmp_path / "locks") as workers:
         world = World(bus, database, scheduler, lead, Device(), {})

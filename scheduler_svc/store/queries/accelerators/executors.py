@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.accelerators import ExecutorState, Tier
 from common.messages import LeaseDone
 from common.pools import Place
-from scheduler_svc.store.states import Hold
 
 _ACCELERATOR = text("""
 INSERT INTO accelerators (id, spec) VALUES (:id, CAST(:spec AS jsonb))
@@ -109,7 +108,8 @@ async def failures(connection: AsyncConnection, accelerator: str, executor: str)
 
 
 _FAILED = text("""
-UPDATE executors SET fault = :fault, faults = faults + 1, retry_at = to_timestamp(:retry_ms / 1000.0), needs_room = :needs_room
+UPDATE executors SET fault = :fault, faults = faults + 1, retry_at = to_timestamp(:retry_ms / 1000.0), needs_room = :needs_room,
+    held = CASE WHEN measured IS NULL THEN held END, measured = NULL
 WHERE accelerator = :accelerator AND id = :id
 """)
 
@@ -125,6 +125,7 @@ class Fault:
 
 
 async def record_fault(connection: AsyncConnection, accelerator: str, executor: str, fault: Fault) -> None:
+    """It could not wake. An order to measure its moves is lifted: else it would be woken before all others, for ever."""
     row = {"fault": fault.reason, "retry_ms": fault.retry_ms, "needs_room": fault.needs_room}
     await connection.execute(_FAILED, {"accelerator": accelerator, "id": executor, **row})
 
@@ -157,15 +158,6 @@ async def record_ready(connection: AsyncConnection, since_ms: Mapping[tuple[str,
     keys = list(since_ms)
     given = {"accelerators": [accelerator for accelerator, _ in keys], "ids": [executor for _, executor in keys]}
     await connection.execute(_READY, {**given, "ms": [since_ms[key] for key in keys]})
-
-
-_HOLD = text("UPDATE executors SET held = :held WHERE accelerator = :accelerator AND id = :id RETURNING id")
-
-
-async def hold(connection: AsyncConnection, accelerator: str, executor: str, held: Hold | None) -> bool:
-    """Set or lift an operator's hold; False where there is no such executor."""
-    given = {"accelerator": accelerator, "id": executor, "held": held.value if held is not None else None}
-    return (await connection.execute(_HOLD, given)).first() is not None
 
 
 _LIFT = text("UPDATE executors SET held = NULL WHERE accelerator = :accelerator AND id = :id AND held = 'wake' AND measured IS NULL")
