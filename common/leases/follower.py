@@ -200,24 +200,24 @@ class Follower:
         Raises: _NoRoom where there was none for `memory_wait_s`, and no executor computed or moved.
         """
         means, locks = self._means, self._means.locks
-        shortage = None if locks.computes else await self._shortage(locks.shortage)
+        shortage = None if locks.computes else locks.shortage(means.executable.device_bytes, means.budget_bytes)
         if not locks.take_compute():
             self._free_since_s = None
             return False
         now_s = time.monotonic()
         self._free_since_s = now_s if self._free_since_s is None else self._free_since_s
         is_its_turn = not self._lacked_memory or now_s >= self._free_since_s + OTHERS_FIRST_S
-        if shortage is None and is_its_turn and (shortage := await self._shortage(locks.reserve)) is None:
+        if shortage is None and is_its_turn and (shortage := await self._reserve()) is None:
             return True
         self._free_device()
         if shortage is not None and now_s > self._free_since_s + means.memory_wait_s:
             raise _NoRoom(shortage)
         return False
 
-    async def _shortage(self, entered: Callable[[int, int], str | None]) -> str | None:
-        """Why there is no room for its bytes beside those of others, by `entered` and by the device's driver."""
+    async def _reserve(self) -> str | None:
+        """Enter its bytes; why no room beside others' entries, or by the driver. Asking that starts a program: under the lock."""
         means, need = self._means, self._means.executable.device_bytes
-        if (shortage := entered(need, means.budget_bytes)) is not None:
+        if (shortage := means.locks.reserve(need, means.budget_bytes)) is not None:
             return shortage
         if means.executable.tier is not Tier.DEVICE and (free := await means.free_bytes()) is not None and free < need:
             return f"{need} bytes are needed on the device, and its driver says that {free} are free"

@@ -160,15 +160,37 @@ async def test_room_that_is_gone_once_it_has_the_lock_is_waited_for_without_it(b
     looks = list[bool]()
 
     async def free_bytes() -> int:
-        """By the driver's word: gone at the second look."""
+        """By the driver's word: gone at the first look."""
         looks.append(ground.locks.computes)
-        return 50 if len(looks) == 2 else 100
+        return 50 if len(looks) == 1 else 100
 
     paper = Paper()
     ground = means(bus, tmp_path, "one", paper, free_bytes=free_bytes, memory_wait_s=60.0)
     async with following(bus, Follower(ground)):
         await wake(bus, "one", 1)
-    assert looks == [False, True, False, True] and paper.moves == ["wake"]
+    assert looks == [True, True] and paper.moves == ["wake"]
+
+
+async def test_driver_is_not_asked_while_another_computes(bus: Bus, tmp_path: Path) -> None:
+    """Each question starts a program, and a step of the holder lasts for thousands of looks."""
+    asked = list[bool]()
+
+    async def free_bytes() -> int:
+        asked.append(ground.locks.computes)
+        return 100
+
+    other = Locks(tmp_path, "trainer-other")
+    assert other.take_compute()
+    ground = means(bus, tmp_path, "one", free_bytes=free_bytes)
+    follower = Follower(ground)
+    async with following(bus, follower):
+        await order(bus, "one", 1, wake=True)
+        await eventually(lambda: follower.state is WAKING)
+        await several_looks()
+        assert asked == []
+        other.release_compute()
+        assert (await answer(bus, "one", 1)).state is AWAKE
+    assert asked == [True]
 
 
 async def test_executor_that_had_no_memory_lets_others_move_deeper_before_its_next_attempt(bus: Bus, tmp_path: Path) -> None:
