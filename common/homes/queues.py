@@ -6,6 +6,7 @@ A consumer of another's queue is there all the time, behind a gate: where it clo
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from copy import deepcopy
 
 import structlog
 
@@ -82,6 +83,10 @@ class Queues:
     def taken_over(self) -> list[Consumer]:
         """Queues of executors that cannot work: what waits there is this one's too."""
         return [other.consumer for other in self._others if other.taking is Taking.OVER]
+
+    def ages(self, consumer: Consumer) -> Ages:
+        """Since when messages wait in another's queue: a copy."""
+        return deepcopy(next(other.ages for other in self._others if other.consumer == consumer))
 
     def is_at_home(self, task: str) -> bool:
         """Whether messages of the task came to this executor's own queue lately."""

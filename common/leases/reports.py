@@ -62,6 +62,10 @@ class Siblings(Protocol):
         """Those that are this executor's, too, at the moment."""
         ...
 
+    def ages(self, consumer: Consumer) -> Ages:
+        """Since when messages wait in one of these queues: a copy."""
+        ...
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -151,7 +155,7 @@ class Backlog:
         for consumer in consumers:
             queues.setdefault(name_of(consumer), []).append(await self._bus.streams.queue(consumer))
         begun, now_s, ready = self.begun_by_queue, self._bus.clock.now_s(), 0
-        self._ages = {name: self._ages.get(name, Ages()) for name in queues}
+        self._ages = {name: self._ages[name] if name in self._ages else self._first_ages(name) for name in queues}
         for name, found in queues.items():
             # Delivered and begun by no live process: kept for a later wake, handed back, or their receiver has died. Without these a
             # message of a killed executor would never be ready, and no executor would wake for it.
@@ -161,6 +165,14 @@ class Backlog:
             ready += pending + kept
             self._ages[name].look(now_s, pending=pending, kept=kept, delivered=delivered)
         self.ready = ready
+
+    def _first_ages(self, name: str) -> Ages:
+        """What is taken over has waited before."""
+        if self._siblings is not None:
+            for consumer in self._siblings.taken_over:
+                if name_of(consumer) == name:
+                    return self._siblings.ages(consumer)
+        return Ages()
 
     async def look_elsewhere(self, service: str, pool: str, replica: str) -> None:
         """Count what other replicas of the pool have begun. Raises: Unavailable."""

@@ -129,6 +129,7 @@ async def test_parked_executor_takes_over_what_waits_too_long_and_wakes_for_it(b
         await eventually(lambda: reader.queues.taken_over == [OTHERS])
         await backlog.look()
         assert (backlog.ready, reader.began) == (1, [])
+        assert backlog.oldest_s is not None and bus.clock.now_s() - backlog.oldest_s > 0.5, "it has waited for max_wait_s already"
         reader.slots.open()
         await eventually(lambda: reader.ended == ["one@b.t.0-0"])
 
