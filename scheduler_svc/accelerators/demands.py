@@ -36,7 +36,7 @@ class Live:
     deepest: Tier
     claims: tuple[Claim, ...] = ()
     gap: Quantiles | None = None
-    """Of the holder: until its pool has work again."""
+    """Of the holder: until its pool has work again; None while some is ready."""
 
     @property
     def function(self) -> Function:

@@ -220,7 +220,7 @@ class Leader:
             report = self._reports.newest(key, now_s)
             if report is None or key not in self._deployed.places:
                 continue
-            may_idle = row is standing.holder and self._knowledge.has_running_tasks(row.pool)
+            may_idle = row is standing.holder and not report.ready and self._knowledge.has_running_tasks(row.pool)
             gap = self._reports.gap(name, row.pool, now_s) if may_idle else None
             claims, deepest = self._knowledge.claims(name, row.pool, trains=row.service == "trainer"), self._deployed.deepest[row.pool]
             live[row.executor] = Live(row, report, self._reports.idle_since_s(key), deepest, claims, gap)

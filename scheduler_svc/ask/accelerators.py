@@ -1,5 +1,7 @@
 """Answers about shared accelerators: executors, slices, moves and traces."""
 
+import asyncio
+
 from common.errors import Reject
 from common.messages import (
     AskExecutors,
@@ -45,13 +47,14 @@ async def answer_trace(question: Question, request: AskTrace) -> TraceAnswer:
     """Raises: Reject for a tenant."""
     _require_operator(question, "trace")
     kept, cursor, size = list[TracedTask](), request.cursor, 0
-    async with question.reading() as connection:
-        while size < PAGE_BYTES // 2:
-            one = await accelerators.traced_task(connection, after=cursor, since_s=request.since_s, most=MAX_STEPS)
-            if one is None:
-                return TraceAnswer(tasks=kept, cursor=None)
-            kept.append(one)
-            cursor, size = one.task, size + len(one.model_dump_json())
+    while size < PAGE_BYTES // 2:
+        async with question.reading() as connection:
+            rows = await accelerators.steps_of_next(connection, after=cursor, since_s=request.since_s, most=MAX_STEPS)
+        if not rows:
+            return TraceAnswer(tasks=kept, cursor=None)
+        one = await asyncio.to_thread(accelerators.traced_task, rows)
+        kept.append(one)
+        cursor, size = one.task, size + len(one.model_dump_json())
     return TraceAnswer(tasks=kept, cursor=cursor)
 
 

@@ -4,6 +4,7 @@ One replica at a time looks. A task gets its homes when it is submitted, others 
 for a gain above what the move costs. Between, messages for a home that cannot work go to the pool's common queue.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ class Homes:
         self._lost_since: dict[Key, float] = {}
         """This process's time since when executors cannot work."""
         self._reviewed_s = float("-inf")
+        self._profiles = _Profiles({})
+        """As of the last look for better homes: a task that has come since has trained no step."""
         self._reading: set[Key] = set()
         self._in_vain = False
         """Whether the last look left tasks without a home."""
@@ -96,9 +99,13 @@ class Homes:
         reading = {key for report in reports for key in self._own_queues(report)}
         if reading != self._reading:
             self._reading, self._in_vain = reading, False
+        is_due = time.monotonic() >= self._reviewed_s + self._review_s
+        if is_due:
+            async with self._database.transaction() as tx:
+                steps = await asked.running_steps(tx.connection, {place.pool for place in self._places}, STEPS)
+            self._profiles = await asyncio.to_thread(lambda: _Profiles(asked.phases_of(steps)))
         async with self._database.transaction() as tx:
             await homes.note_queues(tx.connection, reading)
-            is_due = time.monotonic() >= self._reviewed_s + self._review_s
             if not is_due and (self._in_vain or not await homes.any_homeless(tx.connection, self._several)):
                 return
             if await homes.has_lock(tx.connection, HOMES_LOCK):
@@ -112,9 +119,7 @@ class Homes:
         self._note_lost(working)
         pools = {place.pool for place in self._places}
         found = await homes.residents(tx.connection, pools, STEPS)
-        phases = await asked.running_steps(tx.connection, pools, STEPS)
-        profiles = _Profiles(phases)
-        jobs = [job for one in found for job in self._jobs(one, profiles, working, for_gains=for_gains)]
+        jobs = [job for one in found for job in self._jobs(one, working, for_gains=for_gains)]
         chosen = moves(jobs, await self._switches(tx.connection))
         for move in sorted(chosen, key=lambda one: one.job.task):  # locked in the order in which others lock them
             settled = await homes.settle(tx.connection, move.job.task, move.job.service, move.accelerator, self._now_s())
@@ -140,11 +145,11 @@ class Homes:
             else:
                 self._lost_since.setdefault(key, now_s)
 
-    def _jobs(self, one: Resident, profiles: "_Profiles", working: Collection[Key], *, for_gains: bool) -> list[Job]:
+    def _jobs(self, one: Resident, working: Collection[Key], *, for_gains: bool) -> list[Job]:
         found: list[Job] = []
         for service in ("rollout", "trainer"):
             executor = executor_name(service, one.pool)
-            profile = profiles.of(one, service, executor)
+            profile = self._profiles.of(one, service, executor)
             there = self._several.get((service, one.pool))
             if there is None:
                 alone = [place.accelerator for place in self._places if (place.service, place.pool) == (service, one.pool)]

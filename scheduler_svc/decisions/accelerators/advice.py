@@ -21,6 +21,8 @@ MOST_PAIRS = 45
 ORDER_S = 0.02
 """Seconds of a switch beyond its moves: orders, answers and locks. Measured with `order_s` of bench/plex/real/predict.py: 0.015 on an idle
 machine, 0.09 on one with other work."""
+MOST_VISITS = 32
+"""Maximum visits of a step that are followed; more are taken as so many."""
 ENOUGH_HOST_BYTES = 2**62
 NEVER_S = float("inf")
 
@@ -115,7 +117,7 @@ def switches_s(profiles: Sequence[Profile], executors: Sequence[Executor], devic
     """
     visits: dict[str, int] = {}
     for one in profiles:
-        visits[one.pool] = max(visits.get(one.pool, 1), round(one.visits))
+        visits[one.pool] = max(visits.get(one.pool, 1), min(MOST_VISITS, round(one.visits)))
     own = [one for one in executors if one.pool in visits]
     by_pool = {pool: sum(one.device_bytes for one in own if one.pool == pool) for pool in sorted(visits)}
     budget = Budget(max(by_pool.values()) if device_bytes is None else device_bytes, ENOUGH_HOST_BYTES)
@@ -128,13 +130,14 @@ def switches_s(profiles: Sequence[Profile], executors: Sequence[Executor], devic
         if Function.GENERATE in one.functions or turn % visits[pool] == 0
     ]
     names = [one.executor for _, one in used]
+    executors_used = sorted({*names})
     durations: dict[Key, tuple[float, ...]] = {(one.executor, *tiers): each for one in own for tiers, each in one.moves.items()}
     moves, tiers = Moves(measured(durations)), {one.executor: Tier.HOST for one in own}
     found = dict.fromkeys(by_pool, 0.0)
     for number, (turn, one) in enumerate(used):
         following = [*names[number:], *names]
         demands = [_demand(each, tiers[each.executor]) for each in own]
-        residents = Residents.of(demands, moves, {name: float(following.index(name)) for name in names})
+        residents = Residents.of(demands, moves, {name: float(following.index(name)) for name in executors_used})
         parks = where_to_park(_demand(one, tiers[one.executor]), residents, budget) or ()
         seconds = ORDER_S + moves.seconds(one.executor, tiers[one.executor], Tier.DEVICE, one.device_bytes)
         sizes = {each.executor: each.device_bytes for each in own}

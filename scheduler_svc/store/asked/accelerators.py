@@ -1,10 +1,9 @@
 """Shared accelerators: executors, slices with who paid for them, measured moves, and steps for a trace."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.accelerators import Tier
@@ -72,8 +71,9 @@ async def moves(connection: AsyncConnection) -> list[MoveOf]:
     return [MoveOf.model_validate(dict(row)) for row in (await connection.execute(_MOVES)).mappings()]
 
 
-# Where its pool shares an accelerator, seconds of it are those in which the slices that served the step computed: latencies of its
-# trajectories contain what they waited for other pools. Elsewhere the sampler was its own, and they follow from the latencies.
+# Where its pool shares an accelerator, seconds of it are those in which the slices that served the step computed: a slice that was awake
+# before or after the step, too, counts by what of it was within. Latencies of its trajectories contain what they waited for other pools.
+# Elsewhere the sampler was its own, and they follow from the latencies.
 _STEPS_OF = """
 SELECT t.id AS task, t.tenant, t.pool, n.weight, extract(epoch FROM t.submitted_at)::float8 AS submitted_s, s.version,
        extract(epoch FROM s.first_admitted_at)::float8 AS at_s,
@@ -90,9 +90,11 @@ LEFT JOIN LATERAL (
     FROM groups g JOIN trajectories j ON j.task = g.task AND j."group" = g.number
     WHERE g.task = t.id AND g.step = s.version AND j.scored_at IS NOT NULL) played ON true
 LEFT JOIN LATERAL (
-    SELECT sum(h.ms::float8 * i.busy_ms / nullif(i.switch_ms + i.busy_ms + i.idle_ms, 0)) / 1000 AS generate_s
+    SELECT sum(h.ms::float8 * i.busy_ms / nullif(i.switch_ms + i.busy_ms + i.idle_ms, 0)
+               * extract(epoch FROM least(i.ended_at, s.last_scored_at) - greatest(i.awake_at, s.first_admitted_at))::float8
+               / nullif(extract(epoch FROM i.ended_at - i.awake_at)::float8, 0)) / 1000 AS generate_s
     FROM slice_shares h JOIN slices i ON i.accelerator = h.accelerator AND i.epoch = h.epoch
-    WHERE h.task = t.id AND i.function = 'generate' AND i.ordered_at BETWEEN s.first_admitted_at AND s.last_scored_at) shared ON true
+    WHERE h.task = t.id AND i.function = 'generate' AND i.awake_at < s.last_scored_at AND i.ended_at > s.first_admitted_at) shared ON true
 ORDER BY t.id, s.version
 """
 _STEPS = text(
@@ -103,26 +105,36 @@ _STEPS = text(
 _RUNNING_STEPS = text(_STEPS_OF.format("SELECT * FROM tasks WHERE state = 'running' AND pool = ANY(CAST(:pools AS text[]))"))
 
 
-async def traced_task(connection: AsyncConnection, *, after: str | None, since_s: float | None, most: int) -> TracedTask | None:
-    """The first task by id above `after` that has trained since, with its latest steps; None: there is no other."""
-    rows = list((await connection.execute(_STEPS, {"after": after, "since_s": since_s, "most": most})).mappings())
-    if not rows:
-        return None
+StepRows = Sequence[RowMapping]
+"""Steps with their trajectories. What is computed of them takes long enough to belong outside of transactions and of the event loop."""
+
+
+async def steps_of_next(connection: AsyncConnection, *, after: str | None, since_s: float | None, most: int) -> StepRows:
+    """Latest steps of the first task by id above `after` that has trained since; empty: there is no other."""
+    return (await connection.execute(_STEPS, {"after": after, "since_s": since_s, "most": most})).mappings().all()
+
+
+def traced_task(rows: StepRows) -> TracedTask:
+    """The task of these steps, of which there is one at least."""
     first = rows[0]
     named = {name: first[name] for name in ("task", "tenant", "pool", "weight")}
     return TracedTask(**named, at_s=first["submitted_s"], steps=[_phases(row) for row in rows])
 
 
-async def running_steps(connection: AsyncConnection, pools: Collection[str], most: int) -> dict[str, list[StepPhases]]:
+async def running_steps(connection: AsyncConnection, pools: Collection[str], most: int) -> StepRows:
     """Latest steps of each running task of these pools that has trained one, in order."""
+    return (await connection.execute(_RUNNING_STEPS, {"pools": sorted(pools), "most": most})).mappings().all()
+
+
+def phases_of(rows: StepRows) -> dict[str, list[StepPhases]]:
+    """By task."""
     found: dict[str, list[StepPhases]] = {}
-    for row in (await connection.execute(_RUNNING_STEPS, {"pools": sorted(pools), "most": most})).mappings():
+    for row in rows:
         found.setdefault(row["task"], []).append(_phases(row))
     return found
 
 
-def _phases(row: Any) -> StepPhases:
-    """`Any`: a row of the query above."""
+def _phases(row: RowMapping) -> StepPhases:
     rollout_s = max(0.0, float(row["rollout_s"]))
     played = [Trajectory(turns, away_s, min(took_s, rollout_s)) for turns, away_s, took_s in row["trajectories"] or []]
     sampled = occupancy(played, None if row["generate_s"] is None else float(row["generate_s"]))

@@ -2,6 +2,7 @@
 
 from common.accelerators.away import TaskAway
 from common.bus import Bus
+from scheduler_svc.decisions.accelerators.state import Quantiles
 from scheduler_svc.store.queries.accelerators import work
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import SLICES, TWO_TASKS, clean, running_world, task_row
@@ -38,6 +39,26 @@ async def test_gap_that_members_announce_is_filled_and_one_of_which_nothing_is_k
             SLICES, [("rollout-one", "first", "switched"), ("rollout-two", "backfill", "switched"), ("rollout-one", "ratio", None)]
         )
         await clean(world)
+
+
+async def test_gap_of_a_holder_is_computed_once_it_has_nothing_ready(bus: Bus, database_url: str) -> None:
+    """It is read at each look, and is 0 before."""
+    async with running_world(bus, database_url) as world:
+        one, _ = await world.one_awake()
+        leader = world.scheduler._leader
+        assert leader is not None
+
+        def gap() -> Quantiles | None:
+            live = leader._picture(leader._knowledge.standings["a"], bus.clock.now_s()).executors.get("rollout-one")
+            return live.gap if live is not None else None
+
+        one.away = [away_task(60)]
+        await one.tell()
+        await eventually(lambda: leader._reports.gap("a", "one", bus.clock.now_s()) is not None)
+        await eventually(lambda: leader._knowledge.standings["a"].holder is not None)
+        assert gap() is None
+        await one.works(t1=1)
+        await eventually(lambda: gap() is not None)
 
 
 async def test_observed_gaps_do_not_count_where_members_say_more(bus: Bus, database_url: str) -> None:

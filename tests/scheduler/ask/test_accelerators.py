@@ -1,5 +1,9 @@
 """What the deployment and its tenants learn about shared accelerators: views of PostgreSQL, and the asks that they answer."""
 
+import threading
+import time
+from collections.abc import Sequence
+
 import pytest
 from sqlalchemy import text
 
@@ -11,13 +15,17 @@ from common.messages import (
     InvoiceAnswer,
     MovesAnswer,
     PoolsAnswer,
+    ReplicaReport,
     SlicesAnswer,
     TraceAnswer,
     UsageAnswer,
 )
+from scheduler_svc.decisions.accelerators.occupancy import Occupancy, Trajectory, occupancy
+from scheduler_svc.dispatch.homes import Homes
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.fairness.waiting import accelerator_waits
+from tests.scheduler.accelerators.test_homes import report
 from tests.scheduler.ask.asking import answering, asker
 from tests.scheduler.stages import POOLS
 
@@ -164,8 +172,8 @@ async def test_moves_and_traces_are_for_operators(bus: Bus, nats_url: str, fille
         assert trace.cursor is None
         x, y = [(one.task, one.steps[0]) for one in trace.tasks]
         assert (x[0], x[1].generate_s, x[1].environment_s, x[1].train_s) == ("x", pytest.approx(34.5), 20.0, 2.0)
-        assert (y[0], y[1].generate_s, y[1].environment_s) == ("y", pytest.approx(3.6), pytest.approx(1.5)), (
-            "the busy part of the slices that served it"
+        assert (y[0], y[1].generate_s, y[1].environment_s) == ("y", pytest.approx(0.6 + 3.0 / 4), pytest.approx(1.5)), (
+            "the busy part of the slices that served it; the second one was awake for one of its four seconds before the last score"
         )
         assert (x[1].turns, y[1].turns) == (2, 1), "none were counted for the second"
         phases = {one.task: one.steps[0] for one in trace_of([], [], trace.tasks).tasks}
@@ -222,6 +230,29 @@ async def test_trace_counts_what_is_sampled_during_another_trajectory_s_environm
         [x, _] = [one.steps[0] for one in (await asks.ask(TraceAnswer, None, "trace")).tasks]
     assert x.generate_s + x.environment_s == pytest.approx(54.5), "as the longest trajectory"
     assert x.generate_s > 34.5 + 4.0, "both together need the sampler for longer than the first alone"
+
+
+async def test_what_is_computed_of_steps_leaves_the_event_loop_free(
+    bus: Bus, nats_url: str, filled: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of steps of hundreds of trajectories take seconds."""
+    threads = list[threading.Thread]()
+
+    def noted(trajectories: Sequence[Trajectory], generate_s: float | None = None) -> Occupancy:
+        threads.append(threading.current_thread())
+        return occupancy(trajectories, generate_s)
+
+    monkeypatch.setattr("scheduler_svc.store.asked.accelerators.occupancy", noted)
+    async with answering(bus, filled, SHARED), asker(nats_url) as asks:
+        await asks.ask(TraceAnswer, None, "trace")
+    assert len(threads) == 2
+    several, readers = {"tiny": POOLS["tiny"].model_copy(update={"train_on": ("a", "b")})}, list[ReplicaReport]()
+    homes = Homes(filled, several, lambda: readers, time.time)
+    for _ in range(3):  # no executor is on accelerator `c`: the task has no home, and is looked at whenever who reads has changed
+        await homes.look()
+        readers = [] if readers else [report("trainer", "c")]
+    assert len(threads) == 3, "the first look alone reads steps"
+    assert threading.main_thread() not in threads
 
 
 async def test_pools_without_accelerators_say_nothing_of_them(bus: Bus, nats_url: str, database: Database) -> None:

@@ -12,7 +12,7 @@ from common.accelerators import Function, Tier
 from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
 from scheduler_svc import plan
-from scheduler_svc.decisions.accelerators.advice import ORDER_S, advice, profile_of, switches_s
+from scheduler_svc.decisions.accelerators.advice import MOST_VISITS, ORDER_S, advice, profile_of, switches_s
 from scheduler_svc.decisions.accelerators.load import Profile
 from scheduler_svc.decisions.accelerators.placement import Accelerator
 from scheduler_svc.decisions.accelerators.state import Budget
@@ -55,6 +55,15 @@ def switching(*executors: Executor, visits: float = 1.0, device_bytes: int | Non
     count = {pool: sum(one.pool == pool for one in executors) for pool in pools}
     found = switches_s(profiles, executors, device_bytes)
     return {pool: seconds - ORDER_S * (1 + (count[pool] - 1) / visits) for pool, seconds in found.items()}
+
+
+def test_switches_of_many_visits_are_known_at_once() -> None:
+    """Of some of them: what is looked at grows faster than their number."""
+    pools = [executor("rollout", pool, (Function.GENERATE,), 10, 2.0, 1.0) for pool in "ab"]
+    trainers = [executor("trainer", pool, (Function.TRAIN,), 10, 2.0, 1.0) for pool in "ab"]
+    profiles = [Profile(pool, pool, 1.0, 1.0, visits=1e6) for pool in "ab"]
+    few = [Profile(pool, pool, 1.0, 1.0, visits=MOST_VISITS) for pool in "ab"]
+    assert switches_s(profiles, (*pools, *trainers)) == switches_s(few, (*pools, *trainers))
 
 
 def test_switch_is_parking_another_and_waking_this_one() -> None:
