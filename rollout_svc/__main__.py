@@ -38,7 +38,7 @@ async def main(running: Running[RolloutSettings]) -> None:
     locks = place.locks(settings.accelerators_dir) if place is not None else None
     takes_turns, inherited = locks is not None, locks.descriptors if locks is not None else ()
     if place is not None:
-        leave(place.cores_to_leave(settings.cores))
+        leave(*place.cores_to_leave(settings.cores))
     engine_settings = EngineSettings.of(
         pool, device=settings.device, cores=settings.cores, sleeps=takes_turns, locks=inherited, named=named
     )

@@ -136,7 +136,7 @@ def _pinned(cores: tuple[int, ...], place: Placed | None) -> tuple[int, ...]:
     if place is None or not (left := place.cores_to_leave(cores)):
         return ()
     pin(before)
-    if leave(left):
+    if leave(*left):
         return cores
     pin(cores)
     return ()

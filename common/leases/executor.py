@@ -18,7 +18,7 @@ from common.leases.memory import driver_memory
 from common.leases.reports import AWAKE, BEGUN, OWN_QUEUE, Reading, Reporter, Siblings
 from common.leases.tally import Tally
 from common.leases.watchdog import Watchdog
-from common.pools import Accelerator, Pool, read_accelerators, read_pools
+from common.pools import Accelerator, Pool, cpu_cores, read_accelerators, read_pools
 from common.streams import Consumer
 
 GIB = 2**30
@@ -79,6 +79,8 @@ class Placed:
     me: Identity
     pool: Pool
     accelerator: Accelerator
+    cpu_cores: frozenset[int]
+    """All cores that are shared accelerators, of its own and of others."""
 
     @property
     def siblings(self) -> list[str]:
@@ -89,12 +91,12 @@ class Placed:
         """Its locks, which processes that compute for it must have. Raises: Fatal where they cannot be used."""
         return Locks(accelerators_dir / self.me.accelerator, self.me.executor)
 
-    def cores_to_leave(self, cores: Collection[int]) -> frozenset[int]:
-        """Which of the `cores` that it is pinned to are for what computes alone: all where they are the accelerator, none of a GPU.
+    def cores_to_leave(self, cores: Collection[int]) -> tuple[frozenset[int], ...]:
+        """Choices of cores for `leave`, the first the best: all shared ones, or those that it computes on, its `cores`.
 
-        A GPU's engine is spawned, and keeps the cores of the thread that starts it.
+        None for an executor of a GPU: its engine is spawned, and keeps the cores of the thread that starts it.
         """
-        return frozenset(cores if self.accelerator.on_cpu else ())
+        return (self.cpu_cores.union(cores), frozenset(cores)) if self.accelerator.on_cpu and cores else ()
 
 
 def placed(me: Identity, pools_file: Path) -> Placed:
@@ -107,7 +109,7 @@ def placed(me: Identity, pools_file: Path) -> Placed:
             f"MARLAAS_{me.service.upper()}_ACCELERATOR is '{me.accelerator}', but {pools_file} puts the {me.service} of pool "
             f"'{me.pool}' on {', '.join(places) or 'no shared accelerator'}"
         )
-    return Placed(me, pools[me.pool], accelerators[me.accelerator])
+    return Placed(me, pools[me.pool], accelerators[me.accelerator], cpu_cores(accelerators))
 
 
 def leased_executor(

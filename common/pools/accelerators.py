@@ -89,6 +89,11 @@ def read_accelerators(path: Path, pools: Mapping[str, Pool]) -> Accelerators:
     return found
 
 
+def cpu_cores(accelerators: Mapping[str, Accelerator]) -> frozenset[int]:
+    """All cores that are shared accelerators."""
+    return frozenset(core for one in accelerators.values() if one.on_cpu for core in one.cores)
+
+
 def places(pools: Mapping[str, Pool]) -> list[Place]:
     """Every executor on a shared accelerator, in the order of the file."""
     found: list[Place] = []

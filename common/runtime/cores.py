@@ -14,13 +14,14 @@ def pin(cores: Collection[int]) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def leave(cores: Collection[int], *, but: Set[int] = frozenset()) -> bool:
-    """Move this process's threads off the cores, except `but` these, and so those that they start.
+def leave(*choices: Collection[int], but: Set[int] = frozenset()) -> bool:
+    """Move this process's threads, except `but` these, and so those that they start, off cores: the first choice that leaves it others.
 
-    False, and nothing changes, where this thread has no other cores.
+    False, and nothing changes, where this thread has no other cores than each choice's.
     """
-    others = os.sched_getaffinity(0) - set(cores)
-    if not others:
+    before = os.sched_getaffinity(0)
+    others = next((left for cores in choices if (left := before.difference(cores))), None)
+    if others is None:
         return False
     for thread in thread_ids() - but:
         with suppress(ProcessLookupError):  # it has ended

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from common.pools import Accelerator, Accelerators, Pools
+from common.pools import Accelerator, Accelerators, Pools, cpu_cores
 from marlaas.stack.placement import Machine, Share, shares
 
 Service = Literal["rollout", "trainer"]
@@ -19,13 +19,14 @@ class Process:
     service: Service
     env: dict[str, str]
     leaves: tuple[int, ...] = ()
-    """Cores of the CPU that it shares: only what computes may use them."""
+    """Cores of all shared CPUs, of which it uses its own, for what computes alone; only those where the machine has no others."""
 
 
 def processes(data: Path, pools: Pools, accelerators: Accelerators, machine: Machine) -> Iterator[Process]:
     """Every sampler and trainer. Pools without a shared accelerator divide the cores that no accelerator has, if there are any."""
-    shared = {core for one in accelerators.values() if one.on_cpu for core in one.cores}
-    own = Machine(tuple(core for core in machine.cores if core not in shared) or machine.cores, machine.gpus)
+    shared = cpu_cores(accelerators)
+    free = tuple(core for core in machine.cores if core not in shared)
+    own = Machine(free or machine.cores, machine.gpus)
     alone = [name for name, pool in pools.items() if not (pool.samplers_on and pool.trainers_on)]
     of_pool = dict(zip(alone, shares(own, len(alone)), strict=True))
     for name, pool in pools.items():
@@ -35,7 +36,7 @@ def processes(data: Path, pools: Pools, accelerators: Accelerators, machine: Mac
                 yield Process(f"{service}-{name}", service, _pool_env(service, name) | _own_env(service, of_pool[name]))
             for each in on:
                 env = _pool_env(service, name) | _shared_env(service, each, accelerators[each], data)
-                leaves = accelerators[each].cores if accelerators[each].on_cpu else ()  # all of a GPU's executor may be on its cores
+                leaves = () if not accelerators[each].on_cpu else tuple(sorted(shared)) if free else accelerators[each].cores
                 yield Process(f"{service}-{name}" if len(on) == 1 else f"{service}-{name}-{each}", service, env, leaves)
 
 

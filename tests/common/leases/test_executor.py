@@ -62,6 +62,17 @@ async def untaken(_: Delivery) -> AsyncIterator[Outgoing]:
     yield
 
 
+@pytest.mark.parametrize(("accelerator", "expected"), [("a", ({0, 2, 3}, {0})), ("gpu", ())])
+def test_executor_of_a_cpu_is_to_leave_the_cores_of_all_or_else_its_own(
+    accelerator: str, expected: tuple[set[int], ...], pools_file: Path
+) -> None:
+    others = '[accelerator.b]\ndevice = "cpu"\ncores = "2-3"\nmemory_gib = 1\n[accelerator.gpu]\ndevice = "cuda:0"\ncores = "0"\n'
+    pools_file.write_text(POOLS.replace('train_on = ["a"]', 'train_on = ["a", "gpu"]') + others)
+    place = placed(Identity(accelerator, "trainer", "one", "r1"), pools_file)
+    assert place.cores_to_leave((0,)) == expected
+    assert place.cores_to_leave(()) == (), "it computes wherever it fits, on these cores, too"
+
+
 def test_executor_that_the_file_does_not_put_there_is_refused(pools_file: Path) -> None:
     expected = "MARLAAS_ROLLOUT_ACCELERATOR is 'a', but .* puts the rollout of pool 'one' on no shared accelerator"
     with pytest.raises(Fatal, match=expected):

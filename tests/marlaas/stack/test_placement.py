@@ -107,3 +107,34 @@ def test_executors_of_shared_accelerators_have_its_cores_and_others_the_rest(tmp
         "trainer-apart-a": [1],
     }
     assert services["rollout-both"]["MARLAAS_ACCELERATORS_DIR"] == services["trainer-both"]["MARLAAS_ACCELERATORS_DIR"]
+
+
+TWO_CPUS = """\
+[accelerator.a]
+device = "cpu"
+cores = "0"
+memory_gib = 1
+[accelerator.b]
+device = "cpu"
+cores = "1"
+memory_gib = 1
+[tiny]
+model = "m"
+generate_on = ["a"]
+train_on = ["b"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("cores", "sampler", "trainer"),
+    [((0, 1, 2, 3), [0, 1], [0, 1]), ((0, 1), [0], [1])],
+    ids=["others remain", "none remain"],
+)
+def test_executors_leave_the_cores_of_all_shared_cpus_where_others_remain(
+    cores: tuple[int, ...], sampler: list[int], trainer: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "this_machine", lambda: Machine(cores))
+    (tmp_path / "m").mkdir()
+    (tmp_path / "pools.toml").write_text(TWO_CPUS)
+    planned = make_plan(tmp_path / "data", tmp_path / "pools.toml").services
+    assert {one.name: one.leaves for one in planned if one.leaves} == {"rollout-tiny": sampler, "trainer-tiny": trainer}
