@@ -51,7 +51,7 @@ class EngineSettings:
     invariant: bool | Literal["auto"] = "auto"
     """Whether log-probabilities must not depend on the batch; see `common.pools.Pool.invariant`."""
     cores: tuple[int, ...] = ()
-    """Cores that the engine is pinned to, with a thread for each; empty: one thread, on any core."""
+    """Cores of the engine, with a thread for each; on a CPU it is pinned to them. Empty: one thread, on any core."""
     serving_sequences: int = 0
     """Sequences of `sequences` that are kept for serving; 0: there is none."""
     serving_adapters: int = 0
