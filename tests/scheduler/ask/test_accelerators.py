@@ -248,9 +248,9 @@ async def test_what_is_computed_of_steps_leaves_the_event_loop_free(
     assert len(threads) == 2
     several, readers = {"tiny": POOLS["tiny"].model_copy(update={"train_on": ("a", "b")})}, list[ReplicaReport]()
     homes = Homes(filled, several, lambda: readers, time.time)
-    for _ in range(3):  # no executor is on accelerator `c`: the task has no home, and is looked at whenever who reads has changed
+    for _ in range(3):  # no executor has registered on `b`: the task has no home, and is looked at whenever who reads has changed
         await homes.look()
-        readers = [] if readers else [report("trainer", "c")]
+        readers = [] if readers else [report("trainer", "b")]
     assert len(threads) == 3, "the first look alone reads steps"
     assert threading.main_thread() not in threads
 
