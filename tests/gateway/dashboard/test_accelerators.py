@@ -21,7 +21,7 @@ async def test_stages_and_timeline_show_executors_and_slices(bus: Bus, nats_url:
     for page in (stages, timeline):
         slices = cells(page, "slices")
         assert [row[-2] for row in slices] == ["open", "switched", "switched"]
-        assert slices[2][5:8] == ["1.00", "3.00", "1.00"] and "y: 1.00 s" in slices[2][-1] and "x: 4.00 s" in slices[2][-1]
+        assert slices[2][5:9] == ["1.00", "3.00", "", "1.00"] and "y: 1.00 s" in slices[2][-1] and "x: 4.00 s" in slices[2][-1]
     [own] = cells(of_tenant, "slices")
     assert "x: 4.00 s" in own[-1] and "y" not in own[-1]
     assert "/srv/secret" not in of_tenant
