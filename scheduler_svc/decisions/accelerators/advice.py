@@ -19,8 +19,8 @@ from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
 MOST_PAIRS = 45
 """Pairs that are looked at: all of ten pools."""
 ORDER_S = 0.02
-"""Seconds of a switch beyond its moves: orders, answers and locks. Measured with `order_s` of bench/plex/real/predict.py: 0.015 on an idle
-machine, 0.09 on one with other work."""
+"""Seconds of a switch beyond its moves: orders, answers and locks, on a machine with nothing else to do. bench/plex/real/predict.py
+measures it as `order_s`; beside other work it is several times as long."""
 MOST_VISITS = 32
 """Maximum visits of a step that are followed; more are taken as so many."""
 ENOUGH_HOST_BYTES = 2**62
