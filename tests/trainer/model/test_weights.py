@@ -76,7 +76,7 @@ def test_weights_of_another_model_are_found_before_anything_is_computed(folder: 
             woken.wake()
         assert woken.tier is Tier.DISK
         shutil.rmtree(folder)
-    with pytest.raises(WrongState, match="cannot be loaded"):
+    with pytest.raises(WrongState, match="of the pools file is gone"):
         woken.wake()
     original.rename(folder)
     woken.wake()
