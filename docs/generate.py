@@ -1,5 +1,6 @@
 """Writes the pages that are made from the code: `python -m docs.generate`. A test fails when they are out of date."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
@@ -102,6 +103,8 @@ def _default(field: FieldInfo) -> str:
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, StrEnum):
+        return f'"{value}"'
     return repr(list(value)).replace("'", '"') if isinstance(value, tuple) else repr(value).replace("'", '"')
 
 

@@ -51,6 +51,8 @@ class Accelerator(BaseModel):
     """Minimum length of a holder's expected gap, as a multiple of the work that fills it and both switches; 0: gaps are not filled."""
     policy: Policy = Policy.RATIO
     """How the next executor is chosen: `ratio`, or a baseline: `fcfs`, `round-robin`, `static`."""
+    windows: dict[Name, Annotated[float, Field(gt=0)]] = {}
+    """Seconds of each pool's window under the policy `static`; 10 for a pool that is not named."""
 
     @property
     def on_cpu(self) -> bool:
@@ -85,7 +87,7 @@ def read_accelerators(path: Path, pools: Mapping[str, Pool]) -> Accelerators:
     except TomlFileError as error:
         raise Fatal(f"pools file {path} {error}; correct it, or set MARLAAS_POOLS_FILE") from None
     found = tables.get(TABLE, {})
-    for complaint in (*_unsound(found), *_unplaced(found, pools)):
+    for complaint in (*_unsound(found), *_unplaced(found, pools), *_without_window(found, pools)):
         raise Fatal(f"pools file {path} is wrong: {complaint}")
     return found
 
@@ -131,6 +133,18 @@ def _unsound(accelerators: Mapping[str, Accelerator]) -> list[str]:
                 what = f"core {unit}" if one.on_cpu else f"device {unit}"
                 found.append(f"accelerator.{name}: {what} belongs to accelerator.{taken[unit]} already; give each accelerator its own")
             taken[unit] = name
+    return found
+
+
+def _without_window(accelerators: Mapping[str, Accelerator], pools: Mapping[str, Pool]) -> list[str]:
+    found: list[str] = []
+    placed = {(place.accelerator, place.pool) for place in places(pools)}
+    for name, one in accelerators.items():
+        if one.windows and one.policy is not Policy.STATIC:
+            found.append(f"accelerator.{name}: windows are for the policy 'static', and this one has '{one.policy}'; remove them")
+        for pool in one.windows:
+            if (name, pool) not in placed:
+                found.append(f"accelerator.{name}.windows: no pool '{pool}' is on this accelerator")
     return found
 
 

@@ -63,6 +63,7 @@ def rules_of(accelerator: Accelerator, executors: Sequence[Live]) -> Rules:
         max_wait_s=accelerator.max_wait_s,
         residency=accelerator.residency,
         backfill=accelerator.backfill or None,
+        windows_s=accelerator.windows,
     )
 
 
@@ -76,10 +77,11 @@ def demand(one: Live, now_s: float, *, is_holder: bool) -> Demand:
     waits = report.ready > 0 or (report.begun > 0 and not is_holder)
     ready_since_s = (report.at_s if report.ready_since_s is None else min(report.ready_since_s, now_s)) if waits else None
     parked_since_s = BEFORE_ALL_S if row.newest is None or row.newest.ended_ms is None else row.newest.ended_ms / 1000
+    is_ordered = not is_holder and row.held is Hold.WAKE and may_work(row, now_s)
     if not is_holder and not may_work(row, now_s):
         ready_since_s = None
-    elif not is_holder and row.held is Hold.WAKE:  # overdue before all others
-        ready_since_s, parked_since_s = 0.0, BEFORE_ALL_S
+    elif is_ordered and ready_since_s is None:
+        ready_since_s = now_s
     return Demand(
         row.executor,
         row.pool,
@@ -93,6 +95,7 @@ def demand(one: Live, now_s: float, *, is_holder: bool) -> Demand:
         one.piece_s * (report.ready + report.begun),
         one.claims if ready_since_s is not None or is_holder else (),
         one.gap,
+        is_ordered,
     )
 
 

@@ -10,6 +10,7 @@ from common.messages import PoolClock
 from common.pools import Accelerator, places, read_accelerators, read_pools
 
 CPU = '[accelerator.a]\ndevice = "cpu"\ncores = "1"\nmemory_gib = 2\n'
+ON_A = '[p]\nMODEL\non = "a"\n'
 
 
 def read(tmp_path: Path, text: str) -> tuple[dict[str, Accelerator], list[tuple[str, str]]]:
@@ -66,6 +67,15 @@ def test_bfloat16_is_for_trainers_and_gpus(tmp_path: Path, text: str) -> None:
         ('[accelerator.a]\ndevice = "tpu"\n', "accelerator.a.device: must be cpu, cuda:N, or the UUID of a GPU, not 'tpu'"),
         (CPU + CPU.replace(".a]", ".b]"), "accelerator.b: core 1 belongs to accelerator.a already"),
         (CPU + 'policy = "best"\n', "accelerator.a.policy: must be"),
+        (
+            CPU + 'windows = { p = 3 }\n[p]\nMODEL\non = "a"\n',
+            "accelerator.a: windows are for the policy 'static', and this one has 'ratio'",
+        ),
+        (
+            CPU + 'policy = "static"\nwindows = { q = 3 }\n[p]\nMODEL\non = "a"\n',
+            "accelerator.a.windows: no pool 'q' is on this accelerator",
+        ),
+        (CPU + 'policy = "static"\nwindows = { p = 0 }\n[p]\nMODEL\non = "a"\n', "accelerator.a.windows.p: must be"),
         ('[accelerator]\nmodel = "m"\n', "accelerator.model: must be"),
     ],
 )

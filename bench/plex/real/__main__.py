@@ -19,11 +19,12 @@ from bench.plex.real.workloads import WORKLOADS
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=sorted(WORKLOADS))
-    parser.add_argument("--arms", type=lambda text: [arms.ALL[one] for one in text.split(",")], default=list(arms.ARMS))
+    parser.add_argument("--arms", type=lambda text: [arms.named(one) for one in text.split(",")], default=list(arms.ARMS))
     parser.add_argument("--runs", type=int, default=5, help="starts of each arm, in shuffled order")
     parser.add_argument("--rounds", type=int, help="on each start, one after another; default: the workload's")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of base models and finished runs")
     parser.add_argument("--device", default="cpu", help="the accelerator: cpu, or cuda:N")
+    parser.add_argument("--result", help="name of the result; default: plex-real-NAME")
     parser.add_argument("--forget", action="store_true", help="repeat finished runs")
     options = parser.parse_args()
     workload = WORKLOADS[options.name]
@@ -56,7 +57,7 @@ def main() -> None:
         "runs": [{key: value for key, value in one.items() if key != "trace"} for one in runs],
     }
     print(json.dumps({key: value for key, value in result.items() if key not in ("runs", "machine")}, indent=1))
-    print(f"written: {report.write(f'plex-real-{workload.name}', result, MEASURES)}")
+    print(f"written: {report.write(options.result or f'plex-real-{workload.name}', result, MEASURES)}")
 
 
 if __name__ == "__main__":

@@ -39,16 +39,13 @@ def main() -> None:
     parser.add_argument("--commit", default=report.commit(), help="whose runs are read")
     options = parser.parse_args()
     machine, kept = report.machine(), Kept(options.folder, options.commit)
-    calibrated = _calibrated(kept, THIRD.pools)
-    known = Known(_tables(kept), calibrated)
-    seen = {workload.name: kept.runs(workload, arms.RATIO) for workload in (TWO, PAIR)}
-    known = replace(known, order_s=order_s(known, {TWO: seen["two"], PAIR: seen["pair"]}))
-    inside = {one.name: compared(simulated(arms.RATIO, one, known), map(_figures, seen[one.name])) for one in (TWO, PAIR)}
+    known = Known.of(kept)
+    inside = {one.name: compared(simulated(arms.RATIO, one, known), map(_figures, kept.runs(one, arms.RATIO))) for one in (TWO, PAIR)}
     policies = {arm.name: compared(simulated(arm, THIRD, known), map(_figures, kept.runs(THIRD, arm))) for arm in (arms.FCFS, arms.RATIO)}
     result: dict[str, object] = {
         "machine": machine,
         "runs_of": options.commit,
-        "calibration": calibrated,
+        "calibration": known.rows,
         "order_s": known.order_s,
         "in_sample": inside,
         "policies": policies,
@@ -66,6 +63,12 @@ class Known:
     """By base model, of the calibration."""
     order_s: float = 0.0
     """Seconds of a switch beyond its moves: orders, answers and locks."""
+
+    @classmethod
+    def of(cls, kept: Kept) -> "Known":
+        """From kept runs of `two` and `pair` under `ratio`, and the calibration, which is measured once for a commit."""
+        known = cls(_tables(kept), _calibrated(kept, THIRD.pools))
+        return replace(known, order_s=order_s(known, {one: kept.runs(one, arms.RATIO) for one in (TWO, PAIR)}))
 
     def costs(self, load: PoolLoad) -> Costs:
         return calibration.fitted(load, self.rows[load.base])
@@ -88,13 +91,13 @@ def order_s(known: Known, seen: Mapping[Workload, Sequence[Mapping[str, Any]]]) 
     return round(max(0.0, statistics.mean(beyond)), 4)
 
 
-def simulated(arm: arms.Arm, workload: Workload, known: Known) -> dict[str, float]:
+def simulated(arm: arms.Arm, workload: Workload, known: Known, seeds: Iterable[int] = SEEDS) -> dict[str, float]:
     """Medians over many seeds, which decide the tools' times and which of the measured moves each move takes."""
-    options = {key: json.loads(value) for key, value in (arm.options or {}).items()}
-    accelerator = Accelerator.model_validate({"device": "cpu", "cores": str(arms.CORE), "memory_gib": workload.memory_gib, **options})
+    placed = {"device": "cpu", "cores": str(arms.CORE), "memory_gib": workload.memory_gib}
+    accelerator = Accelerator.model_validate({**placed, **(arm.options or {})})
     rules, costs = rules_of(accelerator, []), {load.base: known.costs(load) for load in workload.pools}
     used, rows = _used(workload, known, costs), list[dict[str, float]]()
-    for seed in SEEDS:
+    for seed in seeds:
         run = simulate(Trace(used, _tasks(workload, costs, Random(seed))), rules, seed)
         counts, steps = run.accelerator.counts, sum(len(one.step_s) for one in run.tasks)
         waits = report.percentile(counts.executor_waits_s, 0.9)

@@ -29,10 +29,8 @@ def in_turns(seen: Situation) -> Decision:
 
 
 def in_fixed_windows(seen: Situation) -> Decision:
-    """Pools have windows of equal length in turn, with or without work; first come first served inside a window."""
-    window = int(seen.now_s // seen.rules.window_s)
-    ends_s = (window + 1) * seen.rules.window_s
-    pool = seen.pools[window % len(seen.pools)] if seen.pools else ""
+    """Pools have windows in turn, with or without work; first come first served inside a window."""
+    pool, ends_s = _window(seen)
     oldest = min(
         (one for one in seen.candidates if one.demand.pool == pool), key=lambda one: (_ready_since_s(one), one.executor), default=None
     )
@@ -43,6 +41,20 @@ def in_fixed_windows(seen: Situation) -> Decision:
     if is_own_window and seen.is_working:
         return Keep(ends_s)
     return Idle(ends_s if seen.candidates or seen.is_working else NEVER_S)
+
+
+def _window(seen: Situation) -> tuple[str, float]:
+    """The pool whose window it is, and when that ends. Cycles of all windows follow each other from time 0."""
+    lengths_s = [seen.rules.windows_s.get(pool, seen.rules.window_s) for pool in seen.pools]
+    if not lengths_s:
+        return "", NEVER_S
+    cycle_s = sum(lengths_s)
+    ends_s = seen.now_s // cycle_s * cycle_s
+    for pool, length_s in zip(seen.pools, lengths_s, strict=True):
+        ends_s += length_s
+        if seen.now_s < ends_s:
+            return pool, ends_s
+    return seen.pools[0], ends_s + lengths_s[0]  # rounding: a moment of the next cycle
 
 
 def _ready_since_s(candidate: Candidate) -> float:

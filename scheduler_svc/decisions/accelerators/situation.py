@@ -87,6 +87,11 @@ class Situation:
         return tuple(one for one in self.candidates if one.demand.tier is Tier.DEVICE and not one.park_to)
 
     @property
+    def ordered(self) -> list[Candidate]:
+        """Candidates that an operator ordered."""
+        return [one for one in self.candidates if one.demand.is_ordered]
+
+    @property
     def overdue(self) -> list[Candidate]:
         """Candidates that have waited for `max_wait_s`, the longest wait first."""
         found = [one for one in self.candidates if one.demand.waiting_since_s + self.rules.max_wait_s <= self.now_s]

@@ -1,6 +1,6 @@
 """Which executor computes next on a shared accelerator, and how its holder is parked. Pure.
 
-The policy `ratio`, response ratio with switch cost, decides in this order:
+Under every policy an executor that an operator ordered is next. The policy `ratio`, response ratio with switch cost, decides in this order:
 
 1. An executor that has waited for `max_wait_s` is next, the longest wait first. A step or scoring pass of the holder ends before it parks;
    it is ordered to park while one runs, so that its own watchdog ends one that hangs.
@@ -59,6 +59,8 @@ def next_slice(now_s: float, holding: Holding | None, demands: Sequence[Demand],
     `park_mode` says. Equal arguments give equal answers.
     """
     seen = situation(now_s, holding, demands, moves, rules)
+    if seen.is_interruptible and (ordered := seen.ordered):
+        return ordered[0].chosen(Reason.ORDER)
     if seen.is_interruptible:
         return POLICIES[rules.policy](seen)
     if holding is not None and holding.running is None:  # it is beginning

@@ -1,6 +1,7 @@
 """Executors of one accelerator and their ready work, the rules, and the decisions. Values only."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from common.accelerators import Function, Policy, Tier
@@ -17,7 +18,7 @@ class Reason(StrEnum):
     """Its state is on the device, and what was moved there stays."""
     BACKFILL = "backfill"
     ORDER = "order"
-    """A baseline's order."""
+    """A baseline's order, or an operator's."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,15 @@ class Demand:
     claims: tuple[Claim, ...] = ()
     gap: Quantiles | None = None
     """Time until the next work of its pool becomes ready; None when no task of the pool is open, or not known."""
+    is_ordered: bool = False
+    """Whether an operator ordered that it is next, with or without work."""
 
     @property
     def waiting_since_s(self) -> float:
-        """When its present wait began: its oldest work was ready, and its latest slice over. Infinite without ready work."""
+        """When its present wait began: its oldest work was ready, and its latest slice over. Infinite without ready work, and minus
+        infinity where it is ordered."""
+        if self.is_ordered:
+            return float("-inf")
         return float("inf") if self.ready_since_s is None else max(self.ready_since_s, self.parked_since_s)
 
 
@@ -140,7 +146,9 @@ class Rules:
     """Maximum time that a sampler's requests may take to end while another executor is overdue, as a multiple of the cost of
     freezing them."""
     window_s: float = 10.0
-    """Length of a pool's window under the policy `static`."""
+    """Length of a pool's window under the policy `static`, and of an executor's under `round-robin`."""
+    windows_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Lengths of the windows of pools that have another under the policy `static`."""
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,29 @@ from pathlib import Path
 
 import pytest
 
-from common.accelerators import ExecutorState, Tier
+from common.accelerators import ExecutorState, Policy, Tier
 from common.bus import Bus
 from common.door.asking import Door
 from common.door.errors import ClientError
 from common.door.tenancy.accelerators import Accelerators
 from marlaas.cli.operator.calibration import calibrate
 from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import MIB, POOLS, TWO_TASKS, Device, Executor, World, a_scheduler, clean, running_world
+from tests.scheduler.accelerators.executors import (
+    ACCELERATOR,
+    MIB,
+    POOLS,
+    TWO_TASKS,
+    Device,
+    Executor,
+    World,
+    a_scheduler,
+    clean,
+    running_world,
+)
 from tests.scheduler.accelerators.test_with_executors import executors
 
 HELD = "SELECT count(*) FROM executors WHERE held IS NOT NULL OR measured IS NOT NULL"
+AWAKE_TWO = "SELECT count(*) FROM slices WHERE executor = 'rollout-two' AND awake_at IS NOT NULL AND ended_at IS NULL"
 SHALLOW = {name: pool.model_copy(update={"parked": "device" if name == "two" else "host"}) for name, pool in POOLS.items()}
 
 
@@ -45,14 +57,21 @@ async def known(world: World, count: int) -> None:
     await world.becomes("SELECT count(*) FROM executors", [(count,)])
 
 
-async def test_nobody_computes_between_a_park_and_the_wake_that_measure_a_tier(bus: Bus, nats_url: str, database_url: str) -> None:
-    async with running_world(bus, database_url) as world:
+@pytest.mark.parametrize("policy", Policy)
+async def test_nobody_computes_between_a_park_and_the_wake_that_measure_a_tier(
+    bus: Bus, nats_url: str, database_url: str, policy: Policy
+) -> None:
+    """Under `static` all the time is the other pool's."""
+    windows = {"one": 0.001, "two": 1e6} if policy is Policy.STATIC else {}
+    accelerators = {"a": ACCELERATOR.model_copy(update={"policy": policy, "windows": windows})}
+    async with running_world(bus, database_url, accelerators=accelerators) as world:
         await world.execute(*TWO_TASKS)
         one, two = world.executors["rollout-one"], world.executors["rollout-two"]
         one.drain_s = 0.2
         for tier in (Tier.DEVICE, Tier.HOST, Tier.DISK):
             await two.has_work(1)
             await two.wakes()
+            await world.becomes(AWAKE_TWO, [(1,)])  # the park before it is recorded, too
             await two.works(t2=7)
             await two.has_work(1)
             before = len(world.device.awake)

@@ -160,6 +160,17 @@ def test_paused_executor_is_not_resumed_beside_others_that_have_grown_beyond_the
     assert (within.park_to, within.reason) == ((), Reason.RESIDENT)
 
 
+@pytest.mark.parametrize("policy", Policy)
+def test_executor_that_an_operator_ordered_is_next_under_every_policy(policy: Policy) -> None:
+    """Also without work, in another pool's window, and beside others that have waited for longer."""
+    held, oldest = demand("b", tier=Tier.DEVICE, ready_since_s=5.0), demand("c", ready_since_s=-1000.0)
+    ordered, rules = demand("a", ready_since_s=12.0, work_s=0.0, is_ordered=True), replace(RULES, policy=policy)
+    found = chosen(12.0, holding("b"), held, oldest, ordered, rules=rules)
+    assert isinstance(found, Switch)
+    assert found.executor == "a"
+    assert chosen(12.0, holding("b", has_started=False), held, ordered, rules=rules) == Keep(NEVER_S), "one operation first"
+
+
 def test_baselines_follow_their_order() -> None:
     held = demand("b", tier=Tier.DEVICE, ready_since_s=5.0)
     older, oldest = demand("a", ready_since_s=4.0), demand("c", ready_since_s=3.0)
@@ -170,6 +181,16 @@ def test_baselines_follow_their_order() -> None:
     assert chosen(21.0, holding("b"), held, older, oldest, rules=replace(RULES, policy=Policy.STATIC)).executor == "c"  # type: ignore[attr-defined]
     kept = chosen(9.0, holding("b"), held, older, rules=replace(RULES, policy=Policy.ROUND_ROBIN))
     assert kept == Keep(10.0)
+
+
+@pytest.mark.parametrize(("now_s", "executor", "ends_s"), [(12.0, "a", 13.0), (13.5, "b", 20.0), (19.9, "b", 20.0), (20.0, "a", 23.0)])
+def test_windows_of_pools_have_their_own_lengths(now_s: float, executor: str, ends_s: float) -> None:
+    """Cycles of 10 s, of which pool a has the first 3 s."""
+    rules = replace(RULES, policy=Policy.STATIC, window_s=7.0, windows_s={"a": 3.0})
+    both = demand("a", ready_since_s=5.0), demand("b", ready_since_s=4.0)
+    assert chosen(now_s, None, *both, rules=rules).executor == executor  # type: ignore[attr-defined]
+    awake = [replace(one, tier=Tier.DEVICE) if one.executor == executor else one for one in both]
+    assert chosen(now_s, holding(executor), *awake, rules=rules) == Keep(ends_s)
 
 
 def test_requests_drain_while_nobody_is_overdue_and_freeze_after_their_progress() -> None:

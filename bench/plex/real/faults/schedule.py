@@ -6,6 +6,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from bench.plex.real.arms import Option
 from bench.plex.real.faults import points, resources, servers, stores
 from bench.plex.real.faults.scene import Scene
 from bench.plex.real.faults.tasks import Endless
@@ -20,7 +21,7 @@ POINTS = tuple(product(LEASES, SERVICES))
 REPEATED = 5
 KILLS_A_RUN = 7
 HANGS_A_RUN = 3
-ON_DISK = {"host_gib": "0.001"}
+ON_DISK = {"host_gib": 0.001}
 """Of the accelerator: no state fits into host memory, so that each park is to disk, and each wake reads the model's folder."""
 
 
@@ -40,7 +41,7 @@ class Run:
     faults: Sequence[Fault]
     then: Callable[[Scene, Endless], Awaitable[dict[str, Any]]] | None = None
     """After all tasks have finished, and with tasks of its own."""
-    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    options: Mapping[str, Option] = field(default_factory=dict[str, Option])
     """Of the accelerator."""
 
 
