@@ -161,7 +161,10 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool, budget: int | 
         named=named,
         cores=cores,
     )
-    residents = Residents(settings.resident_tasks, int(settings.resident_gib * 2**30), int(settings.host_gib * 2**30))
+    states_bytes = int(settings.resident_gib * 2**30)
+    if budget is not None:
+        states_bytes = min(states_bytes, learner.needs.states_bytes(budget, pool.max_rank))
+    residents = Residents(settings.resident_tasks, states_bytes, int(settings.host_gib * 2**30))
     slots = settings.shared_steps + PREFETCHED_BATCHES
     trainer = Trainer(running.bus, learner, residents, settings.pool, checkpoint_every=pool.checkpoint_every, slots=slots)
     return _Made(trainer, learner, residents)

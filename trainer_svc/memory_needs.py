@@ -71,6 +71,11 @@ class MemoryNeeds:
         estimate = self.step(max(ranks, default=Lora().rank), self.budget_tokens)
         return self.weights_bytes + (estimate.adapter + estimate.activations + estimate.temporaries if estimate else 0)
 
+    def states_bytes(self, budget: int, max_rank: int) -> int:
+        """What a shared accelerator's budget leaves for states of tasks beside the largest step, which has its own task's state. More
+        states than these would keep the trainer from waking again."""
+        return max(0, budget - self.awake_bytes([max_rank]))
+
     def advice(self, spec: TaskSpec, tokens: int | None = None) -> str:
         """Estimated memory of a step of so many tokens, and the setting to lower."""
         advice = f"lower train_tokens of the pool, which is {self.budget_tokens}, or the task's lora.rank, which is {spec.lora.rank}"

@@ -23,7 +23,8 @@ class TrainerSettings(Settings):
     resident_tasks: int = Field(default=32, ge=1)
     """Maximum tasks whose adapter and optimizer state stay in memory; others are read from their checkpoints."""
     resident_gib: float = Field(default=8.0, gt=0)
-    """Device memory for those states; beyond it, too, the least recently trained task is evicted."""
+    """Device memory for those states; beyond it, too, the least recently trained task is evicted. On a shared accelerator no more than
+    its memory leaves beside the largest step."""
     host_gib: float = Field(default=8.0, ge=0)
     """Host memory for states that a GPU has no more room for; on a CPU they are read from their checkpoints."""
     shared_steps: int = Field(default=1, ge=1)

@@ -8,4 +8,4 @@ executable.py   what a sampler or trainer does with its state: the seam to lease
 
 # pyright: reportUnusedImport=false
 from common.accelerators.executable import Executable, Load, NoMemory, Served, WrongState
-from common.accelerators.words import ExecutorState, Function, Policy, Tier, executor_name
+from common.accelerators.words import ExecutorState, Function, Policy, Tier, executor_name, off_device

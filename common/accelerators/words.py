@@ -40,6 +40,11 @@ class Tier(StrEnum):
         return DEPTHS[self]
 
 
+def off_device(deepest: Tier) -> Tier:
+    """Tier of an executor that must leave the device with no time to lose: host memory, or less where its pool allows less."""
+    return min(Tier.HOST, deepest, key=lambda tier: tier.depth)
+
+
 DEPTHS = {tier: depth for depth, tier in enumerate(Tier)}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from common.accelerators import Executable, ExecutorState, Tier
+from common.accelerators import Executable, ExecutorState, off_device
 from common.bus import Bus
 from common.errors import Fatal
 from common.leases.follower import Follower
@@ -131,7 +131,7 @@ def leased_executor(
         locks=locks,
         tally=Tally(executable),
         budget_bytes=budget_bytes(accelerator),
-        fence_tier=min(Tier.HOST, where.pool.deepest_tier, key=lambda tier: tier.depth),
+        fence_tier=off_device(where.pool.deepest_tier),
         history=History(data_dir / "moves" / f"{me.accelerator}.{me.executor}.json"),
         watchdog=Watchdog(),
         free_bytes=no_driver if accelerator.on_cpu else partial(_free_bytes, accelerator.device),

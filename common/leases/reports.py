@@ -280,6 +280,7 @@ class Reporter:
             piece_s=means.tally.piece_s,
             pieces=means.tally.pieces,
             at_s=now_s,
+            budget_bytes=means.budget_bytes,
         )
 
     def _with_away(self, report: ExecutorReport) -> ExecutorReport:

@@ -94,6 +94,8 @@ class ExecutorReport(Message, kind="executor-report.1"):
     """NATS's time of the report."""
     away: list[TaskAway] = Field(default=[], max_length=TASKS)
     """Of a sampler: tasks with turns that are with their environments, and from when they may have work again. Empty of older samplers."""
+    budget_bytes: Count | None = None
+    """Bytes that all executors of its accelerator may use together; None of an older executor."""
 
 
 class Lease(Message, kind="lease.1"):

@@ -93,9 +93,10 @@ class Pool(BaseModel):
     train_on: tuple[Name, ...] = ()
     """The same of its trainers."""
     parked: Literal["auto", "device", "host", "disk", "none"] = "auto"
-    """Deepest tier to which its state is moved while other pools use the accelerator; `auto`: `disk`."""
+    """Deepest tier to which its state is moved while other pools use the accelerator; `auto`: `disk`. State in `host` for which
+    `host_gib` has no room goes to disk."""
     serve_parked: bool = False
-    """Whether a pool on a shared accelerator is served: a request waits for a slice, and is refused where none can begin in time."""
+    """Whether a pool on a shared accelerator is served: a request waits for a slice, and is refused where none began in time."""
 
     profile: Profile | None = None
     """Defaults of the pool's tasks by the size of the base model: `small` below 0.6 billion parameters, `1b` below 4, `8b` from 4 on.

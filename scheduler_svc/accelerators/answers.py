@@ -91,8 +91,8 @@ async def _woke(tx: Transaction, place: Place, done: LeaseDone, at_ms: int, epoc
         await clocks.start(tx, done.executor, place.pool, at_ms)
         return
     present = await slices.open_slice(tx.connection, done.accelerator)
-    if present is not None and (present.executor, present.epoch) == (done.executor, done.epoch):
-        return  # it is known to be awake, by its report or another answer
+    if present is not None and present.executor == done.executor and present.epoch >= done.epoch:
+        return  # it is known to be awake, by its report or another answer; or a younger order to wake is on its way to it
     log.warning("woke_without_slice", executor=done.executor, epoch=done.epoch)
     await order_park(tx, done.accelerator, ParkOrder(done.executor, Tier.DEVICE), above=epoch)
 

@@ -54,9 +54,11 @@ class Live:
 
 
 def rules_of(accelerator: Accelerator, executors: Sequence[Live]) -> Rules:
-    """A GPU without `memory_gib` has room for the largest executor alone: how much it has is known to its processes only."""
+    """How much memory a GPU without `memory_gib` has is known to its executors. Where they are older and do not report it, the largest
+    has room, and no other beside it."""
     largest = max((one.report.device_bytes for one in executors), default=0)
-    device = largest if accelerator.memory_gib is None else int(accelerator.memory_gib * GIB)
+    reported = max((one.report.budget_bytes or 0 for one in executors), default=0) or largest
+    device = reported if accelerator.memory_gib is None else int(accelerator.memory_gib * GIB)
     return Rules(
         Budget(device, int(accelerator.host_gib * GIB)),
         policy=accelerator.policy,

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
-from common.accelerators import ExecutorState, Tier
+from common.accelerators import ExecutorState, Tier, off_device
 from common.bus import Bus
 from common.bus.requests import Listening
 from common.errors import Fatal, Retry
@@ -75,7 +75,7 @@ class Leader:
         self._reports = Reports(deployed, bus.clock.now_s())
         self._knowledge = Knowledge(deployed)
         self._holds = Holds()
-        self._strays = Strays()
+        self._strays = Strays(deployed.deepest)
 
     def wake(self) -> None:
         """Rows have changed."""
@@ -105,6 +105,7 @@ class Leader:
         async with self._bus.requests.listening(streams.executor_now("*", "*")) as listening:
             self._reports = Reports(self._deployed, self._bus.clock.now_s())
             self._knowledge = Knowledge(self._deployed)
+            self._holds, self._strays = Holds(), Strays(self._deployed.deepest)  # what they ordered may not have been stored
             await self._begin()
             async with asyncio.TaskGroup() as runners:
                 runners.create_task(self._listen(listening))
@@ -309,7 +310,7 @@ class Leader:
         """End the open slice without a next one. `fault`: why its executor is given none for a while."""
         tier = (holder.measured or self._deployed.deepest.get(holder.pool, Tier.HOST)) if how is SliceEnd.HELD else Tier.DEVICE
         if how is SliceEnd.DIED:  # should it come back, it has nothing on the device
-            tier = Tier.HOST
+            tier = off_device(self._deployed.deepest.get(holder.pool, Tier.HOST))
         park = ParkOrder(holder.executor, tier, None if has_to_end(holder) else drain_s(0.0, holder.function))
         above = await lease_epoch(self._bus, standing.accelerator)
         crashpoints.reached("before_slice_end")
@@ -321,7 +322,8 @@ class Leader:
             elif is_over and how is SliceEnd.DIED:
                 await executors.record_absence(tx.connection, holder.accelerator, holder.executor)
         crashpoints.reached("after_slice_end")
-        log.info("slice_ended", accelerator=standing.accelerator, executor=holder.executor, ended=str(how))
+        if is_over:
+            log.info("slice_ended", accelerator=standing.accelerator, executor=holder.executor, ended=str(how))
         self._wake_relay()
         self.wake()
         return self._bus.clock.now_s()

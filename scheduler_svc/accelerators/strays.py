@@ -4,9 +4,11 @@ They keep the accelerator's lock until they are ordered to park, and the holder 
 read its order yet by how long the holder waits.
 """
 
+from collections.abc import Mapping
+
 import structlog
 
-from common.accelerators import ExecutorState, Tier
+from common.accelerators import ExecutorState, Tier, off_device
 from scheduler_svc.accelerators.demands import drain_s
 from scheduler_svc.accelerators.deployed import Key
 from scheduler_svc.accelerators.orders import ParkOrder
@@ -20,7 +22,9 @@ log = structlog.get_logger()
 
 
 class Strays:
-    def __init__(self) -> None:
+    def __init__(self, deepest: Mapping[str, Tier]) -> None:
+        """`deepest`: tier that each pool allows."""
+        self._deepest = deepest
         self._ordered: dict[Key, int] = {}
         """Epochs that they reported when they were ordered to park: once is enough."""
 
@@ -40,5 +44,5 @@ class Strays:
                 continue
             log.error("awake_without_slice", executor=row.executor, epoch=report.epoch)
             self._ordered[key] = report.epoch
-            found.append(ParkOrder(row.executor, Tier.HOST, drain_s(0.0, row.function)))
+            found.append(ParkOrder(row.executor, off_device(self._deepest[row.pool]), drain_s(0.0, row.function)))
         return found

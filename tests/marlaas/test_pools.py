@@ -99,7 +99,7 @@ async def test_operators_park_drain_wake_and_release(world: World, operate: Run)
     await world.event("held", "accepted")
     await eventually(lambda: len(world.stages.opened) > 0)
     await world.execute("UPDATE executors SET ready_since = now() WHERE id = 'rollout-tiny'")
-    assert "`marlaas pools wake tiny` lifts it" in await out(operate("why", "held"))
+    assert "`marlaas pools release tiny` lifts it" in await out(operate("why", "held"))
     unknown = await operate("pools", "park", "large")
     assert unknown.returncode == 1 and "no pool 'large' shares an accelerator" in unknown.stderr
     elsewhere = await operate("pools", "park", "tiny", "--accelerator", "b")
@@ -166,6 +166,15 @@ async def test_trace_is_of_steps_and_measured_moves(world: World, operate: Run, 
     assert {(line["kind"], line["executor"]) for line in lines} == {
         ("executor", "rollout-other"), ("executor", "rollout-tiny"), ("executor", "trainer-tiny"), ("move", "trainer-tiny"),
     }  # fmt: skip
+
+
+async def test_plan_of_a_stack_leaves_no_file_behind(world: World, nats_url: str, tmp_path: Path) -> None:
+    """It becomes another program, which reads the trace of all tenants."""
+    (folder := tmp_path / "temporary").mkdir()
+    argv, env = [MARLAAS, "pools", "plan", "--url", nats_url], {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(folder)}
+    done = await asyncio.to_thread(subprocess.run, argv, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (1, "marlaas: the trace has no step of any task\n"), "it was read"
+    assert list(folder.iterdir()) == []
 
 
 def test_plan_of_a_trace_needs_no_stack(tmp_path: Path) -> None:

@@ -20,13 +20,18 @@ from common.errors import HandedBack
 from common.messages import TrainBatch, WeightUpdated
 from common.pools import Pool
 from common.pools.memory import GIB
+from common.runtime.health import Health
+from common.runtime.service import Running
 from tests.conftest import at_work, eventually, eventually_equals
 from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, update_in
 from tests.trainer.conftest import make_spec
 from tests.trainer.steps import begin
+from trainer_svc.__main__ import _trainer
 from trainer_svc.learner import Learner
+from trainer_svc.memory_needs import MemoryNeeds
 from trainer_svc.parking import TrainerExecutor
 from trainer_svc.service import Trainer
+from trainer_svc.settings import TrainerSettings
 from trainer_svc.state.resident import Residents
 
 STEPS = 6
@@ -97,6 +102,28 @@ async def test_adapters_trained_between_parks_are_those_trained_without_bit_for_
     if checkpoint_every == 1:  # otherwise a version after a state that was read from its checkpoint is stored whole
         assert [update.checkpoint.sha256 for update in found] == [update.checkpoint.sha256 for update in expected]
     assert REGISTRY.get_sample_value("marlaas_trainer_recomputed_total") == recomputed
+
+
+async def test_states_of_tasks_are_no_more_than_the_budget_leaves_so_that_the_trainer_wakes_again(
+    bus: Bus, folder: Path, tmp_path: Path
+) -> None:
+    """On a CPU states that are parked in host memory count, too: they would come back."""
+    pool = Pool(model=str(folder), train_tokens=1024, max_rank=16)
+    (tmp_path / "pools.toml").write_text(f'[tiny]\nmodel = "{folder}"\n')
+    settings = TrainerSettings(pool="tiny", pools_file=tmp_path / "pools.toml", device="cpu", resident_gib=1.0)
+    needs = MemoryNeeds.of_folder(pool, on_cpu=True)
+    budget = needs.awake_bytes([pool.max_rank]) + 2 * 2**20
+    made = await _trainer(Running(settings, bus, Health()), pool, budget, ())
+    executor = TrainerExecutor(made.trainer, made.learner, made.residents, Slots(1))
+    await executor.wake()
+    states = [begin(made.learner.policy, make_spec(f"task-{number}", lora={"rank": 16})) for number in range(6)]
+    assert sum(one.size_bytes for one in states) > budget - needs.awake_bytes([16]) > states[0].size_bytes
+    for one in states:
+        made.residents.keep(one, "1")
+        assert executor.device_bytes <= budget
+    assert len(made.residents) >= 1
+    await executor.park(Tier.HOST, 0.0)
+    assert executor.device_bytes <= budget
 
 
 async def test_parked_trainer_takes_no_batch_and_the_next_wake_does(bus: Bus, own_learner: Learner) -> None:

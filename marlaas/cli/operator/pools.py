@@ -1,5 +1,6 @@
 """Commands for pools: what there is, who computes on a shared accelerator, and orders of operators."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -162,9 +163,11 @@ def plan(
 
     if file is None:
         found = _trace(data, url, "7d")
-        with tempfile.NamedTemporaryFile("w", suffix=".jsonl", delete=False) as kept:
-            kept.write(traces.text_of(found))
-        file = Path(kept.name)
+        unnamed = tempfile.TemporaryFile("w")  # noqa: SIM115  # it has no name, and ends with the process that reads it
+        unnamed.write(traces.text_of(found))
+        unnamed.seek(0)
+        os.set_inheritable(unnamed.fileno(), True)
+        file = Path(f"/dev/fd/{unnamed.fileno()}")
     memory = [] if memory_gib is None else ["--device-gib", str(memory_gib)]
     exec_module(["scheduler_svc.plan", str(file), "--accelerators", str(accelerators), *memory], {})
 

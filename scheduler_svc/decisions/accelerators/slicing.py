@@ -14,7 +14,7 @@ Under every policy an executor that an operator ordered is next. The policy `rat
 The wait of an executor begins when its oldest work is ready and its latest slice is over. Without the second an executor with a growing
 backlog would be overdue for ever, and nothing would bound the others' waiting. With it, and since a slice that others wait for past
 `max_wait_s` ends with its operation, no executor with ready work waits longer than `max_wait_s` and, for each executor, one operation and
-one switch.
+one switch. The baselines know no such bound; only a slice of theirs that has lasted for `max_wait_s` ends with its step in the same way.
 
 PlexRL (arXiv 2605.20863) names its policy HRRS and does not publish its formula. This one is our own and claims nothing about theirs;
 highest response ratio next is from Brinch Hansen, 1971. A wait of at most half a switch is the rule of ski rental.
@@ -66,11 +66,12 @@ def next_slice(now_s: float, holding: Holding | None, demands: Sequence[Demand],
     if holding is not None and holding.running is None:  # it is beginning
         may_be_frozen = seen.holder is not None and seen.holder.function.is_interruptible
         return Keep(now_s + SOON_S if may_be_frozen else NEVER_S)
-    if rules.policy is not Policy.RATIO:
-        return Keep(NEVER_S)
-    if overdue := seen.overdue:
-        return overdue[0].chosen(Reason.OVERDUE)
-    return Keep(max(now_s + SOON_S, seen.next_overdue_s))
+    from_s = seen.next_overdue_s
+    if rules.policy is not Policy.RATIO and holding is not None:  # their order is their own; but a step that hangs must not hold for ever
+        from_s = max(from_s, holding.awake_s + rules.max_wait_s)
+    if from_s <= now_s:
+        return seen.overdue[0].chosen(Reason.OVERDUE)
+    return Keep(max(now_s + SOON_S, from_s))
 
 
 def park_mode(left: Quantiles | None, held_s: float, slack_s: float, costs: FreezeCosts, rules: Rules) -> Drain | Freeze:

@@ -259,7 +259,7 @@ def _for_an_accelerator(pool: str, wait: AcceleratorWait) -> Cause:
     if wait.misfit is not None:
         return Cause(Kind.ACCELERATOR, wait.misfit.needed_gib, f"{where}: {wait.misfit.sentence}")
     if wait.is_held:
-        return Cause(Kind.ACCELERATOR, 1, f"{where}: 1 order of an operator keeps it parked; `marlaas pools wake {pool}` lifts it")
+        return Cause(Kind.ACCELERATOR, 1, f"{where}: 1 order of an operator keeps it parked; `marlaas pools release {pool}` lifts it")
     if wait.faults:
         attempts = "1 attempt to wake it has failed" if wait.faults == 1 else f"{wait.faults} attempts to wake it have failed"
         return Cause(Kind.ACCELERATOR, wait.faults, f"{where}: {attempts}, and another follows")

@@ -1,6 +1,7 @@
 """Executors that die, fail, hang, fence themselves, or lie to the leader, with real PostgreSQL and NATS."""
 
 import asyncio
+from typing import Literal
 
 import pytest
 
@@ -14,7 +15,7 @@ from marlaas.stack import servers
 from scheduler_svc.accelerators.leader import LATE_S
 from tests.chaos.proxy import Wire
 from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import MIB, SLICES, TWO_TASKS, Executor, a_scheduler, clean, clock_of, running_world
+from tests.scheduler.accelerators.executors import MIB, POOLS, SLICES, TWO_TASKS, Executor, a_scheduler, clean, clock_of, running_world
 
 # ------------------------------------------------------------------------------------------------------- failing executors
 
@@ -105,6 +106,40 @@ async def test_executor_with_a_wrong_state_backs_off_and_delays_nobody(bus: Bus,
         await one.wakes()
         await world.becomes(pause, [])
         await clean(world)
+
+
+async def test_order_to_wake_lifts_the_pause_after_a_failure(bus: Bus, nats_url: str, database_url: str) -> None:
+    """What was wrong may be put right before the pause is over, which is up to an hour."""
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        one = world.executors["rollout-one"]
+        one.failure, one.lacks_memory = "its model's folder is gone", False
+        await one.has_work(1)
+        await world.becomes("SELECT fault FROM executors WHERE faults > 0", [("its model's folder is gone",)])
+        await world.execute("UPDATE executors SET retry_at = now() + interval '1 hour' WHERE faults > 0")
+        one.failure = None
+        assert await Accelerators(Door(bus, nats_url, None)).order("one", "wake", service="rollout") == ["a/rollout-one"]
+        await one.wakes()
+        await clean(world)
+
+
+@pytest.mark.parametrize(("parked", "tier"), [("device", Tier.DEVICE), ("disk", Tier.HOST)])
+async def test_executor_that_died_is_ordered_no_deeper_than_its_pool_allows(
+    bus: Bus, database_url: str, parked: Literal["device", "disk"], tier: Tier
+) -> None:
+    pools = {name: pool.model_copy(update={"parked": parked}) for name, pool in POOLS.items()}
+    async with running_world(bus, database_url, pools=pools) as world:
+        await world.execute(*TWO_TASKS)
+        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+        await one.has_work(1)
+        await one.wakes()
+        await two.has_work(1)
+        await world.kill("rollout-one")
+        await two.wakes()
+        last = await bus.streams.last(streams.LEASES, streams.lease_order("a", "rollout-one"))
+        assert last is not None
+        order = last.read(LeaseOrder)
+        assert (order.wake, order.tier) == (False, tier)
 
 
 async def test_without_memory_others_are_parked_deeper_for_one_retry(bus: Bus, database_url: str) -> None:

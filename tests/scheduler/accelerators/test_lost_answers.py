@@ -75,6 +75,25 @@ async def test_answer_that_comes_after_its_report_was_believed_changes_nothing(b
         await clean(world)
 
 
+async def test_late_answer_that_it_woke_leaves_its_younger_slice(bus: Bus, database_url: str) -> None:
+    """A cold wake lasts: its slice was held meanwhile, and after that another was ordered."""
+    async with running_world(bus, database_url) as world:
+        one = world.executors["rollout-one"]
+        one.is_deaf = True
+        await one.has_work(1)
+        await world.becomes("SELECT count(*) FROM slices WHERE ended_at IS NULL", [(1,)])
+        ((first,),) = await world.rows("SELECT epoch FROM slices")
+        await world.execute("UPDATE executors SET held = 'park' WHERE id = 'rollout-one'")
+        await world.becomes("SELECT ended FROM slices", [("held",)])
+        await world.execute("UPDATE executors SET held = NULL")
+        await world.becomes("SELECT count(*) FROM slices WHERE ended_at IS NULL", [(1,)])
+        before = await world.rows("SELECT epoch FROM accelerators")
+        await one.answer(int(str(first)), ExecutorState.AWAKE, Tier.NONE, move_s=0.5)
+        await world.becomes("SELECT count(*) FROM moves WHERE seconds = 0.5", [(1,)])
+        assert await world.rows("SELECT epoch FROM accelerators") == before, "nobody was ordered to park"
+        assert await world.rows("SELECT count(*) FROM slices WHERE ended_at IS NULL") == [(1,)]
+
+
 async def test_reports_from_before_it_woke_end_no_slice(bus: Bus, database_url: str) -> None:
     """As those of the process before, which came late."""
     async with running_world(bus, database_url) as world:

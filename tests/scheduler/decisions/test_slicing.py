@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 
 from common.accelerators import Function, Policy, Tier
-from scheduler_svc.accelerators.demands import drain_s
+from common.messages import ExecutorReport
+from common.pools import Accelerator
+from scheduler_svc.accelerators.demands import Live, drain_s, rules_of
 from scheduler_svc.decisions.accelerators.moves import Moves
 from scheduler_svc.decisions.accelerators.slicing import next_slice, park_mode
 from scheduler_svc.decisions.accelerators.state import (
@@ -57,11 +59,13 @@ def test_training_and_scoring_are_never_interrupted_and_give_way_after_their_end
     found = chosen(0.5, running, held, demand("b", ready_since_s=-1000.0), demand("c", ready_since_s=-1001.0), rules=rules)
     waits = chosen(0.5, running, held, demand("b", ready_since_s=-10.0), rules=rules)
     assert chosen(0.5, running, held, rules=rules) == Keep(NEVER_S)
+    late = chosen(RULES.max_wait_s, running, held, demand("b", ready_since_s=-1000.0), demand("c", ready_since_s=-1001.0), rules=rules)
     if policy is Policy.RATIO:
-        assert isinstance(found, Switch) and (found.executor, found.reason) == ("c", Reason.OVERDUE)
+        assert found == late
         assert waits == Keep(pytest.approx(RULES.max_wait_s - 10.0))
     else:
-        assert found == waits == Keep(NEVER_S)
+        assert found == waits == Keep(RULES.max_wait_s), "a slice of so long may be of a step that hangs"
+    assert isinstance(late, Switch) and (late.executor, late.reason) == ("c", Reason.OVERDUE)
     assert drain_s(0.0, function) is None, "how the holder is ordered to park: its operation ends first"
 
 
@@ -191,6 +195,16 @@ def test_windows_of_pools_have_their_own_lengths(now_s: float, executor: str, en
     assert chosen(now_s, None, *both, rules=rules).executor == executor  # type: ignore[attr-defined]
     awake = [replace(one, tier=Tier.DEVICE) if one.executor == executor else one for one in both]
     assert chosen(now_s, holding(executor), *awake, rules=rules) == Keep(ends_s)
+
+
+@pytest.mark.parametrize(("memory_gib", "reported", "expected"), [(None, 90, 90), (None, None, 60), (1.0, 90, 2**30)])
+def test_budget_of_a_gpu_is_what_its_executors_report(memory_gib: float | None, reported: int | None, expected: int) -> None:
+    """Older ones report none: then the largest has room, and no other beside it."""
+    given = {"accelerator": "g", "pool": "p", "replica": "r", "epoch": 1, "state": "parked", "tier": "host", "host_bytes": 1, "at_s": 1.0}
+    reports = [ExecutorReport.model_validate({**given, "executor": f"e{size}", "device_bytes": size}) for size in (40, 60)]
+    reports[0] = reports[0].model_copy(update={"budget_bytes": reported})
+    live = [Live(None, one, None, Tier.DISK) for one in reports]  # type: ignore[arg-type]
+    assert rules_of(Accelerator(device="cuda:0", memory_gib=memory_gib), live).budget.device_bytes == expected
 
 
 def test_requests_drain_while_nobody_is_overdue_and_freeze_after_their_progress() -> None:
