@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from common import streams
@@ -11,11 +11,10 @@ from common.accelerators import ExecutorState, Tier
 from common.bus import Bus, Outgoing
 from common.messages import Lease, LeaseOrder
 from scheduler_svc.migrate import end_sharing
-from scheduler_svc.store.database import SLICES_LOCK, Database
+from scheduler_svc.store.database import SLICES_LOCK
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import (
     ACCELERATOR,
-    MIB,
     POOLS,
     SLICES,
     TWO_TASKS,
@@ -197,74 +196,6 @@ async def test_since_when_work_waits_is_what_its_executor_reports(bus: Bus, data
 
 
 # ------------------------------------------------------------------------------------------------------------ operators
-
-
-async def test_operator_parks_an_executor_and_wakes_another(bus: Bus, database_url: str) -> None:
-    async with running_world(bus, database_url) as world:
-        one, two = world.executors["rollout-one"], world.executors["trainer-two"]
-        await one.has_work(1)
-        await one.wakes()
-        await world.execute("UPDATE executors SET held = 'drain' WHERE id = 'rollout-one'")
-        await world.becomes(SLICES, [("rollout-one", "first", "held")])
-        await eventually(lambda: one.state is ExecutorState.PARKED)
-        assert (one.tier, one.orders[-1].drain_s) == (Tier.DISK, None)
-        await world.execute("UPDATE executors SET held = 'wake' WHERE id = 'trainer-two'")
-        await two.wakes()
-        await world.becomes("SELECT reason FROM slices WHERE executor = 'trainer-two'", [("operator",)])
-        await world.becomes("SELECT held FROM executors WHERE id = 'trainer-two'", [(None,)])
-        await world.execute("UPDATE executors SET held = 'park' WHERE id = 'trainer-two'")
-        await eventually(lambda: two.state is ExecutorState.PARKED)
-        assert two.orders[-1].drain_s is None, "a step ends first"
-        await world.execute("UPDATE executors SET held = NULL")
-        await one.wakes()
-
-
-async def test_held_executor_without_a_slice_leaves_the_device(bus: Bus, database_url: str) -> None:
-    async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["trainer-two"]
-        one.device_bytes = two.device_bytes = 100 * MIB  # both fit
-        await one.has_work(1)
-        await one.wakes()
-        await one.works(t1=1)
-        await two.has_work(1)
-        await two.wakes()
-        await eventually(lambda: one.state is ExecutorState.PARKED)
-        assert one.tier is Tier.DEVICE
-        await world.execute("UPDATE executors SET held = 'park' WHERE id = 'rollout-one'")
-        await eventually(lambda: one.tier is Tier.DISK)
-        assert two.is_awake
-        assert len(one.orders) == 3
-        await clean(world)
-
-
-REFUSED_ORDERS = (
-    "CREATE SEQUENCE refused",
-    "GRANT ALL ON SEQUENCE refused TO PUBLIC",
-    "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM nextval('refused'); RAISE EXCEPTION 'full'; END $$",
-    "CREATE TRIGGER refuse BEFORE INSERT ON outbox FOR EACH ROW WHEN (NEW.subject LIKE 'leases.order.%') EXECUTE FUNCTION refuse()",
-)
-
-
-async def test_order_to_leave_the_device_that_was_not_stored_is_given_again(bus: Bus, database_url: str, owner_url: str) -> None:
-    async with running_world(bus, database_url) as world, await Database.connect(owner_url) as owner:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["trainer-two"]
-        one.device_bytes = two.device_bytes = 100 * MIB  # both fit
-        await one.has_work(1)
-        await one.wakes()
-        await one.works(t1=1)
-        await two.has_work(1)
-        await two.wakes()
-        await eventually(lambda: one.state is ExecutorState.PARKED)
-        async with owner.transaction() as tx:
-            for statement in REFUSED_ORDERS:
-                await tx.connection.execute(text(statement))
-        await world.execute("UPDATE executors SET held = 'park' WHERE id = 'rollout-one'")
-        await world.becomes("SELECT is_called FROM refused", [(True,)])
-        async with owner.transaction() as tx:
-            await tx.connection.execute(text("DROP TRIGGER refuse ON outbox"))
-        await eventually(lambda: one.tier is Tier.DISK)
 
 
 # ------------------------------------------------------------------------------------------------------------- replicas
