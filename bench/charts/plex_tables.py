@@ -95,7 +95,7 @@ def speed(result: Result) -> str:
         "| processor time, ms | p50 | p90 | p99 |",
         "|---|---|---|---|",
     ]
-    for name, what in (("decision_ms", "`next_slice`"), ("predictions_ms", "predictions before it, from every task's estimates")):
+    for name, what in (("decision_ms", "`next_slice`"), ("predictions_ms", "predictions before it, of work and gaps")):
         lines.append(f"| {what} | {' | '.join(f'{result[name][share]:.2f}' for share in ('p50', 'p90', 'p99'))} |")
     return "\n".join(lines)
 

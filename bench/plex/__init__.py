@@ -1,6 +1,7 @@
 """Simulation of several base models on one accelerator: `python -m bench.plex NAME`.
 
-Discrete events over the decision modules of `scheduler_svc/decisions/accelerators`, which are imported, not copied. Executors are tables of
+Discrete events over the decision modules of `scheduler_svc/decisions/accelerators`, which are imported, not copied. What they are given of an
+executor's work is what its service would report: its own meters measure simulated operations. Executors are tables of
 durations of moves and operations. `bench/plex/real/predict.py` compares what is simulated with real executors.
 
 Each writes bench/results/plex-NAME.json.
@@ -12,6 +13,6 @@ Each writes bench/results/plex-NAME.json.
 
 `python -m bench.plex simulate TRACE` plays one trace (`common/accelerators/trace.py`) on one accelerator and prints what came out.
 
-Layout    events.py the clock · pieces.py work and predictions of it
+Layout    events.py the clock · pieces.py operations, and when pools have work again · meters.py what executors measure
           accelerator.py a simulated accelerator · tasks.py tasks and one run · workloads.py made-up traces
 """

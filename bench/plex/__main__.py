@@ -14,7 +14,14 @@ from common.accelerators import trace as traces
 from scheduler_svc.decisions.accelerators.state import Budget, Rules
 
 NAMES = ("cells", "cluster", "histories", "speed")
-MEASURES = ("bench/plex", "scheduler_svc/decisions/accelerators", "scheduler_svc/decisions/sharing/fair_share.py")
+MEASURES = (
+    "bench/plex",
+    "common/leases/tally.py",
+    "rollout_svc/engine_work.py",
+    "scheduler_svc/decisions/accelerators",
+    "scheduler_svc/decisions/sharing/fair_share.py",
+    "trainer_svc/service_meter.py",
+)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from random import Random
 from bench.plex.accounts import Accounts, Counts, Place
 from bench.plex.events import Events
 from bench.plex.executors import Moving, State
+from bench.plex.meters import Measures
 from bench.plex.pieces import Operation, Predictions
 from common.accelerators import Function, Policy, Tier
 from common.accelerators.trace import Executor, Task
@@ -44,7 +45,7 @@ class SharedAccelerator:
         self._drained_by_s = NEVER_S
 
     def add(self, table: Executor, tier: Tier = Tier.HOST) -> None:
-        state = State(table, tier)
+        state = State(table, Measures(table, lambda: self._events.now_s), tier)
         self._executors[table.executor] = state
         self.predictions.add(table.pool)
         for function in table.functions:
@@ -145,6 +146,7 @@ class SharedAccelerator:
         self._target, self._is_switching = None, True
         if self._holder is not None:
             self._holder.parked_since_s = now_s
+            self._holder.measures.park()
         duration_s = 0.0
         for park in switch.park_to:
             if park.executor in self._executors:
@@ -161,6 +163,7 @@ class SharedAccelerator:
         now_s = self._events.now_s
         assert self._holder is not None
         name = self._holder.table.executor
+        self._holder.measures.wake()
         self._is_switching, self._has_started, self._idle_since_s = False, False, None
         self._awake_s, self._switch_s, self._progress_s = now_s, duration_s, now_s
         if moves_state:
@@ -183,6 +186,7 @@ class SharedAccelerator:
                 self.counts.operation_waits_s.append(now_s - one.first_ready_s)
             one.has_run, one.ready_s = True, now_s  # `ready_s` of a running operation: when it began
             self._running.append(one)
+            state.measures.meter.begin(one)
             self._has_started = True
         self._note_idle(now_s)
 
@@ -229,12 +233,14 @@ class SharedAccelerator:
         self._progress(now_s)
         ended = [one for one in self._running if one.left_s <= EPSILON_S]
         if ended:
+            assert self._holder is not None
             self._running = [one for one in self._running if one.left_s > EPSILON_S]
             self._is_ticking = True  # tasks submit their next operations before the next decision
             for one in ended:
                 self._note_operation(one, now_s)
-                self.predictions.observe(one)
+                self._holder.measures.meter.end(one)
                 one.done()
+            self._holder.measures.look()
             self._is_ticking = False
             working = {task.pool for task in self._tasks_with_work()}
             for pool in {one.task.pool for one in ended}:
@@ -250,7 +256,7 @@ class SharedAccelerator:
     def _left(self) -> Quantiles | None:
         if not self._running or self._holder is None:
             return None
-        return self.predictions.left(self._running, self._holder.table.gain_of)
+        return self._holder.left
 
     def _holding(self, now_s: float) -> Holding | None:
         if self._holder is None:
@@ -276,11 +282,11 @@ class SharedAccelerator:
 
     def _demand(self, state: State, provisional: dict[Place, float]) -> Demand:
         table = state.table
-        running = self._running if state is self._holder else []
+        running: list[Operation] = self._running if state is self._holder else []
         work_s, claims, pool_gap = 0.0, (), None
         if self._rules.policy is Policy.RATIO:
             if state.ready or running:
-                work_s = self.predictions.work_s(state.ready, running, table.gain_of)
+                work_s = state.work_s(len(running))
                 claims = self.accounts.claims([one.task for one in (*state.ready, *running)], provisional)
             elif state is self._holder:
                 pool_gap = self.predictions.gap(table.pool)

@@ -4,10 +4,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 
+from bench.plex.meters import Measures
 from bench.plex.pieces import Operation
 from common.accelerators import Tier
 from common.accelerators.trace import Executor
 from scheduler_svc.decisions.accelerators.moves import NEWEST, Key, Moves, measured, prior_s
+from scheduler_svc.decisions.accelerators.prediction import piece_s
 from scheduler_svc.decisions.accelerators.state import Quantiles
 
 
@@ -16,6 +18,7 @@ class State:
     """One executor in the simulation."""
 
     table: Executor
+    measures: Measures
     tier: Tier = Tier.HOST
     ready: deque[Operation] = field(default_factory=deque[Operation])
     parked_since_s: float = float("-inf")
@@ -23,6 +26,17 @@ class State:
     @property
     def ready_since_s(self) -> float | None:
         return self.ready[0].ready_s if self.ready else None
+
+    def work_s(self, running: int) -> float:
+        """Expected seconds of what is ready and of what runs, as the scheduler expects it from the executor's report."""
+        return piece_s(self.measures.piece_s, self.table.functions[0]) * (len(self.ready) + running)
+
+    @property
+    def left(self) -> Quantiles:
+        """Expected time until all that runs has ended."""
+        left_s = self.measures.meter.left_s
+        left_s = piece_s(self.measures.piece_s, self.table.functions[0]) if left_s is None else left_s
+        return Quantiles(left_s, left_s)
 
 
 class Moving:

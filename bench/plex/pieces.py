@@ -1,15 +1,15 @@
-"""Operations of simulated tasks, and what the scheduler would predict of them from those that are done."""
+"""Operations of simulated tasks, and what the scheduler expects of when pools have work again."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
 
 from common.accelerators import Function, away
 from common.accelerators.trace import Task
 from scheduler_svc.decisions.accelerators import gaps
-from scheduler_svc.decisions.accelerators.prediction import MIN_S, Estimate, Piece, expected
 from scheduler_svc.decisions.accelerators.state import Quantiles
 
-PRIOR = {function: Estimate(1.0) for function in Function}
+NUMBERS = count()
 
 
 @dataclass
@@ -24,14 +24,14 @@ class Operation:
     done: Callable[[], None]
     first_ready_s: float = 0.0
     has_run: bool = False
+    number: int = field(default_factory=lambda: next(NUMBERS))
+    """The same once it was frozen."""
 
 
 class Predictions:
-    """Estimates of operations, and of the time until pools have work again, as the scheduler and samplers have them on one accelerator."""
+    """The time until pools have work again, as the scheduler and samplers expect it on one accelerator."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.estimates: dict[tuple[str, Function], Estimate] = {}
-        self.prior: dict[Function, Estimate] = dict(PRIOR)
         self._clock = clock
         self._away: dict[str, away.Away] = {}
         """By pool: what its sampler knows."""
@@ -42,11 +42,6 @@ class Predictions:
         if pool not in self._away:
             self._away[pool], self._gaps[pool] = away.Away(self._clock), gaps.Gaps([pool], [pool])
             self.has_work(pool, False)
-
-    def observe(self, done: Operation) -> None:
-        key = (done.task.task, done.function)
-        self.estimates[key] = self.estimates.get(key, self.prior[done.function]).after(done.work_s)
-        self.prior[done.function] = self.prior[done.function].after(done.work_s)
 
     def has_work(self, pool: str, has_work: bool) -> None:
         """Whether any executor of the pool has work now."""
@@ -80,20 +75,3 @@ class Predictions:
         """The sampler reports."""
         now_s = self._clock()
         self._gaps[pool].members(pool, pool, now_s, self._away[pool].report(now_s))
-
-    def work_s(self, ready: Sequence[Operation], running: Sequence[Operation], gain: Callable[[int], float]) -> float:
-        """Expected seconds of what is ready and what is left of what runs."""
-        pieces = [Piece(one.task.task, one.function) for one in ready]
-        ahead = expected(pieces, self.estimates, self.prior, gain).p50_s if pieces else 0.0
-        return max(MIN_S, ahead + (self.left(running, gain).p50_s if running else 0.0))
-
-    def left(self, running: Sequence[Operation], gain: Callable[[int], float]) -> Quantiles:
-        """Expected time until all that runs has ended; the scheduler knows estimates and what has run, not what is left."""
-        p50 = p90 = 0.0
-        for one in running:
-            whole = expected([Piece(one.task.task, one.function)], self.estimates, self.prior)
-            has_run_s = one.work_s - one.left_s
-            p50 += max(MIN_S, whole.p50_s - has_run_s)
-            p90 += max(MIN_S, whole.p90_s - has_run_s)
-        faster = max(1.0, gain(len(running)))
-        return Quantiles(p50 / faster, p90 / faster)

@@ -10,7 +10,7 @@ from common.accelerators import Function, Tier
 from common.accelerators.away import AGES, TIMES, TaskAway
 from scheduler_svc.decisions.accelerators.gaps import Gaps
 from scheduler_svc.decisions.accelerators.moves import Moves
-from scheduler_svc.decisions.accelerators.prediction import Estimate, Piece, expected
+from scheduler_svc.decisions.accelerators.prediction import piece_s
 from scheduler_svc.decisions.accelerators.slicing import next_slice
 from scheduler_svc.decisions.accelerators.state import Budget, Claim, Demand, Holding, Quantiles, Rules
 
@@ -26,17 +26,16 @@ class Moment:
     def __init__(self, seed: int) -> None:
         random = Random(seed)
         functions = (Function.GENERATE, Function.TRAIN)
-        self.pieces: dict[tuple[int, Function], list[Piece]] = {(pool, function): [] for pool in range(POOLS) for function in functions}
-        self.tenants: dict[tuple[int, Function], set[int]] = {key: set() for key in self.pieces}
-        self.estimates: dict[tuple[str, Function], Estimate] = {}
+        self.ready: dict[tuple[int, Function], int] = {(pool, function): 0 for pool in range(POOLS) for function in functions}
+        self.tenants: dict[tuple[int, Function], set[int]] = {key: set() for key in self.ready}
+        self.piece_s = {key: random.uniform(1, 10) for key in self.ready}
         for task in range(TASKS):
             key = (task % POOLS, random.choice(functions))
-            self.pieces[key].append(Piece(f"task-{task}", key[1]))
+            self.ready[key] += 1
             self.tenants[key].add(task % TENANTS)
-            self.estimates[f"task-{task}", key[1]] = Estimate(random.uniform(1, 10), 1.0, 9)
         self.virtual_s = [random.uniform(0, 100) for _ in range(TENANTS)]
-        self.ready_s = {key: random.uniform(0, 50) for key in self.pieces}
-        self.moves = Moves({(_name(*key), Tier.HOST, Tier.DEVICE): Quantiles(random.uniform(0.1, 2), 2.0) for key in self.pieces})
+        self.ready_s = {key: random.uniform(0, 50) for key in self.ready}
+        self.moves = Moves({(_name(*key), Tier.HOST, Tier.DEVICE): Quantiles(random.uniform(0.1, 2), 2.0) for key in self.ready})
         self.gaps = Gaps(["pool-0"], ["pool-0"])
         self.gaps.observe("pool-0", 50.0, has_work=False)
         self.away = [_away(f"task-{number}", random) for number in range(TASKS // POOLS)]
@@ -45,19 +44,19 @@ class Moment:
     def demands(self) -> list[Demand]:
         """Expected work of all that is ready, and the gap of the holder, which has none."""
         holder = (0, Function.GENERATE)
-        return [self._demand(key, pieces, is_idle=key == holder) for key, pieces in self.pieces.items()]
+        return [self._demand(key, ready, is_idle=key == holder) for key, ready in self.ready.items()]
 
     def decide(self, demands: list[Demand]) -> object:
         return next_slice(55.0, self.holding, demands, self.moves, RULES)
 
-    def _demand(self, key: tuple[int, Function], pieces: list[Piece], *, is_idle: bool) -> Demand:
+    def _demand(self, key: tuple[int, Function], ready: int, *, is_idle: bool) -> Demand:
         pool, function = key
         size = SAMPLER_BYTES if function is Function.GENERATE else TRAINER_BYTES
         tier = Tier.DEVICE if pool == 0 else Tier.HOST
-        if is_idle or not pieces:
+        if is_idle or not ready:
             since, work_s, claims, pool_gap = None, 0.0, (), self._gap() if is_idle else None
         else:
-            since, work_s, pool_gap = self.ready_s[key], expected(pieces, self.estimates, {}).p50_s, None
+            since, work_s, pool_gap = self.ready_s[key], piece_s(self.piece_s[key], function) * ready, None
             claims = tuple(Claim(f"tenant-{one}", 1.0, self.virtual_s[one], self.virtual_s[one]) for one in self.tenants[key])
         return Demand(_name(*key), f"pool-{pool}", function, tier, size, size, Tier.DISK, since, 0.0, work_s, claims, pool_gap)
 

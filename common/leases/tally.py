@@ -1,17 +1,24 @@
 """What an executor has done since it woke, and how long one of its operations takes."""
 
 from collections import Counter
+from typing import Protocol
 
-from common.accelerators import Executable
+from common.accelerators import Served
 
 NEWEST_SHARE = 0.3
 """Weight of the newest measurement in the mean duration of an operation."""
 
 
+class Measured(Protocol):
+    """An Executable, or what stands for one in simulations."""
+
+    def taken(self) -> Served: ...
+
+
 class Tally:
     """Sums of an Executable's `taken`, which only this asks for."""
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Measured) -> None:
         self._executable = executable
         self.by_task = Counter[str]()
         """Sampled tokens, or milliseconds of steps."""

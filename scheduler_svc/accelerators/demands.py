@@ -10,14 +10,12 @@ from common.pools import Accelerator
 from common.pools.memory import GIB
 from scheduler_svc.accelerators.orders import ParkOrder
 from scheduler_svc.decisions.accelerators.moves import Moves
-from scheduler_svc.decisions.accelerators.prediction import MIN_S, Estimate
+from scheduler_svc.decisions.accelerators.prediction import piece_s
 from scheduler_svc.decisions.accelerators.slicing import park_mode
 from scheduler_svc.decisions.accelerators.state import Budget, Claim, Demand, Drain, FreezeCosts, Holding, Park, Quantiles, Rules, Switch
 from scheduler_svc.store.queries.accelerators.standing import ExecutorRow, NewestSlice, Standing
 from scheduler_svc.store.states import Hold
 
-PRIOR = {Function.GENERATE: Estimate(1.0), Function.TRAIN: Estimate(2.0)}
-"""Seconds of an operation before the first was measured. A step is one, also while it scores."""
 REPEATED = 0.2
 """Share of a frozen operation's work that is repeated where the KV cache is dropped: its prompt and tokens are computed at once then."""
 STARTS_WITHIN_S = 10.0
@@ -45,7 +43,7 @@ class Live:
     @property
     def piece_s(self) -> float:
         """Expected seconds of one operation."""
-        return max(MIN_S, self.report.piece_s) if self.report.piece_s else PRIOR[self.row.function].mean_s
+        return piece_s(self.report.piece_s, self.row.function)
 
     @property
     def left_s(self) -> float:

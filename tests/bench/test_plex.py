@@ -13,6 +13,7 @@ from bench.plex.workloads import Cell, cell_rules, cell_trace
 from common.accelerators import Function, Policy, Tier, away
 from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
+from common.leases import tally
 from scheduler_svc.decisions.accelerators import gaps, slicing
 from scheduler_svc.decisions.accelerators.state import Budget, Quantiles, Rules
 
@@ -103,6 +104,14 @@ def test_mutated_prediction_of_gaps_changes_what_is_simulated(monkeypatch: pytes
         patched.setattr(gaps.Gaps, "expected", lambda *_: Quantiles(1e-3, 1e-3))
         assert simulate(trace, rules, 0).makespan_s != before
     monkeypatch.setattr(away.Away, "report", lambda *_: [])
+    assert simulate(trace, rules, 0).makespan_s != before
+
+
+def test_mutated_measure_of_an_executor_changes_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator has the services' own meters and the tally of their reports."""
+    trace, rules = cell_trace(CELL, 4, 0), cell_rules(CELL)
+    before = simulate(trace, rules, 0).makespan_s
+    monkeypatch.setattr(tally.Tally, "look", lambda _: None)
     assert simulate(trace, rules, 0).makespan_s != before
 
 

@@ -1,19 +1,17 @@
-"""Expected seconds of ready work, and of the time until the next piece of work. Pure."""
+"""Expected seconds of an operation, and of the time until the next piece of work. Pure."""
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.accelerators import Function
 from scheduler_svc.decisions.accelerators.state import Quantiles
 
-SMOOTHING = 0.2
-"""Weight of the newest observation in an estimate's exponentially weighted means."""
+PRIOR_S = {Function.GENERATE: 1.0, Function.TRAIN: 2.0, Function.SCORE: 2.0}
+"""Seconds of an operation before the first was measured. A step is one, also while it scores."""
 MIN_S = 1e-3
 """Minimum of every expected duration, so that no ratio has a zero below."""
-NORMAL_P90 = 1.2816
-"""90th percentile of the standard normal distribution."""
 TAIL = 0.5
 """Expected rest of a wait that is longer than all observed ones, as a share of what it has lasted."""
 KNOTS = 32
@@ -24,55 +22,9 @@ EXPONENTIAL = (*(-math.log(1 - number / 8) for number in range(1, 8)), -math.log
 """Rests of a wait of which nothing was observed, ascending, as multiples of their mean, each with a chance of an eighth."""
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Exponentially weighted mean and variance of a duration, in seconds, and the number of observations."""
-
-    mean_s: float
-    variance_s2: float = 0.0
-    count: int = 0
-
-    def after(self, seconds: float) -> "Estimate":
-        """With one more observation. The first replaces the prior."""
-        if not self.count:
-            return Estimate(max(MIN_S, seconds), 0.0, 1)
-        apart = seconds - self.mean_s
-        variance = (1 - SMOOTHING) * (self.variance_s2 + SMOOTHING * apart**2)
-        return Estimate(max(MIN_S, self.mean_s + SMOOTHING * apart), variance, self.count + 1)
-
-
-def one_at_a_time(_pieces: int) -> float:
-    """Gain of an executor that runs one operation after another."""
-    return 1.0
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One ready operation of a task: a step's turns to sample, a batch to train on or to score."""
-
-    task: str
-    function: Function
-
-
-def expected(
-    pieces: Sequence[Piece],
-    estimates: Mapping[tuple[str, Function], Estimate],
-    prior: Mapping[Function, Estimate],
-    gain: Callable[[int], float] = one_at_a_time,
-) -> Quantiles:
-    """Seconds until all `pieces` are done by one executor without interruption.
-
-    `estimates`: by task and function; `prior`: of a function, for tasks without one. `gain`: work done per second with so many pieces
-    at once, as a multiple of one alone (a sampler's batch); 1 where they run one after another.
-    """
-    mean_s = variance_s2 = 0.0
-    for piece in pieces:
-        found = estimates.get((piece.task, piece.function)) or prior[piece.function]
-        mean_s += found.mean_s
-        variance_s2 += found.variance_s2
-    faster = max(1.0, gain(len(pieces)))
-    p50_s = max(MIN_S, mean_s / faster)
-    return Quantiles(p50_s, p50_s + NORMAL_P90 * math.sqrt(variance_s2) / faster)
+def piece_s(measured_s: float | None, function: Function) -> float:
+    """Expected seconds of one operation. `measured_s`: the mean that its executor measured, in its batches; None before the first."""
+    return max(MIN_S, measured_s) if measured_s else PRIOR_S[function]
 
 
 @dataclass(frozen=True)

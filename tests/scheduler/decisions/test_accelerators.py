@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from common.accelerators import Function, Tier
 from scheduler_svc.decisions.accelerators.moves import Moves, Rates, measured, prior_s
-from scheduler_svc.decisions.accelerators.prediction import Estimate, Piece, expected
+from scheduler_svc.decisions.accelerators.prediction import MIN_S, piece_s
 from scheduler_svc.decisions.accelerators.slice_shares import slice_shares
 from scheduler_svc.decisions.accelerators.state import Demand, Park
 from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
@@ -63,21 +63,10 @@ def test_paused_on_the_device_only_stays_there() -> None:
 # ------------------------------------------------------------------------------------------------------- prediction
 
 
-def test_first_observation_replaces_the_prior_and_later_ones_are_smoothed() -> None:
-    estimate = Estimate(1.0).after(10.0)
-    assert estimate == Estimate(10.0, 0.0, 1)
-    assert estimate.after(20.0).mean_s == pytest.approx(12.0)
-    assert Estimate(1.0).after(0.0).mean_s > 0
-
-
-def test_expected_work_adds_up_and_a_batch_is_faster() -> None:
-    estimates = {("a", Function.GENERATE): Estimate(4.0, 1.0, 5)}
-    prior = {Function.GENERATE: Estimate(2.0)}
-    pieces = [Piece("a", Function.GENERATE), Piece("new", Function.GENERATE)]
-    assert expected(pieces, estimates, prior).p50_s == pytest.approx(6.0)
-    assert expected(pieces, estimates, prior, float).p50_s == pytest.approx(3.0)
-    assert expected([], estimates, prior).p50_s > 0
-    assert expected(pieces, estimates, prior).p90_s == pytest.approx(6.0 + 1.2816)
+def test_operation_is_expected_to_take_what_was_measured_or_a_prior() -> None:
+    assert piece_s(4.0, Function.TRAIN) == 4.0
+    assert piece_s(None, Function.TRAIN) > piece_s(None, Function.GENERATE) > 0
+    assert piece_s(1e-9, Function.GENERATE) == MIN_S, "no ratio has a zero below"
 
 
 # ----------------------------------------------------------------------------------------------------------- booking
