@@ -13,6 +13,8 @@ Before a version serves a request, the engine must give a fixed token sequence t
 it: a wrong file format, rank, scale or base model shows here, and not as a training run that slowly degrades.
 
 While the engine is parked, versions are fetched to disk and wait there. After its wake those that it holds are checked before any is used.
+A park waits for changes of the engine in progress, and for no fetch: `_changing` is never held during one. So the files may be gone when a
+version's turn has come, by an eviction or a load that was cancelled; they are then fetched once more.
 """
 
 import asyncio
@@ -74,7 +76,8 @@ class Adapters:
         self._to_keep: frozenset[str] = frozenset()
         self._refused: dict[AdapterRef, str] = {}
         self._changing, self._fetching, self._loading_ahead = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
-        self._fetched_ahead: set[str] = set()
+        self._fetched: set[str] = set()
+        """Versions whose files may be on disk."""
         self._ahead = Counter[str]()
         """Versions that `load_ahead` was asked for."""
         self._may_change = asyncio.Event()
@@ -104,10 +107,13 @@ class Adapters:
             while not version.loaded:
                 await self._wait_until_awake(ref)
                 await self._wait_for_room(serving=serving)
+                began_s = time.monotonic()
+                folder = await self._fetch(ref)
                 async with self._changing:
-                    if not version.loaded and self._may_change.is_set() and await self._make_room(serving=serving):
+                    may_load = not version.loaded and self._may_change.is_set() and await asyncio.to_thread(folder.is_dir)
+                    if may_load and await self._make_room(serving=serving):
                         version.is_reserved = serving
-                        await self._load(version)
+                        await self._load(version, folder, began_s)
             version.served = version.served or serving
             yield ref.engine_name
         finally:
@@ -189,12 +195,11 @@ class Adapters:
         is_unused = has_ended or time.monotonic() - version.used_at >= self._keep_s
         return self._is_behind(version) and (is_unused or (self.held >= self._capacity and not version.served))
 
-    async def _load(self, version: _Version) -> None:
+    async def _load(self, version: _Version, folder: Path, began_s: float) -> None:
+        """The caller holds `_changing`. `began_s`: when its fetch began."""
         ref = version.ref
-        if ref in self._refused:
+        if ref in self._refused:  # since its fetch
             raise Reject(self._refused[ref])
-        started = time.monotonic()
-        folder = await self._fetch(ref)
         try:
             await self._engine.load(ref.engine_name, folder)
             version.held = True
@@ -209,8 +214,8 @@ class Adapters:
             raise
         self._newest[ref.task] = max(ref.version, self._newest.get(ref.task, 0))
         ADAPTERS.set(self.held)
-        LOAD_S.observe(time.monotonic() - started)
-        log.info("adapter_loaded", adapter=ref.engine_name, seconds=round(time.monotonic() - started, 3), held=self.held)
+        LOAD_S.observe(time.monotonic() - began_s)
+        log.info("adapter_loaded", adapter=ref.engine_name, seconds=round(time.monotonic() - began_s, 3), held=self.held)
         self._tidy.set()
 
     def _place(self, ref: AdapterRef) -> Path:
@@ -221,14 +226,19 @@ class Adapters:
         return folder
 
     async def _remove(self, folder: Path) -> None:
+        self._fetched.discard(folder.name)
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def _fetch(self, ref: AdapterRef) -> Path:
-        """The version's folder. Raises: as `using`."""
+        """The version's folder, fetched unless it is there. Raises: as `using`."""
+        if ref in self._refused:
+            raise Reject(self._refused[ref])
         folder = self._place(ref)
+        self._fetched.add(folder.name)
         try:
-            async with self._fetching:
-                await self._blobs.fetch_folder(ref.blob, folder)
+            if not await asyncio.to_thread(folder.is_dir):  # else a wake would wait for another version's fetch
+                async with self._fetching:
+                    await self._blobs.fetch_folder(ref.blob, folder)
             await asyncio.to_thread(folder.stat)  # its last step, a rename, may fail without an error
         except OSError as error:
             raise Unavailable(
@@ -284,16 +294,12 @@ class Adapters:
         if not self._may_change.is_set():
             if not self.is_loaded(ref) and ref not in self._refused:
                 await self._fetch(ref)
-                self._fetched_ahead.add(ref.engine_name)
             await self._may_change.wait()
 
     async def _remove_unused(self) -> None:
-        """Remove what was fetched ahead for requests that are gone; the caller holds `_changing`."""
-        wanted = self._versions.keys() | self._ahead.keys()
-        for name in self._fetched_ahead - wanted:
-            async with self._fetching:
-                await self._remove(self._folder / name)
-        self._fetched_ahead &= wanted
+        """Remove what was fetched for requests that are gone; the caller holds `_changing`."""
+        for name in self._fetched - (self._versions.keys() | self._ahead.keys()):
+            await self._remove(self._folder / name)
 
     async def _check(self, ref: AdapterRef) -> None:
         """Raises: Reject when the engine does not give the canary the trainer's log-probabilities."""

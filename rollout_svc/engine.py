@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from common.errors import Fatal, Reject
+from common.errors import Fatal, HandedBack, Reject
 from common.pools import precision_on
 from rollout_svc.engine_config import CHECK_PRIORITY, EXACT, ROUGH, URGENT_PRIORITY, EngineSettings
 from rollout_svc.engine_process import death, one_line, runs_on_cpu, shut_down, signal_to, silence, start_llm, tokens_so_far
@@ -193,7 +193,7 @@ class Engine:
     async def sample(self, request: SampleRequest) -> Sampled:
         """One continuation of `request.ids`. Ends with "aborted" when `abort` is called, or when cancelled.
 
-        Raises: Reject when the engine refuses the request; Fatal when it is dead.
+        Raises: Reject when the engine refuses the request; HandedBack after `hand_back`; Fatal when the engine is dead.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -247,6 +247,12 @@ class Engine:
         if request_ids and self._llm is not None:
             await self._llm.abort(list(request_ids))
 
+    async def hand_back(self) -> None:
+        """End all requests that are inside: each raises HandedBack to its caller. Those at the gate stay."""
+        if request_ids := self.work.hand_back():
+            await self._llm.abort(request_ids)
+        await self.work.idle.wait()
+
     async def generate(
         self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int, apart: str = "", task: str = ""
     ) -> AsyncGenerator[Any]:
@@ -260,8 +266,12 @@ class Engine:
         try:
             async with aclosing(self._llm.generate(prompt, params, request_id, lora_request=lora, priority=priority)) as outputs:
                 async for output in outputs:
+                    if entry.is_handed_back:
+                        raise HandedBack("this replica closes its engine")
                     entry.sampled(len(output.outputs[0].token_ids))
                     yield output
+        except HandedBack:
+            raise
         except Exception as error:  # vLLM's errors about one request have had several base classes
             if self._llm.errored:
                 raise death() from None

@@ -112,6 +112,8 @@ class Entry:
     """Tokens of these that `taken` has reported."""
     delivered: int = 0
     """Tokens of these that its caller has."""
+    is_handed_back: bool = False
+    """It ends without an answer, as the engine is closed."""
 
     def sampled(self, tokens: int) -> None:
         self.delivered += tokens
@@ -162,6 +164,12 @@ class WorkMeter:
         if not self._inside:
             self._busy_s += self.clock_s - self._busy_since_s
             self.idle.set()
+
+    def hand_back(self) -> list[str]:
+        """Mark all requests that are inside; returns their ids."""
+        for entry in self._inside.values():
+            entry.is_handed_back = True
+        return [entry.request_id for entry in self._inside.values()]
 
     def stop(self) -> None:
         """The engine is parked from now on."""

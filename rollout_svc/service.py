@@ -3,7 +3,8 @@
 Members that finish within `coalescing_window_s` share a message, unless they are too large for one: on its way through
 queue, environment and scheduler it costs as much as a message with one of them. The request is acknowledged after its last
 member; a redelivered one is resampled with the same seeds. While the slots are closed, which they are in a parked replica, requests whose
-adapter is not loaded are handed back; those whose prompts are being tokenized wait at the engine's gate.
+adapter is not loaded are handed back; those whose prompts are being tokenized wait at the engine's gate. What is inside an engine that is
+closed for a wrong state is handed back, too.
 """
 
 import asyncio

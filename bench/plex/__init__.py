@@ -1,8 +1,8 @@
 """Simulation of several base models on one accelerator: `python -m bench.plex NAME`.
 
-Discrete events over the decision modules of `scheduler_svc/decisions/accelerators`, which are imported, not copied. What they are given of an
-executor's work is what its service would report: its own meters measure simulated operations. Executors are tables of
-durations of moves and operations. `bench/plex/real/predict.py` compares what is simulated with real executors.
+Discrete events over the decision modules of `scheduler_svc/decisions/accelerators`, which are imported, not copied. Of an executor's
+work they are given what its service would report: its own meters measure simulated operations. Executors are tables of durations of
+moves and operations. `bench/plex/real/predict.py` compares what is simulated with real executors.
 
 Each writes bench/results/plex-NAME.json.
 

@@ -76,14 +76,14 @@ class Sampler:
             slots.open()
 
     async def park(self, tier: Tier, drain_s: float | None) -> float:
-        """What has begun may end for `drain_s` (None: however long it takes); then it is frozen, and ends after a wake. Served requests
-        that wait for an adapter are not waited for. Seconds of the move."""
+        """What has begun may end for `drain_s` (None: however long it takes); then it is frozen, and ends after a wake, or is handed back
+        (`Parking.park`). Served requests that wait for an adapter are not waited for. Seconds of the move."""
         self._close_intake()
         self._rollout.hand_back()
         if self._engine.gate.is_open:  # what is frozen ends after a wake alone
             await self._drain(drain_s)
-        began_s = time.monotonic()
         await self._adapters.stop()
+        began_s = time.monotonic()
         await self._parking.park(tier)
         moved_s = time.monotonic() - began_s
         with suppress(TimeoutError):  # prompts and answers would be made beside the next holder

@@ -1,12 +1,13 @@
 """An engine's state moves between tiers: `device`, `host`, `disk`, `none`.
 
 A park freezes all requests, those in the middle too; they stay in the engine's process, and compute their KV cache again after the wake.
-So a park to `none` ends at `disk` while any request is inside. On a GPU the moves are vLLM's sleep levels; on a CPU
-`sleeping/cpu_worker.py` takes the same calls.
+So a park to `none` ends at `disk` while any request is inside, unless the last wake found a wrong state: then they are handed back, since
+a new engine alone is sure to be right. On a GPU the moves are vLLM's sleep levels; on a CPU `sleeping/cpu_worker.py` takes the same calls.
 
 After a wake the base model must give fixed tokens the log-probabilities that it gave when it was first awake, and each adapter those of its
-trainer. Until all agree, every request stays frozen. Where one differs, the weights are dropped, and the next wake reads them again. From
-`device` there is no check: nothing was moved, and no adapter is loaded or evicted meanwhile (`Adapters.stop`).
+trainer. Until all agree, every request stays frozen. Where one differs, the weights are dropped; the caller then parks to `none`, so that
+the next wake starts from the files. From `device` there is no check: nothing was moved, and no adapter is loaded or evicted meanwhile
+(`Adapters.stop`).
 """
 
 import asyncio
@@ -49,6 +50,9 @@ class Parking:
         self._canary: list[float] = []
         """Log-probabilities of `_ids`; empty until the engine was first awake."""
         self._sizes = self._expected = expected_sizes(engine.settings, gpu_bytes)
+        self._is_wrong = False
+        """Whether a wake has failed with WrongState, and none has succeeded since. Weights that are read again may not help: the model's
+        buffers are in no file."""
 
     @property
     def tier(self) -> Tier:
@@ -82,7 +86,10 @@ class Parking:
     # ------------------------------------------------------------------------------------------------------------ park
 
     async def park(self, tier: Tier) -> None:
-        """Freeze all requests, and move the state to `tier`, or the next that it can be in; never to a nearer one."""
+        """Freeze all requests, and move the state to `tier`, or the next that it can be in; never to a nearer one.
+
+        After a wake with WrongState, a park to `none` hands them back instead: the engine is closed.
+        """
         engine = self._engine
         engine.proceed()
         try:
@@ -102,6 +109,8 @@ class Parking:
             engine.gate.close()
             engine.work.stop()
             await engine.pause(keep_cache=True)
+        if self._is_wrong and tier.depth >= Tier.NONE.depth:
+            pass
         if (tier := self._reachable(tier)).depth <= self._tier.depth:
             return
         if tier is Tier.NONE:
@@ -155,9 +164,11 @@ class Parking:
                 await recheck(source is not Tier.HOST)
             except BaseException as error:
                 failure = self._failure(error, source)
+                self._is_wrong = self._is_wrong or isinstance(failure, WrongState)
                 await asyncio.shield(self._back(Tier.DISK if source is Tier.HOST and isinstance(failure, WrongState) else source))
                 await self._halt()
                 raise failure from error
+            self._is_wrong = False
         await engine.resume()
         engine.work.go()
         engine.gate.open()

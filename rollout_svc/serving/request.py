@@ -48,7 +48,8 @@ async def answer(
 ) -> None:
     """Samples until the reply ends; `send` gets all deltas, the last one with `finish`. `enters` is called when it reaches the engine.
 
-    Closed early, it ends the request in the engine. Raises: Refused; Fatal when the engine is dead; Unavailable when the blob store is.
+    Closed early, it ends the request in the engine.
+    Raises: Refused; HandedBack when the engine is closed; Fatal when it is dead; Unavailable when the blob store is.
     """
     prompt = await prompt_of(means.chat, request, means.context_tokens, means.thoughts)
     reply = _reply(means, request, prompt)

@@ -12,7 +12,7 @@ from prometheus_client import Gauge
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.errors import Fatal, MarlaasError, Reject, Unavailable
+from common.errors import Fatal, HandedBack, MarlaasError, Reject, Unavailable
 from common.messages import CancelServing, Failure, ReplicaReport, ServedDelta, ServeRequest, TextsRequest
 from common.resilience.cancellation import notice_cancellation
 from common.streams import KIND_HEADER
@@ -118,7 +118,7 @@ class Serving:
                     self._fail(address, "overdue", "no replica had a place for it in time")
                 except Refused as error:
                     self._fail(address, error.failure, str(error))
-                except Unavailable as error:
+                except (Unavailable, HandedBack) as error:
                     self._fail(address, "engine_lost", str(error))
                 except asyncio.CancelledError:
                     if address in self._running:  # this replica ends, not the request

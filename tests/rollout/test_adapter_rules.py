@@ -34,14 +34,22 @@ class Book:
         self.may_unload = asyncio.Event()
         self.may_unload.set()
         self.unloading: list[str] = []
+        self.late: set[str] = set()
+        """Blobs that come when `may_come` is set."""
+        self.may_come = asyncio.Event()
+        self.asked: list[str] = []
         self.differences = [0.0] * (len(CANARY) - 1)
         """Between its log-probabilities of the canary and the trainer's."""
 
     async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
+        self.asked.append(ref.name)
+        if ref.name in self.late:
+            await self.may_come.wait()
         into.mkdir(parents=True, exist_ok=True)
         return into
 
     async def load(self, name: str, folder: Path) -> None:
+        assert folder.is_dir()
         self.held.add(name)
 
     async def unload(self, name: str) -> None:
@@ -184,6 +192,75 @@ async def test_folder_elsewhere_is_neither_loaded_nor_removed(book: Book, adapte
     assert precious.is_dir()
     with pytest.raises(ValidationError, match="task"):
         AdapterRef.model_validate(dict(version(1)) | {"task": task})
+
+
+async def use(adapters: Adapters, ref: AdapterRef, *, serving: bool) -> None:
+    async with adapters.using(ref, serving=serving):
+        pass
+
+
+@pytest.mark.parametrize("comes_while_parked", [True, False])
+@pytest.mark.parametrize("way", ["ahead", "served", "sampled"])
+async def test_park_waits_for_no_fetch_and_the_version_is_loaded_when_it_has_come(
+    book: Book, adapters: Adapters, way: str, comes_while_parked: bool
+) -> None:
+    late = version(1)
+    book.late.add(late.blob.name)
+    loading = asyncio.create_task(adapters.load_ahead(late) if way == "ahead" else use(adapters, late, serving=way == "served"))
+    await eventually(lambda: book.asked == [late.blob.name])
+    async with asyncio.timeout(30):
+        await adapters.stop()
+    if comes_while_parked:
+        book.may_come.set()
+        async with asyncio.timeout(30):
+            await adapters._fetching.acquire()  # it has come
+        adapters._fetching.release()
+    assert not loading.done() and book.held == set()
+    adapters.go()
+    book.may_come.set()
+    await loading
+    assert book.held == {late.engine_name}
+
+
+async def test_files_of_requests_that_are_gone_are_removed_beside_a_fetch(book: Book, adapters: Adapters, tmp_path: Path) -> None:
+    late, unwanted = version(1, "late"), version(1, "unwanted")
+    book.late.add(late.blob.name)
+    await adapters.stop()
+    leaving = asyncio.create_task(use(adapters, unwanted, serving=False))
+    await eventually(lambda: (tmp_path / "adapters" / unwanted.engine_name).is_dir())
+    loading = asyncio.create_task(adapters.load_ahead(late))
+    await eventually(lambda: late.blob.name in book.asked)
+    leaving.cancel()
+    await eventually(lambda: not (tmp_path / "adapters" / unwanted.engine_name).exists())
+    async with asyncio.timeout(30):
+        await adapters.stop()
+    adapters.go()
+    book.may_come.set()
+    await loading
+
+
+async def test_version_whose_files_are_removed_before_its_turn_is_fetched_once_more(book: Book, tmp_path: Path) -> None:
+    class Noting(Adapters):
+        found = 0
+
+        async def _fetch(self, ref: AdapterRef) -> Path:
+            folder = await super()._fetch(ref)
+            self.found += 1
+            return folder
+
+    adapters = Noting(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    ref = version(1)
+    async with at_work(adapters.run()):
+        await use(adapters, ref, serving=False)
+        book.may_unload.clear()
+        adapters.end("task")
+        await eventually(lambda: book.unloading == [ref.engine_name])
+        using = asyncio.create_task(use(adapters, ref, serving=False))
+        await eventually(lambda: adapters.found == 2)
+        assert book.asked == [ref.blob.name], "its files were still there"
+        book.may_unload.set()
+        await using
+        assert book.asked == [ref.blob.name] * 2
 
 
 async def test_end_of_a_task_leaves_what_is_served(book: Book, tmp_path: Path) -> None:

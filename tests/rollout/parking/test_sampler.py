@@ -1,7 +1,9 @@
 """A sampler that is parked takes nothing, gives back what it has not begun, and goes on where it was after a wake."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest_asyncio
 from pydantic import JsonValue
 
 from common import streams
-from common.accelerators import Function, Load, Tier
+from common.accelerators import Function, Load, Tier, WrongState
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.bus.metrics import HANDLED
@@ -27,9 +29,9 @@ from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import Means
 from tests.conftest import eventually, eventually_equals
 from tests.rollout.conftest import Oracle, peft_name
-from tests.rollout.parking.conftest import versions
+from tests.rollout.parking.conftest import damage, progressed, versions
 from tests.rollout.stage import Stage, agrees, first_turns, group_of, lasting, performing, status, updated
-from tests.serving.replicas import CONTEXT, Replica
+from tests.serving.replicas import CONTEXT, Replica, Source
 from tests.serving.replicas import performing as at_gateway
 
 
@@ -62,6 +64,24 @@ class SlowChat(Chat):
         if self._waits_for in (None, request.member):
             await self.may_end.wait()
         return await super().prompt(request, limits, arguments)
+
+
+class SlowToCheck(Adapters):
+    """Loaded versions are checked when they may be."""
+
+    def __init__(self, engine: Engine, blobs: Blobs, folder: Path) -> None:
+        super().__init__(engine, blobs, folder, keep=2, keep_s=60, tolerance=engine.canary_tolerance)
+        self.checking, self.may_check = asyncio.Event(), asyncio.Event()
+        self.stopped_s = 0.0
+
+    async def stop(self) -> None:
+        await super().stop()
+        self.stopped_s = time.monotonic()
+
+    async def _check(self, ref: AdapterRef) -> None:
+        self.checking.set()
+        await self.may_check.wait()
+        await super()._check(ref)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -309,3 +329,80 @@ async def test_request_whose_adapter_is_not_loaded_yet_is_handed_back(
         await eventually(lambda: len(stage.turns(group)) == 1)
         agrees(oracle, stage.turns(group)[0], peft_name(ref), 0.9)
     await sleeper.unload(ref.engine_name)
+
+
+async def test_fetch_in_progress_delays_neither_park_nor_wake(
+    bus: Bus, sleeper: Engine, chat: Chat, blobs: Blobs, oracle: Oracle, tmp_path: Path
+) -> None:
+    slow = SlowBlobs(bus)
+    adapters = Adapters(sleeper, slow, tmp_path / "hanging", keep=2, keep_s=60, tolerance=sleeper.canary_tolerance)
+    used, late = await versions(blobs, oracle, "hanging-used", "hanging-late")
+    async with performing(bus, sleeper, chat, adapters) as stage:
+        sampler = Sampler(sleeper, adapters, stage.rollout, [stage.slots])
+        slow.may_come.set()
+        async with adapters.using(used):
+            slow.may_come.clear()
+            loading = asyncio.create_task(adapters.load_ahead(late))
+            await eventually(lambda: slow.asked == 2)
+            async with asyncio.timeout(60):
+                await sampler.park(Tier.DISK, 0)
+                await sampler.wake()  # which loads the one in use
+            assert not loading.done() and not adapters.is_loaded(late)
+            slow.may_come.set()
+            await loading
+            assert await sleeper.loaded() == {used.engine_name, late.engine_name}
+    for ref in (used, late):
+        await sleeper.unload(ref.engine_name)
+
+
+async def test_seconds_of_a_park_begin_when_loads_in_progress_have_ended(
+    bus: Bus, sleeper: Engine, chat: Chat, blobs: Blobs, oracle: Oracle, tmp_path: Path
+) -> None:
+    adapters = SlowToCheck(sleeper, blobs, tmp_path / "checked")
+    (ref,) = await versions(blobs, oracle, "checked")
+    async with performing(bus, sleeper, chat, adapters) as stage:
+        sampler = Sampler(sleeper, adapters, stage.rollout, [stage.slots])
+        loading = asyncio.create_task(use(adapters, ref))
+        await adapters.checking.wait()
+        asyncio.get_running_loop().call_later(0.5, adapters.may_check.set)
+        move_s = await sampler.park(Tier.DEVICE, 0)
+        assert move_s <= time.monotonic() - adapters.stopped_s
+        await loading
+        await sampler.wake()
+    await sleeper.unload(ref.engine_name)
+
+
+async def test_requests_inside_an_engine_that_woke_wrong_are_handed_back_and_it_is_started_anew(
+    bus: Bus, sleeper: Engine, endless: Chat, held: Adapters, blobs: Blobs, oracle: Oracle
+) -> None:
+    """A buffer of the model is in no file, so that no other wake brings it back."""
+    (ref,) = await versions(blobs, oracle, "wrong")
+    async with performing(bus, sleeper, endless, held) as rollouts, at_gateway(bus) as stage:
+        means = Means(endless, held, partial(stream, sleeper), Admission(1, 1), CONTEXT, None, "engine")
+        replica = Replica(bus, "wrong", means=means)
+        stage.replicas.append(replica)
+        sampler = Sampler(sleeper, held, rollouts.rollout, [rollouts.slots, replica.slots], replica.serving)
+        first, group = [group_of("wrong", group=number, adapter=ref, max_tokens=200) for number in range(2)]
+        undisturbed, before = await rollouts.answer(first, *first_turns(range(4))), returned()
+        await rollouts.ask(group, *first_turns(range(4)))
+        replica.start()
+        served = asyncio.create_task(stage.answer(stage.request(max_tokens=200)))
+        await eventually(lambda: sleeper.work.inside == 5)
+        await progressed(sleeper, 40)
+        await sampler.park(Tier.HOST, 0)
+        assert sleeper.work.inside == 5
+        await damage(sleeper, "drop_buffer")
+        with pytest.raises(WrongState, match="computes other log-probabilities"):
+            await sampler.wake()
+        await sampler.park(Tier.NONE, 0)  # as its follower does
+        assert (sampler.tier, sleeper.is_open, sleeper.work.inside) == (Tier.NONE, False, 0)
+        await eventually(lambda: returned() == before + 1)
+        other = Replica(bus, "other", means=replace(means, sample=Source().sample))
+        stage.replicas.append(other)
+        other.start()
+        answer = await served
+        assert (len(answer.ids), answer.last.finish) == (200, "length"), "another replica continues it"
+        await sampler.wake()
+        await eventually(lambda: len(rollouts.turns(group)) == 4)
+        assert ids_of(rollouts.turns(group)) == ids_of(undisturbed)
+        await eventually(rollouts.is_idle)
