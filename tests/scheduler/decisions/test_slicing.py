@@ -247,6 +247,7 @@ def situations(draw: st.DrawFn) -> tuple[float, Holding | None, list[Demand], Ru
                 work_s=0.0 if ready is None else draw(st.floats(0.001, 50)),
                 claims=claims,
                 gap=None if middle is None else Quantiles(middle, 2 * middle),
+                is_ordered=ready is not None and draw(st.integers(0, 9)) == 0,
             )
         )
     held = None
@@ -254,7 +255,9 @@ def situations(draw: st.DrawFn) -> tuple[float, Holding | None, list[Demand], Ru
         awake_s = draw(SECONDS)
         running = draw(st.none() | st.sampled_from(Function))
         held = holding(holder, awake_s=awake_s, running=running, stay_since_s=awake_s, stay_switch_s=draw(st.floats(0.001, 30)))
-    return now_s, held, demands, replace(RULES, budget=Budget(draw(st.integers(20, 120)), 1000), policy=draw(st.sampled_from(Policy)))
+    windows_s = draw(st.dictionaries(st.sampled_from(NAMES), st.floats(0.01, 30)))
+    rules = replace(RULES, budget=Budget(draw(st.integers(20, 120)), 1000), policy=draw(st.sampled_from(Policy)), windows_s=windows_s)
+    return now_s, held, demands, rules
 
 
 @given(situations(), st.permutations(range(len(NAMES))))
