@@ -6,12 +6,20 @@ from hypothesis import given, settings
 
 from common.accelerators import Tier
 from scheduler_svc.decisions.accelerators.load import Profile, ends_s, worth
+from scheduler_svc.decisions.accelerators.moves import Moves
 from scheduler_svc.decisions.accelerators.placement import FULL, GROUP, OVERFULL, Accelerator, PlacementPolicy, place
-from scheduler_svc.decisions.accelerators.state import Budget, Demand
+from scheduler_svc.decisions.accelerators.state import Budget, Demand, Quantiles
 from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
-from tests.scheduler.decisions.accelerators import demand, moves
+from tests.scheduler.decisions.accelerators import demand
 
 NAMES = ("a", "b", "c", "d")
+DEEPER_IS_DEARER = Moves(
+    {
+        (name, tier, Tier.DEVICE): Quantiles(seconds, seconds)
+        for name in NAMES
+        for seconds, tier in enumerate((Tier.HOST, Tier.DISK, Tier.NONE))
+    }
+)
 ROUNDING = 1e-9
 APPROXIMATE = 0.01
 """Error of the queueing model."""
@@ -40,7 +48,7 @@ def test_parks_make_just_enough_room_within_both_budgets(
     found: list[Demand], device_bytes: int, host_bytes: int, forecast_s: dict[str, float]
 ) -> None:
     next_, budget, by_name = found[0], Budget(device_bytes, host_bytes), {one.executor: one for one in found}
-    parks = where_to_park(next_, Residents.of(found, moves(*NAMES), forecast_s), budget)
+    parks = where_to_park(next_, Residents.of(found, DEEPER_IS_DEARER, forecast_s), budget)
     others = [one for one in found[1:] if one.tier is Tier.DEVICE]
     if parks is None:
         stuck = sum(one.device_bytes for one in others if one.deepest is Tier.DEVICE)
