@@ -38,7 +38,7 @@ def faults(result: Result) -> str:
 def _row(name: str, kind: Result) -> str:
     hung = f"{kind['hung_s'][1]:.1f}" if "hung_s" in kind else "–"
     after, most = kind["in_use_after_s"]
-    return f"| {name} | {kind['times']} | {after:.1f}, {most:.1f} | {kind['wake_s'][1]:.2f} | {hung} | {kind.get('within', 0)} |"
+    return f"| {name} | {kind['times']} | {after:.1f}, {most:.1f} | {kind['wake_s'][1]:.2f} | {hung} | {kind.get('within', '–')} |"
 
 
 def _name(kind: str) -> str:
@@ -52,11 +52,16 @@ def _name(kind: str) -> str:
 def _held(result: Result) -> str:
     return (
         f"{result['tasks']} tasks with {result['steps']} steps have finished, {len(result['differing'])} with other adapters than in the"
-        f" undisturbed run. A recorder outside the services looked {result['looks']:,} times: the lock had several holders in"
+        f" undisturbed run{_replayed(result)}. A recorder outside the services looked {result['looks']:,} times: the lock had several holders in"
         f" {result['held_by_several']}, and several executors computed in {result['computing_together']} windows of 0.2 s."
         f" {result['slices']:,} slices held the accelerator for {result['held_ms']:,} ms, of which {result['booked_ms']:,} are booked"
         " to tasks; the doctor found nothing."
     )
+
+
+def _replayed(result: Result) -> str:
+    count = len(result.get("replayed", []))
+    return f"; {count} more, some of whose groups were refilled after a restoration, with those of their replayed batches" if count else ""
 
 
 def _poison(one: Result) -> str:

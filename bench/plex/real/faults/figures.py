@@ -20,6 +20,7 @@ def summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         **sums,
         **recorded,
         "differing": [task for one in runs for task in one["differing"]],
+        "replayed": [task for one in runs for task in one.get("replayed", [])],
         "kinds": {kind: _kind(outcomes) for kind, outcomes in by_kind.items()},
     }
 

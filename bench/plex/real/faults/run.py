@@ -16,6 +16,7 @@ from bench.harness import report
 from bench.harness.services import BenchError, local_stack
 from bench.plex.real import arms
 from bench.plex.real.arms import ACCELERATOR, RATIO
+from bench.plex.real.faults import refills
 from bench.plex.real.faults.rows import Rows
 from bench.plex.real.faults.scene import PATIENCE_S, Scene, pipe, until
 from bench.plex.real.faults.schedule import LOADS, WORKLOAD, Run
@@ -97,6 +98,8 @@ async def _run(wanted: Run, scene: Scene, reference: Mapping[str, list[str]] | N
     if wanted.then is not None:
         outcomes.append({"kind": "poison", **await wanted.then(scene, tasks)})
         print(f"  {outcomes[-1]}", flush=True)
+    differ = differing([*tasks.finished, *await tasks.present()], reference)
+    replayed = {task for task in differ if await refills.equals_its_replay(scene, task)} if wanted.refills else set[str]()
     return {
         "run": wanted.name,
         "commit": report.commit(),
@@ -108,7 +111,8 @@ async def _run(wanted: Run, scene: Scene, reference: Mapping[str, list[str]] | N
         "steps": sum(len(one.digests) for one in tasks.finished),
         "task_s": sorted(round(one.took_s, 1) for one in tasks.finished),
         "digests": reference,
-        "differing": differing([*tasks.finished, *await tasks.present()], reference),
+        "differing": [task for task in differ if task not in replayed],
+        "replayed": sorted(replayed),
         **await _booked(scene),
         "doctor": await _doctor(scene.data),
         **scene.recording.figures(),
@@ -116,9 +120,11 @@ async def _run(wanted: Run, scene: Scene, reference: Mapping[str, list[str]] | N
 
 
 def specs() -> list[TaskSpec]:
-    """Two tenants, each with a task in each pool."""
+    """Two tenants, each with a task in each pool. All batches are kept, for replays."""
     found = [spec for load in LOADS for spec in task_specs(load)]
-    return [spec.model_copy(update={"tenant": TENANTS[number % len(TENANTS)]}) for number, spec in enumerate(found)]
+    keep = [spec.keep.model_copy(update={"batches": spec.steps}) for spec in found]
+    tenants = [TENANTS[number % len(TENANTS)] for number in range(len(found))]
+    return [spec.model_copy(update={"tenant": tenants[number], "keep": keep[number]}) for number, spec in enumerate(found)]
 
 
 def _armed(service: Service, data: Path) -> Service:

@@ -43,6 +43,9 @@ class Run:
     """After all tasks have finished, and with tasks of its own."""
     options: Mapping[str, Option] = field(default_factory=dict[str, Option])
     """Of the accelerator."""
+    refills: bool = False
+    """Whether groups in flight become void and are refilled, so that a task may train on others than undisturbed. One that did is
+    replayed from its recorded batches."""
 
 
 REFERENCE = Run("undisturbed", ())
@@ -88,7 +91,7 @@ def _server_kill(server: str) -> Fault:
 
 def _restored() -> Run:
     """Each store is restored to an older copy."""
-    return Run("restored", [Fault(f"restored {server}", partial(stores.restored, server=server)) for server in stores.OLDER])
+    return Run("restored", [Fault(f"restored {server}", partial(stores.restored, server=server)) for server in stores.OLDER], refills=True)
 
 
 def _decisions() -> list[Fault]:
