@@ -52,8 +52,8 @@ def _name(kind: str) -> str:
 def _held(result: Result) -> str:
     return (
         f"{result['tasks']} tasks with {result['steps']} steps have finished, {len(result['differing'])} with other adapters than in the"
-        f" undisturbed run{_replayed(result)}. A recorder outside the services looked {result['looks']:,} times: the lock had several holders in"
-        f" {result['held_by_several']}, and several executors computed in {result['computing_together']} windows of 0.2 s."
+        f" undisturbed run{_replayed(result)}. A recorder outside the services looked {result['looks']:,} times: the lock had several"
+        f" holders in {result['held_by_several']}, and several executors computed in {result['computing_together']} windows of 0.2 s."
         f" {result['slices']:,} slices held the accelerator for {result['held_ms']:,} ms, of which {result['booked_ms']:,} are booked"
         " to tasks; the doctor found nothing."
     )

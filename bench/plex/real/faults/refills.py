@@ -1,4 +1,4 @@
-"""Tasks that trained on other groups than undisturbed: those in flight were void, as a store was older, and were refilled with later ones."""
+"""Tasks that trained on other groups than undisturbed: those in flight were void, as a store was older, and others took their place."""
 
 import asyncio
 import json
