@@ -110,7 +110,7 @@ class Parking:
             engine.work.stop()
             await engine.pause(keep_cache=True)
         if self._is_wrong and tier.depth >= Tier.NONE.depth:
-            pass
+            await engine.hand_back()
         if (tier := self._reachable(tier)).depth <= self._tier.depth:
             return
         if tier is Tier.NONE:

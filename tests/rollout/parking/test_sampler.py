@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest_asyncio
 from pydantic import JsonValue
 
 from common import streams
-from common.accelerators import Function, Load, Tier, WrongState
+from common.accelerators import Function, Load, Tier
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.bus.metrics import HANDLED
@@ -29,9 +28,9 @@ from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import Means
 from tests.conftest import eventually, eventually_equals
 from tests.rollout.conftest import Oracle, peft_name
-from tests.rollout.parking.conftest import damage, progressed, versions
+from tests.rollout.parking.conftest import versions
 from tests.rollout.stage import Stage, agrees, first_turns, group_of, lasting, performing, status, updated
-from tests.serving.replicas import CONTEXT, Replica, Source
+from tests.serving.replicas import CONTEXT, Replica
 from tests.serving.replicas import performing as at_gateway
 
 
@@ -370,39 +369,3 @@ async def test_seconds_of_a_park_begin_when_loads_in_progress_have_ended(
         await loading
         await sampler.wake()
     await sleeper.unload(ref.engine_name)
-
-
-async def test_requests_inside_an_engine_that_woke_wrong_are_handed_back_and_it_is_started_anew(
-    bus: Bus, sleeper: Engine, endless: Chat, held: Adapters, blobs: Blobs, oracle: Oracle
-) -> None:
-    """A buffer of the model is in no file, so that no other wake brings it back."""
-    (ref,) = await versions(blobs, oracle, "wrong")
-    async with performing(bus, sleeper, endless, held) as rollouts, at_gateway(bus) as stage:
-        means = Means(endless, held, partial(stream, sleeper), Admission(1, 1), CONTEXT, None, "engine")
-        replica = Replica(bus, "wrong", means=means)
-        stage.replicas.append(replica)
-        sampler = Sampler(sleeper, held, rollouts.rollout, [rollouts.slots, replica.slots], replica.serving)
-        first, group = [group_of("wrong", group=number, adapter=ref, max_tokens=200) for number in range(2)]
-        undisturbed, before = await rollouts.answer(first, *first_turns(range(4))), returned()
-        await rollouts.ask(group, *first_turns(range(4)))
-        replica.start()
-        served = asyncio.create_task(stage.answer(stage.request(max_tokens=200)))
-        await eventually(lambda: sleeper.work.inside == 5)
-        await progressed(sleeper, 40)
-        await sampler.park(Tier.HOST, 0)
-        assert sleeper.work.inside == 5
-        await damage(sleeper, "drop_buffer")
-        with pytest.raises(WrongState, match="computes other log-probabilities"):
-            await sampler.wake()
-        await sampler.park(Tier.NONE, 0)  # as its follower does
-        assert (sampler.tier, sleeper.is_open, sleeper.work.inside) == (Tier.NONE, False, 0)
-        await eventually(lambda: returned() == before + 1)
-        other = Replica(bus, "other", means=replace(means, sample=Source().sample))
-        stage.replicas.append(other)
-        other.start()
-        answer = await served
-        assert (len(answer.ids), answer.last.finish) == (200, "length"), "another replica continues it"
-        await sampler.wake()
-        await eventually(lambda: len(rollouts.turns(group)) == 4)
-        assert ids_of(rollouts.turns(group)) == ids_of(undisturbed)
-        await eventually(rollouts.is_idle)

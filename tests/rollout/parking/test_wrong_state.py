@@ -1,0 +1,169 @@
+"""What is inside an engine that woke wrong is handed back, so that the engine is started anew.
+
+A buffer of the model that was lost is in no file, so that no other wake brings it back.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from common.accelerators import Tier, WrongState
+from common.blobs import Blobs
+from common.bus import Bus
+from common.errors import HandedBack
+from rollout_svc.adapters import Adapters
+from rollout_svc.chat import Chat
+from rollout_svc.engine import Engine
+from rollout_svc.engine_config import EngineSettings
+from rollout_svc.engine_stream import StreamPart, StreamRequest, stream
+from rollout_svc.parking.sampler import Sampler
+from rollout_svc.parking.tiers import Parking
+from rollout_svc.serving.admission import Admission
+from rollout_svc.serving.request import Means
+from tests.conftest import at_work, eventually
+from tests.rollout.conftest import POOL, Oracle, sample_request
+from tests.rollout.parking.conftest import damage, progressed, sleeping_settings, versions
+from tests.rollout.parking.test_cold_start import no_adapters
+from tests.rollout.parking.test_sampler import ids_of, returned
+from tests.rollout.stage import first_turns, group_of, performing
+from tests.serving.replicas import CONTEXT, Replica, Source
+from tests.serving.replicas import performing as at_gateway
+
+
+class Llm:
+    """vLLM's AsyncLLM, whose requests end when they are aborted, and not before."""
+
+    def __init__(self) -> None:
+        self.errored = False
+        self.aborted: list[str] = []
+        self._ended = asyncio.Event()
+        self.output_handler = SimpleNamespace(cancel=lambda: None)
+        self.engine_core = SimpleNamespace(resources=SimpleNamespace(engine_manager=SimpleNamespace(processes=[])))
+
+    async def generate(self, *_: object, **__: object) -> AsyncGenerator[Any]:
+        await self._ended.wait()
+        yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[], logprobs=None, finish_reason="abort")])
+
+    async def abort(self, request_ids: list[str]) -> None:
+        self.aborted += request_ids
+        self._ended.set()
+
+    async def pause_generation(self, **_: object) -> None:
+        """Nothing runs."""
+
+    async def resume_generation(self) -> None:
+        """As above."""
+
+    async def collective_rpc(self, method: str, **_: object) -> list[Any]:
+        return [(100, 100, 1000) if method == "marlaas_sizes" else None]
+
+    def shutdown(self, timeout: float) -> None:
+        """It has no processes."""
+
+
+class Standing(Engine):
+    """An engine with `Llm`; the log-probabilities of what woke are as they should be until `is_damaged`, and after a start."""
+
+    def __init__(self) -> None:
+        super().__init__(None, EngineSettings.of(POOL, device="cpu"), None, cpu=True)
+        self.is_damaged = False
+
+    async def open(self) -> None:
+        self._llm, self._thread, self.is_damaged = Llm(), ThreadPoolExecutor(), False
+
+    async def warm_up(self) -> None:
+        """Its requests do not end."""
+
+    async def prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[float]:
+        return [-6.0 if self.is_damaged else -1.0] * (len(ids) - 1)
+
+
+async def test_requests_inside_are_handed_back_and_the_engine_is_started_anew() -> None:
+    engine = Standing()
+    parking = Parking(engine)
+    await parking.wake(no_adapters)
+    first = engine._llm
+    requests = [sample_request() for _ in range(2)]
+    inside = [asyncio.create_task(engine.sample(request)) for request in requests]
+    await eventually(lambda: engine.work.inside == 2)
+    await parking.park(Tier.HOST)
+    late = asyncio.create_task(engine.sample(sample_request()))
+    await parking.park(Tier.NONE)
+    assert parking.tier is Tier.DISK, "nothing is wrong yet"
+    engine.is_damaged = True
+    with pytest.raises(WrongState, match="computes other log-probabilities"):
+        await parking.wake(no_adapters)
+    await parking.park(Tier.NONE)  # as its follower does
+    assert (parking.tier, engine.is_open) == (Tier.NONE, False)
+    assert [type(one) for one in await asyncio.gather(*inside, return_exceptions=True)] == [HandedBack] * 2
+    assert first.aborted == [request.request_id for request in requests]
+    await parking.wake(no_adapters)
+    await eventually(lambda: engine.work.inside == 1)  # the one that waited at the gate
+    assert engine._llm is not first
+    await parking.park(Tier.NONE)
+    assert parking.tier is Tier.DISK, "what woke was right"
+    late.cancel()
+    await asyncio.wait([late])
+
+
+async def test_served_request_that_is_handed_back_is_continued_by_its_next_attempt(bus: Bus) -> None:
+    class Closing(Source):
+        async def sample(self, request: StreamRequest) -> AsyncGenerator[StreamPart]:
+            async for part in super().sample(request):
+                yield part
+                if len(self.begun) == 1:
+                    raise HandedBack("this replica closes its engine")
+
+    async with at_gateway(bus) as stage:
+        replica = await stage.replica()
+        source = Closing()
+        replica.serving._means = replace(replica.serving._means, sample=source.sample)
+        answer = await stage.answer(stage.request(max_tokens=20))
+        assert (len(answer.ids), answer.last.finish) == (20, "length")
+        assert len(source.begun) == 2
+
+
+@pytest.mark.slow
+async def test_turns_and_served_requests_inside_a_real_engine_are_lost_by_nobody(
+    bus: Bus, model_folder: Path, with_faults: None, endless: Chat, blobs: Blobs, oracle: Oracle, tmp_path: Path
+) -> None:
+    engine = await Engine.start(sleeping_settings(model_folder))
+    held = Adapters(engine, blobs, tmp_path / "adapters", keep=2, keep_s=60, tolerance=engine.canary_tolerance)
+    (ref,) = await versions(blobs, oracle, "wrong")
+    try:
+        async with at_work(held.run()), performing(bus, engine, endless, held) as rollouts, at_gateway(bus) as stage:
+            means = Means(endless, held, partial(stream, engine), Admission(1, 1), CONTEXT, None, "engine")
+            replica, other = Replica(bus, "wrong", means=means), Replica(bus, "other", means=replace(means, sample=Source().sample))
+            stage.replicas += [replica, other]
+            sampler = Sampler(engine, held, rollouts.rollout, [rollouts.slots, replica.slots], replica.serving)
+            first, group = [group_of("wrong", group=number, adapter=ref, max_tokens=200) for number in range(2)]
+            undisturbed, before = await rollouts.answer(first, *first_turns(range(4))), returned()
+            await rollouts.ask(group, *first_turns(range(4)))
+            replica.start()
+            served = asyncio.create_task(stage.answer(stage.request(max_tokens=200)))
+            await eventually(lambda: engine.work.inside == 5)
+            await progressed(engine, 40)
+            await sampler.park(Tier.HOST, 0)
+            await damage(engine, "drop_buffer")
+            with pytest.raises(WrongState, match="computes other log-probabilities"):
+                await sampler.wake()
+            assert engine.work.inside == 5
+            await sampler.park(Tier.NONE, 0)
+            assert (sampler.tier, engine.is_open, engine.work.inside) == (Tier.NONE, False, 0)
+            await eventually(lambda: returned() == before + 1)
+            other.start()
+            answer = await served
+            assert (len(answer.ids), answer.last.finish) == (200, "length")
+            await sampler.wake()
+            await eventually(lambda: len(rollouts.turns(group)) == 4)
+            assert ids_of(rollouts.turns(group)) == ids_of(undisturbed)
+            await eventually(rollouts.is_idle)
+    finally:
+        engine.close()
