@@ -13,8 +13,7 @@ Before a version serves a request, the engine must give a fixed token sequence t
 it: a wrong file format, rank, scale or base model shows here, and not as a training run that slowly degrades.
 
 While the engine is parked, versions are fetched to disk and wait there. After its wake those that it holds are checked before any is used.
-A park waits for changes of the engine in progress, and for no fetch: `_changing` is never held during one. So the files may be gone when a
-version's turn has come, by an eviction or a load that was cancelled; they are then fetched once more.
+A park waits for changes of the engine, and for no fetch. Files that an eviction or a cancelled load removed meanwhile are fetched again.
 """
 
 import asyncio
@@ -76,8 +75,7 @@ class Adapters:
         self._to_keep: frozenset[str] = frozenset()
         self._refused: dict[AdapterRef, str] = {}
         self._changing, self._fetching, self._loading_ahead = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
-        self._fetched: set[str] = set()
-        """Versions whose files may be on disk."""
+        self._fetched: set[str] = set()  # versions whose files may be on disk
         self._ahead = Counter[str]()
         """Versions that `load_ahead` was asked for."""
         self._may_change = asyncio.Event()
@@ -110,8 +108,8 @@ class Adapters:
                 began_s = time.monotonic()
                 folder = await self._fetch(ref)
                 async with self._changing:
-                    may_load = not version.loaded and self._may_change.is_set() and await asyncio.to_thread(folder.is_dir)
-                    if may_load and await self._make_room(serving=serving):
+                    may_load = not version.loaded and self._may_change.is_set() and ref not in self._refused
+                    if may_load and await asyncio.to_thread(folder.is_dir) and await self._make_room(serving=serving):
                         version.is_reserved = serving
                         await self._load(version, folder, began_s)
             version.served = version.served or serving
@@ -198,8 +196,6 @@ class Adapters:
     async def _load(self, version: _Version, folder: Path, began_s: float) -> None:
         """The caller holds `_changing`. `began_s`: when its fetch began."""
         ref = version.ref
-        if ref in self._refused:  # since its fetch
-            raise Reject(self._refused[ref])
         try:
             await self._engine.load(ref.engine_name, folder)
             version.held = True
@@ -321,9 +317,7 @@ class Adapters:
     def _has_room(self, *, serving: bool) -> bool:
         """Whether one more version fits. Places that serving has not filled are full to rollouts."""
         free = self._capacity - self.held
-        if serving:
-            return free > 0
-        return free > max(0, self._reserved - self._held_for_serving)
+        return free > (0 if serving else max(0, self._reserved - self._held_for_serving))
 
     def _evictable(self, *, serving: bool) -> _Version | None:
         """The idle version that makes room: one that is behind before others, and for rollouts one of theirs, unless serving has more

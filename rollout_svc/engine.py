@@ -27,7 +27,7 @@ from common.errors import Fatal, HandedBack, Reject
 from common.pools import precision_on
 from rollout_svc.engine_config import CHECK_PRIORITY, EXACT, ROUGH, URGENT_PRIORITY, EngineSettings
 from rollout_svc.engine_process import death, one_line, runs_on_cpu, shut_down, signal_to, silence, start_llm, tokens_so_far
-from rollout_svc.engine_work import Gate, Sampled, SampleRequest, WorkMeter, warm_up_request
+from rollout_svc.engine_work import Gate, Sampled, SampleRequest, WorkMeter, invariance_requests, warm_up_request
 
 HEALTH_PERIOD_S = 1.0
 PROBE_PERIOD_S = 10.0
@@ -35,9 +35,6 @@ PROBE_PERIOD_S = 10.0
 PATIENCE_S = 120.0
 CPU_PATIENCE_S = 300.0
 """Maximum time to an answer: it comes between two steps, and on a CPU one step with long prompts may take a minute or more."""
-
-WARM_UP_LENGTHS = (2, 5, 40, 120, 160, 200)
-"""Tokens of the prompts that check invariance, as far as the context holds them."""
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -125,8 +122,7 @@ class Engine:
         await self.sample(warm_up_request(0, 2, self._check_priority))
         if not self.settings.wants_invariance(cpu=self.is_cpu):
             return
-        lengths = [min(length, self.settings.context_tokens - 3) for length in WARM_UP_LENGTHS]
-        requests = [warm_up_request(number, length, self._check_priority) for number, length in enumerate(lengths)]
+        requests = invariance_requests(self.settings.context_tokens, self._check_priority)
         alone = [await self.sample(request) for request in requests]
         together = await asyncio.gather(*(self.sample(request) for request in requests))
         self.is_invariant = alone == together
@@ -234,8 +230,7 @@ class Engine:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
-        # Urgent: an adapter's first requests wait for it.
-        priority = min(URGENT_PRIORITY, self._check_priority)
+        priority = min(URGENT_PRIORITY, self._check_priority)  # an adapter's first requests wait for it
         outputs = [output async for output in self.generate(f"canary:{adapter}", ids, params, adapter, priority)]
         if not outputs:
             raise death()
@@ -249,8 +244,7 @@ class Engine:
 
     async def hand_back(self) -> None:
         """End all requests that are inside: each raises HandedBack to its caller. Those at the gate stay."""
-        if request_ids := self.work.hand_back():
-            await self._llm.abort(request_ids)
+        await self.abort(self.work.hand_back())
         await self.work.idle.wait()
 
     async def generate(
@@ -266,8 +260,6 @@ class Engine:
         try:
             async with aclosing(self._llm.generate(prompt, params, request_id, lora_request=lora, priority=priority)) as outputs:
                 async for output in outputs:
-                    if entry.is_handed_back:
-                        raise HandedBack("this replica closes its engine")
                     entry.sampled(len(output.outputs[0].token_ids))
                     yield output
         except HandedBack:

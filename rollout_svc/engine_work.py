@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.accelerators import Served
+from common.errors import HandedBack
 from rollout_svc.stop_strings import StopStrings
 
 REMEMBERED_REQUESTS = 256
 """Requests whose durations predict others'."""
+WARM_UP_LENGTHS = (2, 5, 40, 120, 160, 200)
+"""Tokens of the prompts that check invariance."""
 LATE_SHARE = 0.9
 """Share of requests that are done within the predicted duration."""
 
@@ -56,6 +59,11 @@ def warm_up_request(number: int, length: int, priority: int) -> SampleRequest:
         adapter=None,
         priority=priority,
     )
+
+
+def invariance_requests(context_tokens: int, priority: int) -> list[SampleRequest]:
+    """Requests whose answers must not depend on whether they are sampled alone or together, as far as the context holds them."""
+    return [warm_up_request(number, min(length, context_tokens - 3), priority) for number, length in enumerate(WARM_UP_LENGTHS)]
 
 
 class Gate:
@@ -116,6 +124,9 @@ class Entry:
     """It ends without an answer, as the engine is closed."""
 
     def sampled(self, tokens: int) -> None:
+        """Raises: HandedBack."""
+        if self.is_handed_back:
+            raise HandedBack("this replica closes its engine")
         self.delivered += tokens
         self.tokens = max(self.tokens, self.delivered)
 

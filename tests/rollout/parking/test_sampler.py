@@ -1,7 +1,6 @@
 """A sampler that is parked takes nothing, gives back what it has not begun, and goes on where it was after a wake."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -63,24 +62,6 @@ class SlowChat(Chat):
         if self._waits_for in (None, request.member):
             await self.may_end.wait()
         return await super().prompt(request, limits, arguments)
-
-
-class SlowToCheck(Adapters):
-    """Loaded versions are checked when they may be."""
-
-    def __init__(self, engine: Engine, blobs: Blobs, folder: Path) -> None:
-        super().__init__(engine, blobs, folder, keep=2, keep_s=60, tolerance=engine.canary_tolerance)
-        self.checking, self.may_check = asyncio.Event(), asyncio.Event()
-        self.stopped_s = 0.0
-
-    async def stop(self) -> None:
-        await super().stop()
-        self.stopped_s = time.monotonic()
-
-    async def _check(self, ref: AdapterRef) -> None:
-        self.checking.set()
-        await self.may_check.wait()
-        await super()._check(ref)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -327,45 +308,4 @@ async def test_request_whose_adapter_is_not_loaded_yet_is_handed_back(
         await sampler.wake()
         await eventually(lambda: len(stage.turns(group)) == 1)
         agrees(oracle, stage.turns(group)[0], peft_name(ref), 0.9)
-    await sleeper.unload(ref.engine_name)
-
-
-async def test_fetch_in_progress_delays_neither_park_nor_wake(
-    bus: Bus, sleeper: Engine, chat: Chat, blobs: Blobs, oracle: Oracle, tmp_path: Path
-) -> None:
-    slow = SlowBlobs(bus)
-    adapters = Adapters(sleeper, slow, tmp_path / "hanging", keep=2, keep_s=60, tolerance=sleeper.canary_tolerance)
-    used, late = await versions(blobs, oracle, "hanging-used", "hanging-late")
-    async with performing(bus, sleeper, chat, adapters) as stage:
-        sampler = Sampler(sleeper, adapters, stage.rollout, [stage.slots])
-        slow.may_come.set()
-        async with adapters.using(used):
-            slow.may_come.clear()
-            loading = asyncio.create_task(adapters.load_ahead(late))
-            await eventually(lambda: slow.asked == 2)
-            async with asyncio.timeout(60):
-                await sampler.park(Tier.DISK, 0)
-                await sampler.wake()  # which loads the one in use
-            assert not loading.done() and not adapters.is_loaded(late)
-            slow.may_come.set()
-            await loading
-            assert await sleeper.loaded() == {used.engine_name, late.engine_name}
-    for ref in (used, late):
-        await sleeper.unload(ref.engine_name)
-
-
-async def test_seconds_of_a_park_begin_when_loads_in_progress_have_ended(
-    bus: Bus, sleeper: Engine, chat: Chat, blobs: Blobs, oracle: Oracle, tmp_path: Path
-) -> None:
-    adapters = SlowToCheck(sleeper, blobs, tmp_path / "checked")
-    (ref,) = await versions(blobs, oracle, "checked")
-    async with performing(bus, sleeper, chat, adapters) as stage:
-        sampler = Sampler(sleeper, adapters, stage.rollout, [stage.slots])
-        loading = asyncio.create_task(use(adapters, ref))
-        await adapters.checking.wait()
-        asyncio.get_running_loop().call_later(0.5, adapters.may_check.set)
-        move_s = await sampler.park(Tier.DEVICE, 0)
-        assert move_s <= time.monotonic() - adapters.stopped_s
-        await loading
-        await sampler.wake()
     await sleeper.unload(ref.engine_name)
