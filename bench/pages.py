@@ -45,7 +45,7 @@ TABLES: dict[str, Table] = {
     "plex-speed": plex_tables.speed,
     "plex-tiers": plex_tables.tiers,
     "plex-faults": faults,
-    **{f"plex-real-{name}": plex_tables.real for name in ("two", "two-busy", "two-idle", "two-private", "three")},
+    **{f"plex-real-{name}": plex_tables.real for name in ("two", "two-splits", "two-busy", "two-idle", "two-private", "three")},
     "plex-predicted": plex_tables.predicted,
     **{f"serving-{name}": getattr(serving_tables, name) for name in serving_tables.__all__},
 }
