@@ -1,4 +1,4 @@
-"""What is inside an engine that woke wrong is handed back, so that the engine is started anew.
+"""What is inside an engine that woke wrong is handed back, so that a new engine can be started.
 
 A buffer of the model that was lost is in no file, so that no other wake brings it back.
 """

@@ -6,7 +6,7 @@ from common.accelerators import ExecutorState, Tier
 from common.bus import Bus
 from scheduler_svc.store.database import Database
 from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import MIB, SLICES, TWO_TASKS, clean, running_world
+from tests.scheduler.accelerators.executors import MIB, SLICES, TWO_TASKS, Executor, World, clean, running_world
 
 
 async def test_operator_parks_an_executor_and_wakes_another(bus: Bus, database_url: str) -> None:
@@ -29,17 +29,23 @@ async def test_operator_parks_an_executor_and_wakes_another(bus: Bus, database_u
         await one.wakes()
 
 
+async def paused_beside_another(world: World) -> tuple[Executor, Executor]:
+    """The first has no slice and stays on the device, where both fit; the second is awake."""
+    await world.execute(*TWO_TASKS)
+    one, two = world.executors["rollout-one"], world.executors["trainer-two"]
+    one.device_bytes = two.device_bytes = 100 * MIB
+    await one.has_work(1)
+    await one.wakes()
+    await one.works(t1=1)
+    await two.has_work(1)
+    await two.wakes()
+    await eventually(lambda: one.state is ExecutorState.PARKED)
+    return one, two
+
+
 async def test_held_executor_without_a_slice_leaves_the_device(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["trainer-two"]
-        one.device_bytes = two.device_bytes = 100 * MIB  # both fit
-        await one.has_work(1)
-        await one.wakes()
-        await one.works(t1=1)
-        await two.has_work(1)
-        await two.wakes()
-        await eventually(lambda: one.state is ExecutorState.PARKED)
+        one, two = await paused_beside_another(world)
         assert one.tier is Tier.DEVICE
         await world.execute("UPDATE executors SET held = 'park' WHERE id = 'rollout-one'")
         await eventually(lambda: one.tier is Tier.DISK)
@@ -58,15 +64,7 @@ REFUSED_ORDERS = (
 
 async def test_order_to_leave_the_device_that_was_not_stored_is_given_again(bus: Bus, database_url: str, owner_url: str) -> None:
     async with running_world(bus, database_url) as world, await Database.connect(owner_url) as owner:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["trainer-two"]
-        one.device_bytes = two.device_bytes = 100 * MIB  # both fit
-        await one.has_work(1)
-        await one.wakes()
-        await one.works(t1=1)
-        await two.has_work(1)
-        await two.wakes()
-        await eventually(lambda: one.state is ExecutorState.PARKED)
+        one, _ = await paused_beside_another(world)
         async with owner.transaction() as tx:
             for statement in REFUSED_ORDERS:
                 await tx.connection.execute(text(statement))

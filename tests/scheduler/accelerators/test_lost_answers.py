@@ -90,7 +90,7 @@ async def test_late_answer_that_it_woke_leaves_its_younger_slice(bus: Bus, datab
         before = await world.rows("SELECT epoch FROM accelerators")
         await one.answer(int(str(first)), ExecutorState.AWAKE, Tier.NONE, move_s=0.5)
         await world.becomes("SELECT count(*) FROM moves WHERE seconds = 0.5", [(1,)])
-        assert await world.rows("SELECT epoch FROM accelerators") == before, "nobody was ordered to park"
+        assert await world.rows("SELECT epoch FROM accelerators") == before, "it was not ordered to park"
         assert await world.rows("SELECT count(*) FROM slices WHERE ended_at IS NULL") == [(1,)]
 
 
