@@ -6,7 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import MovePool
 
 _HOLD = text("""
-UPDATE executors SET measured = :measured, retry_at = CASE WHEN :held = 'wake' THEN NULL ELSE retry_at END,
+UPDATE executors SET measured = :measured,
+    retry_at = CASE WHEN :held = 'wake' AND CAST(:measured AS text) IS NULL THEN NULL ELSE retry_at END,
     held = CASE WHEN :held = 'wake' AND state = 'awake' AND CAST(:measured AS text) IS NULL THEN NULL ELSE CAST(:held AS text) END
 WHERE pool = :pool AND (CAST(:service AS text) IS NULL OR service = :service)
   AND (CAST(:accelerator AS text) IS NULL OR accelerator = :accelerator)
@@ -15,8 +16,8 @@ RETURNING accelerator, id
 
 
 async def hold(connection: AsyncConnection, order: MovePool) -> list[str]:
-    """The executors that it concerns, as `<accelerator>/<executor>`, in order. One that is awake needs no order to wake; one
-    that is paused after a failure is to try at once."""
+    """The executors that it concerns, as `<accelerator>/<executor>`, in order. One that is awake needs no order to wake.
+    One that is paused after a failure is to try at once, but not where its moves are to be measured."""
     given = {"pool": order.pool, "service": order.service, "accelerator": order.accelerator}
     given["measured"] = order.tier.value if order.tier is not None else None
     rows = (await connection.execute(_HOLD, given | {"held": None if order.verb == "release" else order.verb})).all()
