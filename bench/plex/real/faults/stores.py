@@ -87,9 +87,9 @@ async def restored(scene: Scene, server: str) -> dict[str, Any]:
     told = await _reconciled(plan, server)
     started_s = time.time()
     await _up(plan)
+    deleted = await _delete_lost(scene, told.paused, (copied_s, ended_s) if server == "nats" else None)  # all may wait for blobs
     in_use = await scene.in_use(started_s)
     await scene.ready()
-    deleted = await _delete_lost(scene, told.paused, (copied_s, ended_s) if server == "nats" else None)
     about = {"lost_steps": lost, "voided_groups": told.voided, "cancelled": len(told.paused), "unknown": len(told.unknown)}
     times = {"ready_after_s": round(time.time() - started_s, 2), "away_s": round(started_s - stopped_s, 2)}
     found = {name: value for name, value in in_use.described().items() if name not in ("allowed_s", "within")}  # processes start meanwhile
