@@ -24,5 +24,6 @@ async def equals_its_replay(scene: Scene, task: str) -> bool:
     )  # fmt: skip
     said, failed = (text.decode() for text in await process.communicate())
     steps = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    print(f"  replayed {task}: {sum(one['equal'] for one in steps)} of {len(steps)} steps are equal {failed}", flush=True)
+    why = failed if process.returncode else ""
+    print(f"  replayed {task}: {sum(one['equal'] for one in steps)} of {len(steps)} steps are equal {why}", flush=True)
     return process.returncode == 0 and bool(steps) and all(one["equal"] for one in steps)
