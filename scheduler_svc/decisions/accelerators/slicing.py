@@ -59,10 +59,8 @@ def next_slice(now_s: float, holding: Holding | None, demands: Sequence[Demand],
     `park_mode` says. Equal arguments give equal answers.
     """
     seen = situation(now_s, holding, demands, moves, rules)
-    if seen.is_interruptible and (ordered := seen.ordered):
-        return ordered[0].chosen(Reason.ORDER)
     if seen.is_interruptible:
-        return POLICIES[rules.policy](seen)
+        return seen.ordered[0].chosen(Reason.ORDER) if seen.ordered else POLICIES[rules.policy](seen)
     if holding is not None and holding.running is None:  # it is beginning
         may_be_frozen = seen.holder is not None and seen.holder.function.is_interruptible
         return Keep(now_s + SOON_S if may_be_frozen else NEVER_S)

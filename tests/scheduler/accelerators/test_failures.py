@@ -15,20 +15,36 @@ from marlaas.stack import servers
 from scheduler_svc.accelerators.leader import LATE_S
 from tests.chaos.proxy import Wire
 from tests.conftest import eventually
-from tests.scheduler.accelerators.executors import MIB, POOLS, SLICES, TWO_TASKS, Executor, a_scheduler, clean, clock_of, running_world
+from tests.scheduler.accelerators.executors import (
+    MIB,
+    POOLS,
+    SLICES,
+    TWO_TASKS,
+    Executor,
+    World,
+    a_scheduler,
+    clean,
+    clock_of,
+    running_world,
+)
 
 # ------------------------------------------------------------------------------------------------------- failing executors
 
 
+async def first_dies_and_second_wakes(world: World) -> None:
+    """The samplers of both pools, of which the second has work."""
+    await world.execute(*TWO_TASKS)
+    one, two = world.executors["rollout-one"], world.executors["rollout-two"]
+    await one.has_work(1)
+    await one.wakes()
+    await two.has_work(1)
+    await world.kill("rollout-one")
+    await two.wakes()
+
+
 async def test_slice_of_an_executor_that_died_ends_and_the_next_is_ordered(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
-        await one.has_work(1)
-        await one.wakes()
-        await two.has_work(1)
-        await world.kill("rollout-one")
-        await two.wakes()
+        await first_dies_and_second_wakes(world)
         await world.becomes(SLICES, [("rollout-one", "first", "died"), ("rollout-two", "first", None)])
         await world.becomes("SELECT task FROM slice_shares", [("t1",)])  # that it was ordered for
         last = await bus.streams.last(streams.LEASES, streams.lease_order("a", "rollout-one"))
@@ -129,13 +145,7 @@ async def test_executor_that_died_is_ordered_no_deeper_than_its_pool_allows(
 ) -> None:
     pools = {name: pool.model_copy(update={"parked": parked}) for name, pool in POOLS.items()}
     async with running_world(bus, database_url, pools=pools) as world:
-        await world.execute(*TWO_TASKS)
-        one, two = world.executors["rollout-one"], world.executors["rollout-two"]
-        await one.has_work(1)
-        await one.wakes()
-        await two.has_work(1)
-        await world.kill("rollout-one")
-        await two.wakes()
+        await first_dies_and_second_wakes(world)
         last = await bus.streams.last(streams.LEASES, streams.lease_order("a", "rollout-one"))
         assert last is not None
         order = last.read(LeaseOrder)

@@ -122,9 +122,11 @@ async def _run(wanted: Run, scene: Scene, reference: Mapping[str, list[str]] | N
 def specs() -> list[TaskSpec]:
     """Two tenants, each with a task in each pool. All batches are kept, for replays."""
     found = [spec for load in LOADS for spec in task_specs(load)]
-    keep = [spec.keep.model_copy(update={"batches": spec.steps}) for spec in found]
-    tenants = [TENANTS[number % len(TENANTS)] for number in range(len(found))]
-    return [spec.model_copy(update={"tenant": tenants[number], "keep": keep[number]}) for number, spec in enumerate(found)]
+    return [_of_tenant(spec, TENANTS[number % len(TENANTS)]) for number, spec in enumerate(found)]
+
+
+def _of_tenant(spec: TaskSpec, tenant: str) -> TaskSpec:
+    return spec.model_copy(update={"tenant": tenant, "keep": spec.keep.model_copy(update={"batches": spec.steps})})
 
 
 def _armed(service: Service, data: Path) -> Service:
