@@ -233,14 +233,15 @@ class SharedAccelerator:
         self._progress(now_s)
         ended = [one for one in self._running if one.left_s <= EPSILON_S]
         if ended:
-            assert self._holder is not None
+            holder = self._holder
+            assert holder is not None
             self._running = [one for one in self._running if one.left_s > EPSILON_S]
             self._is_ticking = True  # tasks submit their next operations before the next decision
             for one in ended:
                 self._note_operation(one, now_s)
-                self._holder.measures.meter.end(one)
-                one.done()
-            self._holder.measures.look()
+                holder.measures.meter.end(one)
+                one.done()  # removes the holder, where this was the last operation of its pool
+            holder.measures.look()
             self._is_ticking = False
             working = {task.pool for task in self._tasks_with_work()}
             for pool in {one.task.pool for one in ended}:
