@@ -1,5 +1,7 @@
 """Tables of `bench.plex`: simulations of accelerators that several base models share."""
 
+from collections import Counter
+
 from bench.charts.tables import Result
 
 POLICIES = ("ratio", "fcfs", "round-robin", "static")
@@ -185,8 +187,10 @@ def real(result: Result) -> str:
     work = result["workload"]
     pools = "; ".join(_pool(one) for one in work["pools"])
     budget = next((part["budget_mib"] for run in result["runs"] for part in run["recorded"]), 0)
+    others = Counter(run["commit"] for run in result["runs"] if run.get("commit", result["commit"]) != result["commit"])
+    of_others = "".join(f" {number} runs are of {commit[:7]}." for commit, number in others.items())
     lines = [
-        f"Real runs on {result['machine']['processor']}, one core as the accelerator, {budget} MiB. {pools}.",
+        f"Real runs on {result['machine']['processor']}, one core as the accelerator, {budget} MiB. {pools}.{of_others}",
         "",
         "| arm | runs | accelerator-seconds a step (spread) | saved | slower | switches | in switches | p90 of waiting, s | peak, MiB |",
         "|---" * 9 + "|",

@@ -1,12 +1,14 @@
 """Figures of real runs on a shared accelerator, and what the simulator is given of them, without a stack."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from bench.charts import plex_tables
-from bench.plex.real import arms, figures, predict, splits
+from bench.harness.services import BenchError
+from bench.plex.real import arms, figures, kept, predict, splits
 from bench.plex.real.calibration import fitted
 from bench.plex.real.slices import Reports, described, waits_s
 from bench.plex.real.workloads import PAIR, PoolLoad
@@ -130,7 +132,7 @@ def test_plan_of_a_run_says_whether_sharing_saves() -> None:
 
 
 def run_of(arm: str, trace: Trace, task_s: dict[str, float]) -> dict[str, object]:
-    recorded = {"peak_private_mib": 1, "looks": 1, "held_by_several": 0, "computing_together": 0}
+    recorded = {"budget_mib": 1, "peak_private_mib": 1, "looks": 1, "held_by_several": 0, "computing_together": 0}
     whole_s = sum(task_s.values()) if arm == "dedicated" else max(task_s.values())
     return {
         "arm": arm, "workload": "pair", "load": 1.0, "accelerator_s": whole_s, "accelerator_s_per_step": whole_s / 8, "task_s": task_s,
@@ -149,3 +151,25 @@ def test_plans_are_from_runs_that_shared_and_from_pools_alone() -> None:
     found = figures.summary(PAIR, runs)
     assert found["planned"]["saved"][0] > found["planned_alone"]["saved"][0] > 0.3
     assert "from those of each pool alone: saved" in plex_tables.real({**found, "machine": {"processor": "p"}, "runs": []})
+
+
+def test_runs_of_other_commits_are_added_once_and_named() -> None:
+    phases = (((ENVIRONMENT, 9.0), (Function.GENERATE, 1.0)),) * 4
+    trace = Trace(tuple(tables().values()), tuple(Task(base, base, base, 0.0, phases) for base in BASES))
+    runs = [run_of("ratio", trace, dict.fromkeys(("middle-0", "large-0"), 40.0)) for _ in range(2)]
+    new = {**runs[0], "commit": "b" * 12, "load": 2.0}
+    result = {
+        "commit": "a" * 12,
+        "workload": json.loads(json.dumps(asdict(PAIR))),
+        "runs": [kept.without_trace(one) for one in (*runs, new)],
+    }
+    added = kept.earlier_runs(result, PAIR, [new])
+    assert [one["commit"] for one in added] == ["a" * 12] * 2
+    assert kept.earlier_runs({}, PAIR, [new]) == []
+    found = figures.summary(PAIR, [*added, new])
+    assert found["arms"]["ratio"]["runs"] == 3
+    assert found["planned"]["saved"][0] > 0.3, "from the run whose trace is there"
+    page = plex_tables.real({**found, "commit": "b" * 12, "machine": {"processor": "p"}, "runs": [*added, new]})
+    assert "2 runs are of aaaaaaa." in page
+    with pytest.raises(BenchError, match="another workload than two is now; measure without --add"):
+        kept.earlier_runs(result, replace(PAIR, memory_gib=3.0), [])

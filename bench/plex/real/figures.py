@@ -25,7 +25,7 @@ def summary(workload: Workload, runs: Sequence[Mapping[str, Any]]) -> dict[str, 
     if alone:
         found["bubble_alone"] = [_spread(values) for values in zip(*(one["bubble"] for one in alone), strict=True)]
         found["bound"] = round(statistics.median(bound(one) for one in alone), 4)
-    shared = [traced(one) for one in by_arm.get(RATIO.name, [])]
+    shared = [traced(one) for one in by_arm.get(RATIO.name, []) if one.get("trace")]
     if shared:
         found["planned"] = _planned(shared, workload)
         if apart := [replace(traced(one), executors=shared[0].executors) for one in alone if one.get("trace")]:
