@@ -171,5 +171,5 @@ def test_runs_of_other_commits_are_added_once_and_named() -> None:
     assert found["planned"]["saved"][0] > 0.3, "from the run whose trace is there"
     page = plex_tables.real({**found, "commit": "b" * 12, "machine": {"processor": "p"}, "runs": [*added, new]})
     assert "2 runs are of aaaaaaa." in page
-    with pytest.raises(BenchError, match="another workload than two is now; measure without --add"):
+    with pytest.raises(BenchError, match="another workload than pair is now; measure without --add"):
         kept.earlier_runs(result, replace(PAIR, memory_gib=3.0), [])
