@@ -11,6 +11,8 @@ import pytest
 
 from bench.harness.measures import usage
 from bench.harness.measures.memory import own_bytes
+from bench.harness.services import BenchError
+from bench.plex.real.tiers import orders
 from bench.plex.real.tiers.__main__ import complaints
 from bench.plex.real.tiers.figures import joined
 from bench.plex.real.tiers.orders import Executor, Play, end
@@ -26,7 +28,7 @@ SAMPLER = {
 SERVICES = {"executors": {"rollout-host": {"tier": "host", "processor_share": 0.004}}}
 TRAINER = {**SAMPLER, "sequences": {"steps_with_other_digests": 0}}
 PROGRAM = """
-import json, mmap, os, signal, sys
+import json, mmap, os, signal, sys, time
 held = {}
 for line in sys.stdin:
     match line.split()[0]:
@@ -51,6 +53,8 @@ for line in sys.stdin:
             child = os.fork()
             if child == 0:
                 os.execlp("sleep", "sleep", "600")
+        case "wait":
+            time.sleep(1)
         case "die":
             break
     print(json.dumps("done"), flush=True)
@@ -121,6 +125,17 @@ def test_sequences_that_continue_those_of_an_earlier_process_are_counted_with_th
 def test_no_sequence_begins_after_the_time_for_all() -> None:
     assert list(Play.of(["90", "93", "1", "60"]).numbers()) == [90, 91, 92]
     assert list(Play.of(["90", "93", "1", "-1"]).numbers()) == []
+
+
+def test_order_may_go_on_for_as_long_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "ANSWER_S", 0.1)
+    (log := tmp_path / "log").touch()
+    with Popen([sys.executable, "-c", PROGRAM], stdin=PIPE, stdout=PIPE, text=True) as process:
+        executor = Executor(process, log, gpu="")
+        assert executor.order("wait", 60.0) == "done"
+        with pytest.raises(BenchError, match="did not answer 'wait'"):
+            executor.order("wait")
+        end(process)
 
 
 def test_a_mapped_file_is_private_memory_unless_it_is_a_library(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def tiers(executor: Executor, cycles: int, closings: int) -> dict[str, Any]:
 def sequences(executor: Executor, wanted: int, most_s: float, before: Mapping[str, Any]) -> dict[str, Any]:
     """Random sequences of moves up to number `wanted`, after those of `before`; none begins after `most_s`."""
     began, done = time.monotonic(), before.get("sequences", 0)
-    played = executor.order(f"sequences {done} {wanted} {SEED} {most_s}")
+    played = executor.order(f"sequences {done} {wanted} {SEED} {most_s}", most_s)
     return joined(before, played | {"seconds": round(time.monotonic() - began, 1)})
 
 

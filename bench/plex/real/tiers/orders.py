@@ -22,7 +22,7 @@ from bench.harness.services import BenchError
 from common.leases import Locks
 
 ANSWER_S = 900.0
-"""Maximum seconds of one order."""
+"""Maximum seconds until an answer, besides those for which an order may go on."""
 GONE_S = 30.0
 Answer = Callable[[str, list[str]], Awaitable[object]]
 
@@ -79,15 +79,15 @@ class Executor:
         self._log = log
         self._gpu = gpu
 
-    def order(self, line: str) -> Any:
-        """Raises: BenchError when the process dies or does not answer."""
+    def order(self, line: str, most_s: float = 0.0) -> Any:
+        """`most_s`: for which the order says that it goes on. Raises: BenchError when the process dies or does not answer."""
         orders, answers = self._process.stdin, self._process.stdout
         assert orders is not None
         assert answers is not None
         try:
             orders.write(f"{line}\n")
             orders.flush()
-            ready = select.select([answers], [], [], ANSWER_S)[0]
+            ready = select.select([answers], [], [], ANSWER_S + most_s)[0]
             answer = answers.readline() if ready else ""
         except BrokenPipeError:
             answer = ""
