@@ -184,8 +184,9 @@ class OwnHosts:
     async def _lend(self, host: OwnHost) -> float:
         """Let calls in until there are none, or the slice is over and others wait.
 
-        Returns the seconds to charge. What is used beyond the slice while no other environment waits is free; what calls need after the
-        process is closed to further ones is not.
+        The slice begins when the process has started: else one that starts for longer than a slice would end before any call entered it,
+        each time. Returns the seconds to charge, the start among them. What is used beyond the slice while no other environment waits is
+        free; what calls need after the process is closed to further ones is not.
         """
         began = time.monotonic()
         try:
@@ -199,7 +200,8 @@ class OwnHosts:
             host.fail(error)
             return time.monotonic() - began
         host.open()
-        ends_at = began + self._bounds.slice_s
+        opened = time.monotonic()
+        ends_at = opened + self._bounds.slice_s
         while host.calls and (time.monotonic() < ends_at or not self._places.waiting):
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(1.0, self._bounds.slice_s)):
@@ -207,7 +209,7 @@ class OwnHosts:
         host.close()
         closed = time.monotonic()
         await host.vacant.wait()
-        return min(closed - began, self._bounds.slice_s) + time.monotonic() - closed
+        return opened - began + min(closed - opened, self._bounds.slice_s) + time.monotonic() - closed
 
     async def _make_room(self) -> None:
         """Stop idle processes, so that there are no more processes than places."""

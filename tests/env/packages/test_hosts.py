@@ -134,10 +134,11 @@ async def test_tenant_with_many_environments_leaves_a_place_to_others(bus: Bus, 
     await asyncio.gather(*crowd)
 
 
+@pytest.mark.parametrize("slice_s", [0.5, pytest.param(0.01, id="shorter-than-a-start")])
 async def test_tenants_without_a_place_take_turns_with_one_that_never_pauses(
-    bus: Bus, workers: Workers, sandbox: Confinement, python: str, tmp_path: Path
+    bus: Bus, workers: Workers, sandbox: Confinement, python: str, tmp_path: Path, slice_s: float
 ) -> None:
-    bounds = OwnBounds(places=1, tenant_places=1, slice_s=0.5)
+    bounds = OwnBounds(places=1, tenant_places=1, slice_s=slice_s)
     ended = asyncio.Event()
     async with staged(bus, workers, sandbox, python, tmp_path / "packages", bounds) as stage:
         ref = await guest(bus)
