@@ -224,7 +224,7 @@ def real(result: Result) -> str:
     lines.append(
         f"In the arms that take turns, a recorder outside the services looked {looks:,} times: the lock had several holders in {several},"
         f" and several executors computed in {together} windows of 0.2 s. Adapters of {same} of {len(result['equal_digests'])} tasks are"
-        " the same, version by version, in all arms."
+        f" the same, version by version, in all {'runs of one commit' if others else 'arms'}."
     )
     return "\n".join(lines)
 

@@ -173,3 +173,11 @@ def test_runs_of_other_commits_are_added_once_and_named() -> None:
     assert "2 runs are of aaaaaaa." in page
     with pytest.raises(BenchError, match="another workload than pair is now; measure without --add"):
         kept.earlier_runs(result, replace(PAIR, memory_gib=3.0), [])
+
+
+def test_adapters_are_compared_among_runs_of_one_commit() -> None:
+    def run(commit: str, *digests: str) -> dict[str, object]:
+        return {"commit": commit, "digests": {"t": list(digests)}}
+
+    assert figures.equal_digests([run("a", "x", "y"), run("a", "x", "y"), run("b", "z", "z")]) == {"t": True}
+    assert figures.equal_digests([run("a", "x", "y"), run("b", "z", "z"), run("b", "z", "y")]) == {"t": False}
