@@ -31,8 +31,8 @@ def main() -> None:
     options = parser.parse_args()
     workload = WORKLOADS[options.name]
     workload = replace(workload, rounds=options.rounds or workload.rounds)
-    name = options.result or f"plex-real-{workload.name}"
-    kept = kept_in(options.folder, name_of(workload, options.device), forget=options.forget)
+    name, commit = options.result or f"plex-real-{workload.name}", report.commit()
+    kept = kept_in(options.folder, name_of(workload, options.device), commit, forget=options.forget)
     earlier = earlier_runs(report.read(name), workload, runs_in(kept)) if options.add else []
     starts = Counter(one["arm"] for one in earlier)
     models, machine = bases.make(options.folder / "bases"), report.machine()
@@ -49,7 +49,7 @@ def main() -> None:
             print(f"failed: {failed[-1]}", flush=True)
             continue
         for round_, one in enumerate(found):
-            one["commit"] = report.commit()
+            one["commit"] = commit
             (kept / f"{arm.file_name}-{number}.{round_}.json").write_text(json.dumps(one))
             print(f"{arm.name} {number}.{round_}: {one['accelerator_s_per_step']} s a step, bubble {one['bubble']}", flush=True)
     runs = [*earlier, *runs_in(kept)]
