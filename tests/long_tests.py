@@ -57,7 +57,7 @@ REASONS: dict[str, str] = {
         "a scheduler process is started and killed seven times",
     "tests/trainer/test_process.py::test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two":
         "two processes load torch, one after the other",
-    "tests/trainer/test_replay.py::test_steps_replayed_in_another_process_have_the_recorded_digests": "two processes load torch",
+    "tests/trainer/test_replay.py::test_steps_replayed_in_another_process_have_the_recorded_digests": "three processes load torch",
 }  # fmt: skip
 """`path::function`, or a folder → why it takes so long."""
 COMPUTED = "computed_s"

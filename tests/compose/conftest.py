@@ -8,7 +8,7 @@ from tests.compose.deployment import Deployment, why_not
 
 @pytest.fixture(scope="module")
 def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
-    """Everything in docker-compose.yml, or as the module's FIRST says, built from this tree and started.
+    """Everything in docker-compose.yml, or as the module's FIRST says, built from this tree, started and ready.
 
     Skips unless COMPOSE_TEST is set, because it builds images; where it is set, not to have Docker is a failure.
     """
@@ -20,6 +20,7 @@ def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
     deployment: Deployment = getattr(request.module, "FIRST", None) or Deployment()
     deployment.build()
     try:
+        deployment.cold_start_s = deployment.up()
         yield deployment
     finally:
         deployment.remove()

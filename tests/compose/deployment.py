@@ -22,6 +22,7 @@ SERVICES = ("scheduler", "gateway", "env", "trainer", "rollout")
 PASSWORDS = "deploy/passwords/compose.yml"
 BUILD_TIMEOUT_S = 3000
 COMMAND_TIMEOUT_S = 300
+END = "end-of-output"
 
 
 def compose_command() -> list[str]:
@@ -53,6 +54,8 @@ class Deployment:
     nats_port: int = field(default_factory=servers.free_port)
     gateway_port: int = field(default_factory=servers.free_port)
     command: list[str] = field(default_factory=compose_command)
+    cold_start_s: float = 0.0
+    """Seconds from nothing but images to ready."""
 
     @property
     def has_keys(self) -> bool:
@@ -170,9 +173,15 @@ class Deployment:
         return self.compose("logs", "--no-color", *services)
 
     def psql(self, query: str) -> list[list[str]]:
-        """Rows of a query, asked as an operator would: with psql, inside the container."""
-        out = self.compose("exec", "-T", "postgres", "psql", "-U", "marlaas", "-At", "-F", "\t", "-c", query)
-        return [line.split("\t") for line in out.splitlines()]
+        """Rows of a query, asked as an operator would: with psql, inside the container.
+
+        A last line says that the output is whole: without it, output that was lost on its way would be an answer without rows.
+        """
+        argv = [*self.command, "exec", "-T", "postgres", "psql", "-U", "marlaas", "-At", "-F", "\t", "-c", query, "-c", f"\\echo {END}"]
+        out = self.run(argv)
+        *rows, end = out.splitlines() or [""]
+        assert end == END, f"the output of psql is cut off: {out!r}"
+        return [line.split("\t") for line in rows]
 
     def metric(self, container: str, name: str) -> float:
         """The sum of a counter's samples, asked inside the container."""

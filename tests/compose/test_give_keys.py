@@ -16,7 +16,6 @@ FIRST = Deployment(files=WITHOUT_KEYS, settings=SETTINGS | {"POSTGRES_APP_PASSWO
 
 
 def test_running_task_continues_when_its_deployment_is_given_keys(deployment: Deployment, tmp_path: Path) -> None:
-    deployment.up()
     for service in deployment.services:
         lines = [line.split("| ", 1)[1] for line in deployment.logs(service).splitlines() if "| {" in line]
         assert "nats_password" in [line["event"] for line in log_events("\n".join(lines))], service

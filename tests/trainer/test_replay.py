@@ -7,7 +7,7 @@ import sys
 import time
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.errors import Reject
-from common.messages import BatchGroup, BlobRef, Event, StoredStep, WeightUpdated, as_json
+from common.messages import BatchGroup, BlobRef, Event, StoredStep, TrainBatch, WeightUpdated, as_json
 from common.spec import TaskSpec
-from tests.trainer.batches import batch_of, call, groups_of, store, update_in
+from marlaas.stack import servers
+from tests.services import service_process
+from tests.trainer.batches import announced, batch_of, call, groups_of, send, store, update_in
 from tests.trainer.conftest import make_groups, make_spec
 from tests.trainer.test_process import environment
 from trainer_svc.batch import Trajectory
@@ -43,11 +45,21 @@ RECORDED = make_spec(
 
 
 async def train(bus: Bus, learner: Learner, spec: TaskSpec = RECORDED) -> list[WeightUpdated]:
-    """Train without a restart, and emit each step's event as the scheduler does."""
-    trainer, checkpoint, updates = Trainer(bus, learner, Residents(8), "tiny"), None, []
+    """Train here, without a restart."""
+    trainer = Trainer(bus, learner, Residents(8), "tiny")
+
+    async def take_step(batch: TrainBatch) -> WeightUpdated:
+        return update_in(await call(trainer, batch))
+
+    return await train_by(bus, take_step, spec)
+
+
+async def train_by(bus: Bus, take_step: Callable[[TrainBatch], Awaitable[WeightUpdated]], spec: TaskSpec) -> list[WeightUpdated]:
+    """Have all steps taken, and emit each step's event as the scheduler does."""
+    checkpoint, updates = None, list[WeightUpdated]()
     for version in range(STEPS):
         groups = await store(bus, "a", groups_of("a", version), version)
-        update = update_in(await call(trainer, batch_of("a", version, groups, checkpoint, spec)))
+        update = await take_step(batch_of("a", version, groups, checkpoint, spec))
         stored = StoredStep(adapter=update.adapter, checkpoint=update.checkpoint, batch=update.batch)
         await emit_step(bus, version + 1, stored)
         updates.append(update)
@@ -62,17 +74,25 @@ async def emit_step(bus: Bus, version: int, stored: StoredStep) -> None:
 
 
 async def test_steps_replayed_in_another_process_have_the_recorded_digests(
-    bus: Bus, learner: Learner, nats_url: str, model_folder: Path, tmp_path: Path
+    bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path
 ) -> None:
-    """All steps from version 0, and the last alone, resumed from its checkpoint."""
-    updates = await train(bus, learner)
+    """All steps from version 0, and the last alone, resumed from its checkpoint.
+
+    The service takes the steps, in a process of its own: that of the tests may compute in a mode of MKL that another test has chosen.
+    """
     pools_file = tmp_path / "pools.toml"
     pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\ntrain_tokens = 1024\n')
+    settings = environment(nats_url, pools_file, MARLAAS_HTTP_PORT=str(servers.free_port()))
+
+    async def take_step(batch: TrainBatch) -> WeightUpdated:
+        await send(bus, batch)
+        return await announced(bus, "a", batch.version + 1)
+
+    with service_process("trainer_svc", settings, tmp_path / "log"):
+        updates = await train_by(bus, take_step, RECORDED)
     for arguments, versions in ((["a"], [1, 2, 3]), (["a", "3"], [3])):
         argv = [sys.executable, "-m", "trainer_svc.replay", *arguments, "--json"]
-        done = await asyncio.to_thread(
-            subprocess.run, argv, env=environment(nats_url, pools_file), capture_output=True, text=True, timeout=250
-        )
+        done = await asyncio.to_thread(subprocess.run, argv, env=settings, capture_output=True, text=True, timeout=250)
         assert done.returncode == 0, done.stdout + done.stderr
         found = [json.loads(line) for line in done.stdout.splitlines()]
         assert [one["version"] for one in found] == versions
