@@ -23,6 +23,7 @@ PASSWORDS = "deploy/passwords/compose.yml"
 BUILD_TIMEOUT_S = 3000
 COMMAND_TIMEOUT_S = 300
 END = "end-of-output"
+PSQL_TRIES = 3
 
 
 def compose_command() -> list[str]:
@@ -175,13 +176,15 @@ class Deployment:
     def psql(self, query: str) -> list[list[str]]:
         """Rows of a query, asked as an operator would: with psql, inside the container.
 
-        A last line says that the output is whole: without it, output that was lost on its way would be an answer without rows.
+        A last line says that the output is whole: without it, output that was lost on its way would be an answer without rows. Then the
+        query is asked once more.
         """
         argv = [*self.command, "exec", "-T", "postgres", "psql", "-U", "marlaas", "-At", "-F", "\t", "-c", query, "-c", f"\\echo {END}"]
-        out = self.run(argv)
-        *rows, end = out.splitlines() or [""]
-        assert end == END, f"the output of psql is cut off: {out!r}"
-        return [line.split("\t") for line in rows]
+        for _ in range(PSQL_TRIES):
+            out = self.run(argv).splitlines()
+            if out and out[-1] == END:
+                return [line.split("\t") for line in out[:-1]]
+        raise AssertionError(f"the output of psql was cut off {PSQL_TRIES} times: {query}")
 
     def metric(self, container: str, name: str) -> float:
         """The sum of a counter's samples, asked inside the container."""
