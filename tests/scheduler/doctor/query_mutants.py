@@ -12,6 +12,8 @@ from scheduler_svc.store.database import Database
 from tests.scheduler.doctor import database_breakages
 from tests.scheduler.doctor.mutant import Mutant, MutantCounts
 
+PATIENCE_S = 200.0
+"""Maximum time of the mutants of all rules, in one transaction."""
 EXCHANGES: list[tuple[str, str]] = [
     (r"<>", "<"),
     (r"<>", ">"),
@@ -86,7 +88,7 @@ async def finds_rows(connection: AsyncConnection, query: str) -> bool | None:
 
 async def try_queries(url: str, counts: dict[str, MutantCounts]) -> None:
     """Run every mutant of every query; a query that PostgreSQL refuses is no mutant."""
-    async with await Database.connect(url) as database, database.transaction() as tx:
+    async with await Database.connect(url) as database, database.transaction(patience_s=PATIENCE_S) as tx:
         for rule, query in database_rules.RULES.items():
             remaining = {one: await finds_rows(tx.connection, one.source) for one in mutants_of_query(rule, query)}
             made = [one for one, found in remaining.items() if found is not None]
