@@ -23,6 +23,7 @@ PASSWORDS = "deploy/passwords/compose.yml"
 BUILD_TIMEOUT_S = 3000
 COMMAND_TIMEOUT_S = 300
 END = "end-of-output"
+"""Last line of an answer of psql that is whole."""
 PSQL_TRIES = 3
 
 
@@ -179,9 +180,9 @@ class Deployment:
         A last line says that the output is whole: without it, output that was lost on its way would be an answer without rows. Then the
         query is asked once more.
         """
-        argv = [*self.command, "exec", "-T", "postgres", "psql", "-U", "marlaas", "-At", "-F", "\t", "-c", query, "-c", f"\\echo {END}"]
+        psql = ["psql", "-U", "marlaas", "-At", "-F", "\t", "-c", query, "-c", f"\\echo {END}"]
         for _ in range(PSQL_TRIES):
-            out = self.run(argv).splitlines()
+            out = self.compose("exec", "-T", "postgres", *psql).splitlines()
             if out and out[-1] == END:
                 return [line.split("\t") for line in out[:-1]]
         raise AssertionError(f"the output of psql was cut off {PSQL_TRIES} times: {query}")
