@@ -16,7 +16,7 @@ LOCKED := $(PIP) -q --no-deps --require-hashes
 STAMP := .venv/.installed-$(KIND)
 PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc gateway_svc marlaas
 
-.PHONY: install requirements demo test test-slow test-adapters test-compose test-chaos chaos check clean
+.PHONY: install requirements demo test test-slow test-acceptance test-ci test-adapters test-compose test-chaos chaos check clean
 .DEFAULT_GOAL := install
 
 install: $(STAMP)
@@ -60,6 +60,14 @@ test: install
 # The tests marked slow, which `make test` leaves out.
 test-slow: install
 	$(PYTEST) -m slow $(IN_PARALLEL)
+
+# Before a release, and after a change of what they measure: each benchmark on a small case, and long scenarios.
+test-acceptance: install
+	$(PYTEST) -m acceptance $(IN_PARALLEL)
+
+# What `.ci/run` runs, in one run: `make test`, `make test-slow` and `make test-chaos`.
+test-ci: install
+	$(PYTEST) -m "not packages and not acceptance" $(IN_PARALLEL)
 
 # The adapters of verifiers and OpenEnv, with the real packages, each in an environment of its own.
 GUESTS := verifiers openenv

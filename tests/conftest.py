@@ -28,6 +28,7 @@ from tests.long_tests import pytest_configure, pytest_runtest_call  # noqa: F401
 
 T = TypeVar("T")
 RUN_FIRST = (
+    "tests/chaos/",
     "tests/compose/",
     "tests/bench/test_main_paths",
     "tests/rollout/",

@@ -1,4 +1,4 @@
-"""Tests that take longer than LONG_S, each with its reason; the end of a run names those that are neither listed nor marked slow.
+"""Tests that take longer than LONG_S, each with its reason; the end of a run names those that are neither listed nor marked as MAY_BE_LONG.
 
 What is above LONG_S by the clock is only reported, as a busy machine makes any test slow. One that computes that long, twice over, fails
 the run: processor time does not depend on what else runs.
@@ -12,6 +12,7 @@ import pytest
 
 LONG_S = 8.0
 COMPUTES_S = 2 * LONG_S
+MAY_BE_LONG = {"slow", "acceptance"}
 ELECTED = "a cluster elects a leader after each node that is killed"
 REASONS: dict[str, str] = {
     "tests/chaos/": "breaks a real stack for minutes",
@@ -81,7 +82,7 @@ def unlisted(reports: Iterable[pytest.TestReport]) -> list[Long]:
     found = [
         Long(report.nodeid, report.duration, float(str(dict(report.user_properties).get(COMPUTED, 0))))
         for report in reports
-        if report.when == "call" and report.duration > LONG_S and not _is_listed(report.nodeid) and "slow" not in report.keywords
+        if report.when == "call" and report.duration > LONG_S and not _is_listed(report.nodeid) and not MAY_BE_LONG & set(report.keywords)
     ]
     return sorted(found, key=lambda one: -one.took_s)
 

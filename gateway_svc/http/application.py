@@ -71,7 +71,7 @@ def described(families: Sequence[Family]) -> FastAPI:
     """The routes with their description, without what they need to run."""
     app = FastAPI(title="MARLaaS", version=VERSION, description=DESCRIPTION, openapi_url="/openapi.json", docs_url=None, redoc_url=None)
     for family in families:
-        app.include_router(family.router)
+        app.router.routes.extend(family.router.routes)  # including the router would make each route once more, which takes 0.2 s
     document: dict[str, Any] = {}
 
     def openapi() -> dict[str, Any]:

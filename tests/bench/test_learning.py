@@ -131,7 +131,7 @@ def test_every_setting_is_a_task_that_differs_from_the_example_in_what_it_names(
     assert len({one.model_dump_json() for one in different}) == len(different)
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 def test_settings_are_compared_from_end_to_end_and_finished_seeds_are_not_repeated(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.learning.settings", "--settings", "example,maxrl", "--seeds", "0", "--steps", "1"]
     for _ in range(2):
@@ -145,7 +145,7 @@ def test_settings_are_compared_from_end_to_end_and_finished_seeds_are_not_repeat
     assert done.stdout == ""
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.timeout(900)
 def test_cut_learns_held_out_programs_and_its_control_does_not(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.learning", "--cut", "--work", str(tmp_path / "work")]

@@ -8,14 +8,26 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SMALL: dict[str, str] = {
+CI: dict[str, str] = {
+    "engine": "--requests 4 --tokens 4 --prompt 8 --adapters 1",
+    "limits": "--counts 3,5 --asks 10",
+    "plex": "cells,cluster,histories,speed --small",
+    "plex.real.faults": "--small --only kills",
+    "sandboxes": "confined",
+    "serving": "text,streams --small",
+    "stack": "--steps 1 --tasks 1",
+    "train_tokens": "--gpu-gib 80 --shares 0.4",
+    "trainer_step": "--groups 1 --size 2",
+}
+"""Options by program; runs are divided by bars. A start of a stack takes twenty seconds of processor time, so these are one program of each
+kind: a sampler alone, a trainer, a scheduler, sandboxes, a stack, served requests, shared accelerators, real and simulated, and sums."""
+ACCEPTANCE: dict[str, str] = {
     "agentic": "--tasks 2 --policies asynchronous --runs 1 --steps 1 --groups 1 --size 2",
     "algorithms": "--steps 1 --seeds 0",
     "calculator": "--steps 1 --seeds 0",
     "constrained": "--tokens 50",
     "dashboard": "--tasks 2 --steps 5 --rounds 1 --changes 1",
     "door": "--requests 5 --connections 50 --seconds 1",
-    "engine": "--requests 4 --tokens 4 --prompt 8 --adapters 1",
     "environments": "--episodes 160 --turns 2",
     "fairness": "--tasks 2 --warm 1 --seconds 2 --jobs 20",
     "gpu": "trainer --small --parts largest",
@@ -26,32 +38,25 @@ SMALL: dict[str, str] = {
     "isolation": "--steps 1 --seeds 0",
     "kept_samples": "--groups 1 --size 2 --seconds 0.5 --repeats 1",
     "large_files": "--mib 2 --files 1 --cuts 2",
-    "limits": "--counts 3,5 --asks 10",
     "machinery": "--tasks 2 --steps 1 --runs 1 --counts 10",
     "memory": "--model small --tokens 512 --precision float32",
     "neighbours": "--seconds 0.5 --rounds 1",
     "oversubmission": "--places 2 --times 2",
     "paired_step": "HEAD --models small --precisions float32 --steps 2 --groups 1 --new 4",
-    "plex": "cells,cluster,histories,speed --small",
-    "plex.real.faults": "--small --only kills",
     "rogue": "--messages 200 --steps 2 --over 1",
-    "sandboxes": "confined",
     "scaling": "--tasks 2 --runs 1 --steps 1",
-    "serving": "text,streams --small | disconnects,kills --small | failover,gateways --small | continuity --small",
+    "serving": "disconnects,kills --small | failover,gateways --small | continuity --small",
     "shared_steps": "--tasks 1,2 --repeats 1 --groups 1 --size 2",
     "slow_tools": "--steps 1 --environment 0.1",
     "soak": "--minutes 0.2",
-    "stack": "--steps 1 --tasks 1",
     "start_up": "--runs 1 --idle-s 1",
     "tenancy": "--connects 2 --submits 2 --asks 2 --downloads 1 --mib 1 --steps 1 --runs 1",
-    "train_tokens": "--gpu-gib 80 --shares 0.4",
     "trainer_overhead": "--groups 1 --size 2 --seconds 0.5 --repeats 1",
-    "trainer_step": "--groups 1 --size 2",
     "trl": "--sides ours --workloads single --tasks 1 --steps 1 --runs 1",
     "version_bytes": "--model small --steps 2 --tokens 64 --precision float32 --every 1",
 }
-"""Options by program; runs are divided by bars. A start of a stack takes twenty seconds of processor time, so of `serving` the parts
-`latency`, `greedy` and `contended` are left to those who measure them, and of `gpu` the parts that are programs of this list."""
+"""The others. Left out are the parts of `serving` that measure for long (`latency`, `greedy`, `contended`), and of `gpu` those that are
+programs of these lists."""
 LIMITS_S = {"serving": 600}
 """Of programs that start many stacks."""
 TESTED_ELSEWHERE = {
@@ -80,14 +85,29 @@ def runnable() -> set[str]:
 
 
 def test_every_benchmark_is_here() -> None:
-    assert set(SMALL) | TESTED_ELSEWHERE | NOT_RUN == runnable()
+    assert set(CI) | set(ACCEPTANCE) | TESTED_ELSEWHERE | NOT_RUN == runnable()
+
+
+def runs_of(programs: dict[str, str]) -> list[tuple[str, str]]:
+    """Programs with the options of each run."""
+    return [(name, options) for name, runs in programs.items() for options in runs.split(" | ")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options"), [(name, options) for name, runs in SMALL.items() for options in runs.split(" | ")])
+@pytest.mark.parametrize(("name", "options"), runs_of(CI))
 def test_benchmark_runs_from_end_to_end(name: str, options: str, tmp_path: Path) -> None:
+    run(name, options, tmp_path)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(("name", "options"), runs_of(ACCEPTANCE))
+def test_each_other_benchmark_runs_from_end_to_end(name: str, options: str, tmp_path: Path) -> None:
+    run(name, options, tmp_path)
+
+
+def run(name: str, options: str, results: Path) -> None:
     command = [sys.executable, "-m", f"bench.{name}", *options.split()]
-    env = {**os.environ, "BENCH_RESULTS": str(tmp_path)}
+    env = {**os.environ, "BENCH_RESULTS": str(results)}
     found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=LIMITS_S.get(name, 400))
     assert found.returncode == 0, found.stderr[-3000:] + found.stdout[-1000:]
-    assert found.stdout.strip() or list(tmp_path.glob("*.json"))
+    assert found.stdout.strip() or list(results.glob("*.json"))

@@ -28,7 +28,7 @@ async def test_no_right_program_gets_0_and_no_mutant_1(kind: str, cases: list[Ca
     await _check(kind, [replace(case, mutants=case.mutants[:1]) for case in cases])
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.parametrize("kind", KINDS)
 async def test_no_right_program_gets_0_and_none_of_its_mutants_1(kind: str, cases: list[Case]) -> None:
     await _check(kind, cases)

@@ -108,7 +108,7 @@ def replies(logprobs: list[float]) -> Replies:
     return Replies([IDS], [Sampled(REPLY, logprobs, "stop")], ["said"])
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.timeout(900)
 def test_bench_trains_compares_and_does_not_repeat_what_is_finished(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.learning.smollm", "--seeds", "0,1", "--steps", "1"]

@@ -25,6 +25,8 @@ COMMAND_TIMEOUT_S = 300
 END = "end-of-output"
 """Last line of an answer of psql that is whole."""
 PSQL_TRIES = 3
+POLL_S = 1.0
+"""Pause between two looks: each starts processes of Docker, which take their time from the containers."""
 
 
 def compose_command() -> list[str]:
@@ -149,24 +151,28 @@ class Deployment:
     def wait_until_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while True:
-            late = {name: health for service in self.services for name, health in self.health(service).items() if health != "healthy"}
+            found = self.healths()
+            late = {name: health for service in self.services for name, health in found[service].items() if health != "healthy"}
             if not late:
                 return
             assert time.monotonic() < deadline, f"not ready after {timeout_s} s: {late}\n{self.logs(*self.services)[-5000:]}"
-            time.sleep(0.5)
+            time.sleep(POLL_S)
 
     def containers(self, service: str) -> list[str]:
         """Ids of the containers of a service, stopped ones left out."""
         labels = [f"label=com.docker.compose.project={self.project}", f"label=com.docker.compose.service={service}"]
         return self.run(["docker", "ps", "-q", *(part for label in labels for part in ("--filter", label))]).split()
 
-    def health(self, service: str) -> dict[str, str]:
-        ids = self.containers(service)
-        return (
-            json_lines(self.run(["docker", "inspect", "--format", "{{.Id}} {{.State.Health.Status}}", *ids]))
-            if ids
-            else {service: "absent"}
-        )
+    def healths(self) -> dict[str, dict[str, str]]:
+        """Container → its health, by service, of those that have checks. A service without a container has itself, which is `absent`."""
+        ids = self.run(["docker", "ps", "-q", "--filter", f"label=com.docker.compose.project={self.project}"]).split()
+        form = '{{index .Config.Labels "com.docker.compose.service"}} {{.Id}} {{with .State.Health}}{{.Status}}{{end}}'
+        lines = self.run(["docker", "inspect", "--format", form, *ids]).splitlines() if ids else []
+        found: dict[str, dict[str, str]] = {}
+        for service, container, *health in map(str.split, lines):
+            if health:
+                found.setdefault(service, {})[container] = health[0]
+        return {service: {service: "absent"} for service in SERVICES} | found
 
     def kill(self, service: str) -> None:
         self.run(["docker", "kill", self.containers(service)[0]])
@@ -182,7 +188,7 @@ class Deployment:
         """
         psql = ["psql", "-U", "marlaas", "-At", "-F", "\t", "-c", query, "-c", f"\\echo {END}"]
         for _ in range(PSQL_TRIES):
-            out = self.compose("exec", "-T", "postgres", *psql).splitlines()
+            out = self.run(["docker", "exec", self.containers("postgres")[0], *psql]).splitlines()  # starts sooner than Compose does
             if out and out[-1] == END:
                 return [line.split("\t") for line in out[:-1]]
         raise AssertionError(f"the output of psql was cut off {PSQL_TRIES} times: {query}")
@@ -200,10 +206,6 @@ class Deployment:
 
     def remove(self) -> None:
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
-
-
-def json_lines(text: str) -> dict[str, str]:
-    return dict(line.split(maxsplit=1) for line in text.splitlines())
 
 
 def log_events(text: str) -> list[dict[str, object]]:

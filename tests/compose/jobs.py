@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.compose.deployment import REPOSITORY, SERVICES, Deployment
+from tests.compose.deployment import POLL_S, REPOSITORY, SERVICES, Deployment
 
 STEP_TIMEOUT_S = 240.0
 
@@ -68,7 +68,7 @@ def until(condition: Callable[[], object], timeout_s: float, explain: Callable[[
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, explain()
-        time.sleep(0.5)
+        time.sleep(POLL_S)
 
 
 def assert_every_step_was_taken_once(deployment: Deployment, job: Job) -> None:

@@ -146,7 +146,8 @@ def test_task_survives_a_kill_of_every_service_and_a_second_sampler(deployment: 
     for service in SERVICES:
         deployment.kill(service)
         assert deployment.containers(service) == []
-        others = [health for other in SERVICES if other != service for health in deployment.health(other).values()]
+        healths = deployment.healths()
+        others = [health for other in SERVICES if other != service for health in healths[other].values()]
         assert others == ["healthy"] * (len(SERVICES) - 1)  # only its own stage waits
         deployment.up()
         job.advance()

@@ -67,7 +67,7 @@ OTHERS = [
 """The page's other commands about a stack, those of one folder together."""
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("together", OTHERS, ids=[" ".join(one[0].split()[1:]) for one in OTHERS])
 def test_every_other_command_about_a_stack_works_as_written(together: list[str], tmp_path: Path) -> None:

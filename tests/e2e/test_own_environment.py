@@ -19,7 +19,7 @@ SHOWS = {
 """Beginning of a command → what it must show."""
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.timeout(600)
 def test_a_package_is_uploaded_and_trained_on(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -40,7 +40,7 @@ FORMS: dict[str, Form] = {
 }
 """Name → fields of TRL's configuration, of `algorithm`, of `correction`."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.acceptance
 
 
 def made_inputs() -> dict[str, np.ndarray]:

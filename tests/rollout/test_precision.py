@@ -13,7 +13,7 @@ from common.pools import Pool
 from rollout_svc.engine_config import ROUGH, EngineSettings, require_head
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 def test_canary_in_bfloat16_is_in_bounds_for_its_own_adapter_alone() -> None:
     command = [sys.executable, "-m", "bench.canary", "--device", "cpu", "--precision", "bfloat16"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=550, cwd=Path(__file__).parents[2], check=False)
@@ -26,7 +26,7 @@ def test_canary_in_bfloat16_is_in_bounds_for_its_own_adapter_alone() -> None:
     assert found["other"][1] > 2 * ROUGH.mean
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 def test_float32_logits_of_engine_and_trainer_lower_their_mismatch(tmp_path: Path) -> None:
     """On tokens that the engine sampled; a head on one side alone helps less."""
     command = [sys.executable, "-m", "bench.head", "--device", "cpu"]

@@ -91,7 +91,7 @@ async def is_refused(keyed: Keyed, file: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(100, marks=pytest.mark.acceptance)])
 async def test_revoked_keys_are_offline_at_once_and_others_lose_nothing(
     keyed: Keyed, keyed_world: World, tmp_path: Path, count: int
 ) -> None:
