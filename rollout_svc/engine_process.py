@@ -9,9 +9,13 @@ On a GPU vLLM decides by itself, except that its processes are spawned: CUDA doe
 service, and keep its locks until then (`engine_child/inherited.py`).
 """
 
+import atexit
+import functools
 import os
 import re
+import shutil
 import signal
+import tempfile
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,6 +132,7 @@ def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bo
         "DO_NOT_TRACK": "1",
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
         "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_RPC_BASE_PATH": os.environ.get("VLLM_RPC_BASE_PATH") or _sockets(),
     }
     if offline:
         chosen["HF_HUB_OFFLINE"] = "1"
@@ -148,6 +153,20 @@ def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bo
             "OMP_NUM_THREADS": str(threads),
         }
     os.environ.update(chosen)
+
+
+@functools.cache
+def _sockets() -> str:
+    """Folder of the sockets between vLLM's processes, which vLLM leaves behind. It goes with this process; its name is short, as a socket's
+    path has 107 bytes at most."""
+    folder, owner = tempfile.mkdtemp(prefix="vllm-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a forked child ends earlier
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
 
 
 def has_cuda() -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -103,6 +104,27 @@ def test_looking_for_a_gpu_opens_none_and_its_processes_are_spawned(monkeypatch:
     prepare_environment(cpu=False, offline=True, threads=1, invariant=True)
     assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ
+
+
+ENGINES_SOCKETS = """
+import os, pathlib, sys
+from rollout_svc.engine_process import prepare_environment
+prepare_environment(cpu=False, offline=True, threads=1, invariant=False)
+folder = pathlib.Path(os.environ["VLLM_RPC_BASE_PATH"])
+(folder / "a-socket").touch()
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+print(folder, (folder / "a-socket").exists())
+"""
+
+
+def test_sockets_of_an_engine_go_with_its_service_and_not_with_a_child(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "VLLM_RPC_BASE_PATH"} | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", ENGINES_SOCKETS], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    folder, is_there = done.stdout.split()
+    assert (Path(folder).parent, is_there) == (tmp_path, "True")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("cpu", "invariant", "name", "value"), [
