@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,22 @@ from tests.conftest import eventually
 
 COMPOSE = """\
 #!/usr/bin/env bash
+packed() { local folder=$(mktemp -d); echo "$1" > "$folder/packed"; tar -C "$folder" -cf - packed; rm -r "$folder"; }
+lossy() { if [[ $CUT == "$1" ]]; then head -c "$KEPT"; else cat; fi; }
 echo "$*" >> calls
 if [[ -n $FAILING && $* == *"$FAILING"* ]]; then echo "half of "; exit 7; fi
 if [[ -n $HANGING && $* == *"$HANGING"* ]]; then sleep 100; fi
 case "$*" in
   "ps --services") echo "$RUNNING" | tr ' ' '\\n' ;;
-  *" pg_dump "*) echo "the database" ;;
-  *" tar nats "*) echo "the streams" ;;
-  *" tar init "*) echo "the keys" ;;
+  *" pg_dump "*) echo "the database" | lossy "pg_dump" ;;
+  *" pg_restore "*) grep -q "the database" ;;
+  *" tar nats "*) packed "the streams" | lossy "tar nats" ;;
+  *" tar init "*) packed "the keys" | lossy "tar init" ;;
 esac
 """
 SERVICES = "scheduler env trainer rollout trainer-gpu"
 COMPLETE = {"postgres.dump": "the database\n", "nats.tar": "the streams\n", "keys.tar": "the keys\n"}
+"""Files of a backup, and what is in them."""
 STOPPED = [f"stop {SERVICES}", "stop nats"]
 STARTED = ["start nats", f"start {SERVICES}"]
 
@@ -31,7 +36,17 @@ STARTED = ["start nats", f"start {SERVICES}"]
 class Backup:
     """A folder with a backup of yesterday, and the script on its way to make one of today."""
 
-    def __init__(self, folder: Path, *, failing: str = "", hanging: str = "", running: str = f"nats postgres {SERVICES}") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        failing: str = "",
+        hanging: str = "",
+        running: str = f"nats postgres {SERVICES}",
+        cut: str = "",
+        kept: int = 0,
+    ) -> None:
+        """`cut`: the call of whose output only `kept` bytes arrive."""
         self.into = folder / "backup"
         self.into.mkdir()
         (self.into / "postgres.dump").write_text("yesterday's")
@@ -41,7 +56,7 @@ class Backup:
         compose = folder / "compose"
         compose.write_text(COMPOSE.replace("calls", str(self._calls), 1))
         compose.chmod(0o755)
-        settings = {"COMPOSE": str(compose), "FAILING": failing, "HANGING": hanging, "RUNNING": running}
+        settings = {"COMPOSE": str(compose), "FAILING": failing, "HANGING": hanging, "RUNNING": running, "CUT": cut, "KEPT": str(kept)}
         self.process = subprocess.Popen(
             [REPOSITORY / "deploy" / "backup.sh", self.into],
             env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -58,7 +73,15 @@ class Backup:
 
     @property
     def files(self) -> dict[str, str]:
-        return {path.name: path.read_text() for path in self.into.iterdir()}
+        return {path.name: self._content(path) for path in self.into.iterdir()}
+
+    def _content(self, path: Path) -> str:
+        if not tarfile.is_tarfile(path):
+            return path.read_text()
+        with tarfile.open(path) as archive:
+            packed = archive.extractfile("packed")
+            assert packed is not None
+            return packed.read().decode()
 
     @property
     def is_as_before(self) -> bool:
@@ -83,6 +106,27 @@ def test_services_resume_where_a_backup_fails_and_half_a_backup_is_none(failing:
     assert "backed up" not in said
     assert f"backup: it failed, for the reason above; {backup.into} holds no backup of this moment" in complained
     assert backup.calls[-2:] == STARTED
+    assert backup.is_as_before
+
+
+@pytest.mark.parametrize(("cut", "kept", "file"), [
+    ("pg_dump", 0, "postgres.dump"),
+    ("pg_dump", 5, "postgres.dump"),
+    ("tar nats", 0, "nats.tar"),
+    ("tar nats", 1024, "nats.tar"),
+    ("tar init", 600, "keys.tar"),
+])  # fmt: skip
+def test_backup_whose_output_was_cut_off_is_none(cut: str, kept: int, file: str, tmp_path: Path) -> None:
+    """Although each command succeeded. 1024 bytes are a whole file of an archive, whose end is missing."""
+    backup = Backup(tmp_path, cut=cut, kept=kept)
+    status, said, complained = backup.ended()
+    assert status == 1
+    assert "backed up" not in said
+    whole = (
+        f"backup: {backup.into / file} is not whole: its output was cut off on its way out of the container; next: the same command again"
+    )
+    assert whole in complained.splitlines()
+    assert [call for call in backup.calls if call.startswith("start")] == STARTED
     assert backup.is_as_before
 
 
