@@ -12,15 +12,13 @@ CI: dict[str, str] = {
     "engine": "--requests 4 --tokens 4 --prompt 8 --adapters 1",
     "limits": "--counts 3,5 --asks 10",
     "plex": "cells,cluster,histories,speed --small",
-    "plex.real.faults": "--small --only kills",
     "sandboxes": "confined",
-    "serving": "text,streams --small",
     "stack": "--steps 1 --tasks 1",
     "train_tokens": "--gpu-gib 80 --shares 0.4",
     "trainer_step": "--groups 1 --size 2",
 }
 """Options by program; runs are divided by bars. A start of a stack takes twenty seconds of processor time, so these are one program of each
-kind: a sampler alone, a trainer, a scheduler, sandboxes, a stack, served requests, shared accelerators, real and simulated, and sums."""
+kind: a sampler alone, a trainer, a scheduler, sandboxes, a stack, simulated accelerators, and sums."""
 ACCEPTANCE: dict[str, str] = {
     "agentic": "--tasks 2 --policies asynchronous --runs 1 --steps 1 --groups 1 --size 2",
     "algorithms": "--steps 1 --seeds 0",
@@ -42,10 +40,11 @@ ACCEPTANCE: dict[str, str] = {
     "memory": "--model small --tokens 512 --precision float32",
     "neighbours": "--seconds 0.5 --rounds 1",
     "oversubmission": "--places 2 --times 2",
+    "plex.real.faults": "--small --only kills",
     "paired_step": "HEAD --models small --precisions float32 --steps 2 --groups 1 --new 4",
     "rogue": "--messages 200 --steps 2 --over 1",
     "scaling": "--tasks 2 --runs 1 --steps 1",
-    "serving": "disconnects,kills --small | failover,gateways --small | continuity --small",
+    "serving": "text,streams --small | disconnects,kills --small | failover,gateways --small | continuity --small",
     "shared_steps": "--tasks 1,2 --repeats 1 --groups 1 --size 2",
     "slow_tools": "--steps 1 --environment 0.1",
     "soak": "--minutes 0.2",

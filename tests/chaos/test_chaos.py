@@ -1,4 +1,4 @@
-"""A chaos run of some minutes: `make test-chaos`. The long ones: `make chaos`."""
+"""Chaos runs of minutes. The long ones: `make chaos`."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ import pytest
 
 from tests.chaos.harness import run
 
-FAULTS, STEPS = 30, 12
+STEPS = 12
 
 
-@pytest.mark.chaos
 @pytest.mark.timeout(1500)
-async def test_every_task_finishes_the_doctor_is_content_and_every_step_comes_out_the_same(tmp_path: Path) -> None:
-    report = await run(tmp_path / "stack", seed=1, faults=FAULTS, steps=STEPS, emit=print)
-    assert len(report.recoveries) == FAULTS
+@pytest.mark.parametrize("faults", [pytest.param(10, marks=pytest.mark.slow), pytest.param(30, marks=pytest.mark.chaos)])
+async def test_every_task_finishes_the_doctor_is_content_and_every_step_comes_out_the_same(faults: int, tmp_path: Path) -> None:
+    report = await run(tmp_path / "stack", seed=1, faults=faults, steps=STEPS, emit=print)
+    assert len(report.recoveries) == faults
     assert report.steps == report.tasks * STEPS == report.replayed_steps
     assert report.doctor.startswith("all ")

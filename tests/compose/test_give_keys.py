@@ -8,7 +8,7 @@ from tests.compose.deployment import PASSWORDS, REPOSITORY, Deployment, log_even
 from tests.compose.jobs import Job, assert_every_step_was_taken_once
 from tests.e2e.page_commands import commands
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.acceptance]
 
 SETTINGS = {name: f"pw{name.lower().replace('_', '')}" for name in ("NATS_PASSWORD", "POSTGRES_PASSWORD", "POSTGRES_OWNER_PASSWORD")}
 WITHOUT_KEYS = ("docker-compose.yml", PASSWORDS)

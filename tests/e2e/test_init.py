@@ -29,6 +29,7 @@ def init(data: Path, *, crash: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=250, cwd=REPOSITORY)
 
 
+@pytest.mark.acceptance
 @pytest.mark.timeout(900)
 async def test_running_task_of_a_stack_without_keys_continues_with_them(data: Path, tmp_path: Path) -> None:
     (tmp_path / "task.toml").write_text(TASK)

@@ -10,7 +10,7 @@ from marlaas.client import Client
 from marlaas.stack import control as stacks
 from tests.recipes import RECIPES, ROOT, read_recipe, small, write_data
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.acceptance
 TINY = ROOT / "models" / "tiny"
 THINKING_OFF = "{%- if enable_thinking is defined and not enable_thinking %}<think></think>{% endif -%}"
 

@@ -138,7 +138,7 @@ TEMPLATES = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_published_templates_write_all_control_tokens_themselves(chat: Chat, name: str) -> None:
     """Templates of released models, as TRL's wheel brings them, with a tokenizer that has their control tokens; several turns."""

@@ -150,7 +150,7 @@ def test_variables_are_those_of_all_templates_without_constants_and_special_toke
     assert Chat(tokenizer, [END]).template_variables == {"effort", "date"}
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_training", "qwen3_5_think", "qwen3_6", "glm4moe", "nemotron_3_nano"])
 def test_published_templates_render_turn_after_turn_with_thinking_off(chat: Chat, name: str) -> None:
     """Templates of released models, as TRL's wheel brings them."""

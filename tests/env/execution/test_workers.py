@@ -134,17 +134,20 @@ async def test_task_of_slow_calls_leaves_a_worker_to_others(workers: Workers, tm
 
 
 async def test_workers_time_is_shared_by_tenants_and_their_weights(workers: Workers) -> None:
-    """Nine tasks against one task of twice the weight, each with a call that waits at any moment; the calls take 10 ms."""
+    """Nine tasks against one task of twice the weight, each with a call that waits at any moment; the calls take 20 ms.
+
+    Of equal weights each would get half.
+    """
     spent: Counter[str] = Counter()
 
     async def play(tenant: str, task: str, weight: float) -> None:
         while spent.total() < 240:
-            await run(workers, steps("block 0.01"), by=Claimant(tenant, task, weight))
+            await run(workers, steps("block 0.02"), by=Claimant(tenant, task, weight))
             spent[tenant] += 1
 
     one = [play("one", f"t{task}", 2.0) for task in (1, 2)]  # one task has at most one of the two workers
     await asyncio.gather(*(play("many", f"t{task}", 1.0) for task in range(18)), *one, *(play("one", "t1", 2.0) for _ in range(4)))
-    assert 0.6 < spent["one"] / spent.total() < 0.72
+    assert 0.57 < spent["one"] / spent.total() < 0.72
 
 
 async def test_job_that_waited_past_its_deadline_is_not_begun(workers: Workers, tmp_path: Path) -> None:
