@@ -45,6 +45,7 @@ class Backup:
         running: str = f"nats postgres {SERVICES}",
         cut: str = "",
         kept: int = 0,
+        stderr: int = subprocess.PIPE,
     ) -> None:
         """`cut`: the call of whose output only `kept` bytes arrive."""
         self.into = folder / "backup"
@@ -59,7 +60,7 @@ class Backup:
         settings = {"COMPOSE": str(compose), "FAILING": failing, "HANGING": hanging, "RUNNING": running, "CUT": cut, "KEPT": str(kept)}
         self.process = subprocess.Popen(
             [REPOSITORY / "deploy" / "backup.sh", self.into],
-            env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True,
         )  # fmt: skip
 
     def ended(self) -> tuple[int, str, str]:
@@ -96,6 +97,8 @@ def test_services_pause_for_a_backup_and_resume(tmp_path: Path) -> None:
     assert backup.files == COMPLETE
     asked = [call for call in backup.calls if call.startswith(("stop", "start"))]
     assert asked == STOPPED + STARTED
+    [read_back] = [number for number, call in enumerate(backup.calls) if " pg_restore " in call]
+    assert backup.calls.index(STARTED[-1]) < read_back, "no service waits for it"
 
 
 @pytest.mark.parametrize("failing", ["stop scheduler", "pg_dump", "stop nats", "tar nats", "tar init"])
@@ -122,10 +125,7 @@ def test_backup_whose_output_was_cut_off_is_none(cut: str, kept: int, file: str,
     status, said, complained = backup.ended()
     assert status == 1
     assert "backed up" not in said
-    whole = (
-        f"backup: {backup.into / file} is not whole: its output was cut off on its way out of the container; next: the same command again"
-    )
-    assert whole in complained.splitlines()
+    assert f"backup: {backup.into / file} could not be read back whole; next: the same command again" in complained.splitlines()
     assert [call for call in backup.calls if call.startswith("start")] == STARTED
     assert backup.is_as_before
 
@@ -137,6 +137,26 @@ async def test_services_resume_where_a_backup_is_interrupted(tmp_path: Path) -> 
     status, said, _ = backup.ended()
     assert status == 143
     assert "backed up" not in said
+    assert backup.calls[-2:] == STARTED
+    assert backup.is_as_before
+
+
+async def test_backup_that_is_interrupted_as_it_is_read_back_is_none_and_restarts_nothing_twice(tmp_path: Path) -> None:
+    backup = Backup(tmp_path, hanging="pg_restore")
+    await eventually(lambda: any("pg_restore" in call for call in backup.calls))
+    os.killpg(backup.process.pid, signal.SIGTERM)
+    status, said, _ = backup.ended()
+    assert (status, said) == (143, "")
+    assert [call for call in backup.calls if call.startswith("start")] == STARTED
+    assert backup.is_as_before
+
+
+def test_services_resume_where_nobody_reads_the_messages(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    backup = Backup(tmp_path, failing="pg_dump", stderr=writing)
+    os.close(writing)
+    assert backup.ended()[0] != 0
     assert backup.calls[-2:] == STARTED
     assert backup.is_as_before
 
