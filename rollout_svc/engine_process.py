@@ -41,6 +41,10 @@ WITHOUT_MEMORY = (signal.SIGKILL, signal.SIGBUS, signal.SIGABRT)
 """Signals that end a process for which there is no memory: the kernel's, of a file in memory, and of C++ code that does not expect it."""
 REPRODUCIBLE = {"AVX512": "AVX512,STRICT", "AVX2": "AVX2,STRICT"}
 """Instruction set of PyTorch → MKL's mode in which a row of a product does not depend on the number of rows (`MKL_CBWR`)."""
+SOCKET_PATH_BYTES = 107
+"""Maximum length of a socket's path."""
+SOCKET_NAME_BYTES = 36
+"""Of those that vLLM makes: a UUID."""
 ENGINE = re.compile(r"'EngineCore\w*': (-?\d+)")
 """A process and its exit status in vLLM's message that its start failed."""
 FAILED_START = "Engine core initialization failed"
@@ -157,8 +161,12 @@ def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bo
 
 @functools.cache
 def _sockets() -> str:
-    """Folder of the sockets between vLLM's processes, which vLLM leaves behind. It goes with this process; its name is short, as a socket's
-    path has 107 bytes at most."""
+    """Folder of the sockets between vLLM's processes, which vLLM leaves behind. It is removed as this process ends in order.
+
+    The temporary folder itself where sockets in a folder of their own had longer paths than there are.
+    """
+    if len(os.fsencode(tempfile.gettempdir())) + len("/vllm-12345678/") + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES:
+        return tempfile.gettempdir()
     folder, owner = tempfile.mkdtemp(prefix="vllm-"), os.getpid()
 
     def remove() -> None:

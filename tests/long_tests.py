@@ -24,8 +24,6 @@ REASONS: dict[str, str] = {
         "each server is absent, there, and gone, and the service tries at growing distances",
     "tests/e2e/test_unavailable_servers.py::test_service_waits_for_nats_and_continues_when_it_returns":
         "the server is absent, there, and gone, and the service tries at growing distances",
-    "tests/e2e/test_init.py::test_running_task_of_a_stack_without_keys_continues_with_them":
-        "the whole stack starts twice, its stores five times more, and a task is trained",
     "tests/e2e/test_whole_loop.py::test_three_tenants_train_side_by_side_through_a_crash_of_everything":
         "the whole stack, with its engine, starts twice and trains three tasks",
     "tests/gateway/test_process.py::test_nats_away_and_back": "NATS is stopped for as long as clients wait for it",

@@ -33,6 +33,8 @@ def test_only_calls_that_took_long_and_are_not_listed_are_named() -> None:
     reports.append(report("tests/marlaas/tenancy/test_keys.py::test_x", 99))
     reports.append(report("a::f", 99))
     reports[-1].keywords["slow"] = 1
+    reports.append(report("a::g", 99))
+    reports[-1].keywords["acceptance"] = 1
     assert [(one.test, one.took_s, one.computed_s) for one in unlisted([*reports, report("a::e", 60)])] == [
         ("a::e", 60, 1.5),
         ("a::c[x]", LONG_S + 1, 1.5),

@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -17,7 +18,14 @@ from common.errors import Fatal
 from common.runtime.settings import Settings
 from rollout_svc.engine import Engine, Sampled, SampleRequest
 from rollout_svc.engine_config import EngineSettings
-from rollout_svc.engine_process import REPRODUCIBLE, check_version, has_cuda, prepare_environment
+from rollout_svc.engine_process import (
+    REPRODUCIBLE,
+    SOCKET_NAME_BYTES,
+    SOCKET_PATH_BYTES,
+    check_version,
+    has_cuda,
+    prepare_environment,
+)
 from rollout_svc.settings import RolloutSettings
 from tests.rollout.conftest import HERE, POOL
 
@@ -111,20 +119,39 @@ import os, pathlib, sys
 from rollout_svc.engine_process import prepare_environment
 prepare_environment(cpu=False, offline=True, threads=1, invariant=False)
 folder = pathlib.Path(os.environ["VLLM_RPC_BASE_PATH"])
-(folder / "a-socket").touch()
 if os.fork() == 0:
     sys.exit()
 os.wait()
-print(folder, (folder / "a-socket").exists())
+print(folder, folder.exists())
 """
 
 
-def test_sockets_of_an_engine_go_with_its_service_and_not_with_a_child(tmp_path: Path) -> None:
-    env = {name: value for name, value in os.environ.items() if name != "VLLM_RPC_BASE_PATH"} | {"TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", ENGINES_SOCKETS], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+def engines_sockets(temporary: Path) -> Path:
+    """Their folder in a process with this temporary folder."""
+    env = {name: value for name, value in os.environ.items() if name != "VLLM_RPC_BASE_PATH"} | {"TMPDIR": str(temporary)}
+    done = subprocess.run(
+        [sys.executable, "-c", ENGINES_SOCKETS], cwd=ROOT, env=env, capture_output=True, text=True, check=True, timeout=250
+    )
     folder, is_there = done.stdout.split()
-    assert (Path(folder).parent, is_there) == (tmp_path, "True")
-    assert not list(tmp_path.iterdir())
+    assert is_there == "True"
+    assert not list(temporary.iterdir())
+    return Path(folder)
+
+
+LONGEST = SOCKET_PATH_BYTES - SOCKET_NAME_BYTES - len("/vllm-12345678/")
+
+
+@pytest.mark.parametrize(("length", "has_own"), [(LONGEST, True), (LONGEST + 1, False)])
+def test_sockets_of_an_engine_go_with_its_service_and_not_with_a_child(length: int, has_own: bool) -> None:
+    """They have no folder of their own where their paths would be too long."""
+    with TemporaryDirectory(dir="/tmp") as short:
+        temporary = Path(short) / ("x" * (length - len(short) - 1))
+        temporary.mkdir()
+        folder = engines_sockets(temporary)
+    if has_own:
+        assert folder.parent == temporary and len(f"{folder}/") == SOCKET_PATH_BYTES - SOCKET_NAME_BYTES
+    else:
+        assert folder == temporary
 
 
 @pytest.mark.parametrize(("cpu", "invariant", "name", "value"), [

@@ -129,3 +129,4 @@ async def test_shutdown_returns_what_has_only_just_come(bus: Bus, nats_url: str)
     # As a subscription ends, NATS itself may lose a delivery, until its lease ends too: seen once in some hundred shutdowns.
     async with consuming(bus, handler, slots=64):
         await eventually(lambda: len(seen) >= sent - 2, JOBS.ack_wait_s / 2)
+        await eventually(lambda: len(seen) == sent)

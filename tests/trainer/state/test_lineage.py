@@ -1,5 +1,6 @@
 """Versions whose state is not stored: their blobs, and how a trainer that lost the state recomputes it."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -145,7 +146,8 @@ async def test_process_that_dies_between_checkpoints_costs_no_version_and_change
         last = await announced(bus, "a", 3)
     assert (checkpoint is not None and checkpoint.since, last.checkpoint.since) == (1, None)
     folder = await Blobs(bus).fetch_folder(last.checkpoint, tmp_path / "checkpoint")
-    alone = subprocess.run([sys.executable, "-c", UNDISTURBED, model_folder], cwd=ROOT, capture_output=True, text=True, check=True)
+    argv = [sys.executable, "-c", UNDISTURBED, model_folder]
+    alone = await asyncio.to_thread(subprocess.run, argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=250)
     assert vectors_digest(read_checkpoint(folder, "a", 3, SPECS["a"], torch.device("cpu"))) == alone.stdout.strip()
     assert '"event": "step_recomputed"' in (tmp_path / "second").read_text()
 
