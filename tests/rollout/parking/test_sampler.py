@@ -238,7 +238,7 @@ async def test_park_waits_a_moment_for_prompts(
         await eventually(stage.is_idle)
 
 
-@pytest.mark.parametrize(("coalescing_s", "settled_s", "unanswered"), [(1.0, 60.0, 0), (300.0, 0.1, 1)])
+@pytest.mark.parametrize(("coalescing_s", "settled_s", "unanswered"), [(3.0, 60.0, 0), (300.0, 0.1, 1)])
 async def test_park_waits_a_moment_for_answers_of_turns_that_have_ended(
     bus: Bus,
     sleeper: Engine,
