@@ -158,14 +158,15 @@ class Deployment:
             assert time.monotonic() < deadline, f"not ready after {timeout_s} s: {late}\n{self.logs(*self.services)[-5000:]}"
             time.sleep(POLL_S)
 
-    def containers(self, service: str) -> list[str]:
-        """Ids of the containers of a service, stopped ones left out."""
-        labels = [f"label=com.docker.compose.project={self.project}", f"label=com.docker.compose.service={service}"]
+    def containers(self, service: str | None = None) -> list[str]:
+        """Ids of the containers of a service, or of all, stopped ones left out."""
+        labels = [f"label=com.docker.compose.project={self.project}"]
+        labels += [f"label=com.docker.compose.service={service}"] if service is not None else []
         return self.run(["docker", "ps", "-q", *(part for label in labels for part in ("--filter", label))]).split()
 
     def healths(self) -> dict[str, dict[str, str]]:
         """Container → its health, by service, of those that have checks. A service without a container has itself, which is `absent`."""
-        ids = self.run(["docker", "ps", "-q", "--filter", f"label=com.docker.compose.project={self.project}"]).split()
+        ids = self.containers()
         form = '{{index .Config.Labels "com.docker.compose.service"}} {{.Id}} {{with .State.Health}}{{.Status}}{{end}}'
         lines = self.run(["docker", "inspect", "--format", form, *ids]).splitlines() if ids else []
         found: dict[str, dict[str, str]] = {}
@@ -186,9 +187,10 @@ class Deployment:
         A last line says that the output is whole: without it, output that was lost on its way would be an answer without rows. Then the
         query is asked once more.
         """
+        inside = ["docker", "exec", self.containers("postgres")[0]]  # starts sooner than Compose does
         psql = ["psql", "-U", "marlaas", "-At", "-F", "\t", "-c", query, "-c", f"\\echo {END}"]
         for _ in range(PSQL_TRIES):
-            out = self.run(["docker", "exec", self.containers("postgres")[0], *psql]).splitlines()  # starts sooner than Compose does
+            out = self.run([*inside, *psql]).splitlines()
             if out and out[-1] == END:
                 return [line.split("\t") for line in out[:-1]]
         raise AssertionError(f"the output of psql was cut off {PSQL_TRIES} times: {query}")
