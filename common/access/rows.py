@@ -7,6 +7,7 @@ from common.streams import Consumer, failed
 
 API = "$JS.API"
 ACK = "$JS.ACK"
+FLOW = "$JS.FC"
 BLOBS = "$O"
 
 
@@ -75,8 +76,12 @@ def consumes_all(stream: str, *examples: Consumer) -> list[Row]:
 
 
 def follows(stream: str) -> Row:
-    """Read a stream with an unnamed consumer of one's own. What it filters is in the request's body, which NATS does not compare."""
-    return Row(Use.FOLLOW, stream, publish=(f"{API}.CONSUMER.CREATE.{stream}", f"{API}.CONSUMER.INFO.{stream}.*"))
+    """Read a stream with an unnamed consumer of one's own. What it filters is in the request's body, which NATS does not compare.
+
+    The server stops to send, after some megabytes, until the client has answered its request for flow control.
+    """
+    requests = (f"{API}.CONSUMER.CREATE.{stream}", f"{API}.CONSUMER.INFO.{stream}.*", f"{FLOW}.{stream}.>")
+    return Row(Use.FOLLOW, stream, publish=requests)
 
 
 def reads(stream: str) -> Row:

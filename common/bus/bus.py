@@ -27,6 +27,7 @@ from common.bus.stored.key_value import KeyValueStore
 from common.bus.stored.snapshots import Snapshots
 from common.bus.stored.stream_reader import StreamReader
 from common.bus.transport.connection import Connection, Server
+from common.bus.transport.refusals import Refused
 from common.bus.transport.timings import DEFAULT, Timings
 from common.bus.transport.tls import NO_FILES, TlsFiles
 from common.errors import Fatal, MarlaasError, QueueFull, Reject, StreamFull, Unavailable
@@ -161,7 +162,7 @@ class Bus:
                     _raise_for(error, subject)
                 attempt += 1
                 self._connection.raise_if_refused()
-                if time.monotonic() - started > self._timings.publish_patience_s:
+                if isinstance(error, Refused) or time.monotonic() - started > self._timings.publish_patience_s:
                     raise Unavailable(f"NATS did not store {subject}: {error}") from None
                 log.warning("publish_retried", subject=subject, attempt=attempt, error=str(error) or type(error).__name__)
                 await asyncio.sleep(self._timings.backoff.pause_s(attempt))

@@ -7,6 +7,7 @@ from prometheus_client import Counter, Histogram
 
 PUBLISHED = Counter("marlaas_published_total", "Messages stored in NATS", ["family"])
 REFUSED = Counter("marlaas_refused_by_full_stream_total", "Messages that a full stream refused; their senders wait", ["family"])
+FORBIDDEN = Counter("marlaas_forbidden_total", "Messages and subscriptions that NATS refused this process's key; the log names them")
 HANDLED = Counter("marlaas_handled_total", "Messages handled, by outcome", ["stage", "outcome"])
 HANDLING_S = Histogram(
     "marlaas_handling_seconds",

@@ -13,6 +13,8 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from common.bus.transport.connection import Connection
+from common.bus.transport.refusals import Refused
+from common.errors import Undeclared
 from common.heartbeats import beat
 from common.resilience.cancellation import notice_cancellation
 from common.streams import Consumer
@@ -125,9 +127,13 @@ class Pull:
             if self._arrived:
                 return self.take()
             await self._request(room())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._timings.pull_expires_s):
+            try:
+                async with asyncio.timeout(self._timings.pull_expires_s), self._client.refusals.awaited(self._next):
                     await self._woken.wait()
+            except Refused as error:
+                raise Undeclared(f"NATS forbids this: {error}") from None
+            except TimeoutError:
+                pass
             self._woken.clear()
 
     def take(self) -> list[Msg]:

@@ -14,9 +14,10 @@ from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
 from common.access.credentials import Credentials, read_credentials
+from common.bus import metrics
 from common.bus.delivery import MAX_PAYLOAD_BYTES
 from common.bus.transport.address import is_plain_beyond_loopback, nodes, objection_to_address, without_password
-from common.bus.transport.refusals import refused_key, refused_subject, violated
+from common.bus.transport.refusals import Refused, refused_key, refused_subject, violated
 from common.bus.transport.timings import Timings
 from common.bus.transport.tls import NO_FILES, NatsClient, TlsFiles, tls_failure
 from common.errors import Fatal, Forbidden, KeyRefused, Unavailable, Undeclared
@@ -57,9 +58,6 @@ class Connection:
         self.client = client
         self.key = key
         self._server = server
-        self._refusals: dict[str, list[asyncio.Future[bool]]] = {}
-        """Subject → actions that `unless_refused` awaits; the result is whether NATS refused to publish. In small letters, as nats-py
-        gives errors."""
         self.beats = beats
         self.timings = timings
         self.js: JetStreamContext = client.jetstream(timeout=timings.answer_timeout_s)
@@ -87,7 +85,7 @@ class Connection:
         beats = Heartbeats(lambda: _heartbeat_client(server, key, timings))
         attempt = 0
         while True:
-            connection = cls(_client(server), beats, timings, server, key)
+            connection = cls(_client(server, key), beats, timings, server, key)
             try:
                 await connection._connect()
                 break
@@ -147,7 +145,7 @@ class Connection:
             await self.client.close()
 
     async def wait_fatal(self) -> None:
-        """Never returns. Raises: Fatal when the server forbids something that this process needs, or closes the connection for good."""
+        """Never returns. Raises: Fatal when the server closes the connection for good. A refused subject ends what needs it, alone."""
         await asyncio.shield(self._fatal)
 
     def raise_if_refused(self) -> None:
@@ -160,30 +158,27 @@ class Connection:
 
         Raises: Forbidden as soon as NATS refuses the subject; what `action` raises.
         """
-        refusal: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        refusals = self._refusals.setdefault(subject.lower(), [])
-        refusals.append(refusal)
         running = asyncio.ensure_future(action)
         try:
-            await asyncio.wait((running, refusal), return_when=asyncio.FIRST_COMPLETED)
-            if refusal.done():
-                raise Forbidden(refused_subject(subject, self.key, published=refusal.result()))
-            return await running
+            async with self.client.refusals.awaited(subject):
+                await asyncio.wait((running,))  # rather than for `action` itself, where nats-py may swallow a cancellation
+                return running.result()
+        except Refused as error:
+            raise Forbidden(str(error)) from None
         finally:
             running.cancel()
-            refusals.remove(refusal)
-            if not refusals:
-                del self._refusals[subject.lower()]
 
     async def retry_until_ready(self, action: Callable[[], Awaitable[T]]) -> T:
         """Retry `action` until JetStream answers: it may be starting, or overloaded.
 
-        Raises: Undeclared when a declaration is refused; Unavailable when this connection is closed.
+        Raises: Undeclared when a declaration is refused, or the key does not permit it; Unavailable when this connection is closed.
         """
         attempt = 0
         while True:
             try:
                 return await action()
+            except Refused as error:
+                raise Undeclared(f"NATS forbids this: {error}") from None
             except (TimeoutError, NatsError, OSError, Unavailable) as error:
                 attempt += 1
                 if isinstance(error, APIError) and error.code == 400 and error.err_code != TOO_FEW_NODES and attempt >= 3:
@@ -199,7 +194,7 @@ class Connection:
         if self._attempt is None:
             return
         if (found := violated(str(error))) is not None:
-            self._on_refusal(*found, error)
+            self._on_refusal(*found)
         elif self._attempt:
             self.client.options["reconnect_time_wait"] = min(self.timings.backoff.pause_s(self._attempt), self.timings.max_reconnect_s)
             log.warning("nats_unreachable", attempt=self._attempt, error=str(error) or type(error).__name__)
@@ -207,16 +202,10 @@ class Connection:
         else:
             log.warning("nats_error", error=str(error) or type(error).__name__)
 
-    def _on_refusal(self, subject: str, published: bool, error: Exception) -> None:
-        reason = refused_subject(subject, self.key, published=published)
-        if refusals := self._refusals.get(subject.lower()):
-            for refusal in refusals:
-                if not refusal.done():
-                    refusal.set_result(published)
-        elif self.key is None or self.key.tenant is None:
-            self._end(f"NATS forbids this: {reason} ({error})")
-        else:
-            log.warning("nats_forbids", subject=subject, reason=reason)
+    def _on_refusal(self, subject: str, published: bool) -> None:
+        metrics.FORBIDDEN.inc()
+        if not self.client.refusals.refuse(subject, published=published):
+            log.error("nats_forbids", reason=refused_subject(subject, self.key, published=published))
 
     async def _on_disconnected(self) -> None:
         if not self.client.is_closed:
@@ -286,8 +275,8 @@ def _signing(key: Credentials) -> dict[str, Any]:
     return {"user_credentials": str(key.source) if isinstance(key.source, Path) else RawCredentials(key.source.text())}
 
 
-def _client(server: Server) -> NatsClient:
-    return NatsClient(needs_tls=server.tls.are_given)
+def _client(server: Server, key: Credentials | None) -> NatsClient:
+    return NatsClient(key, needs_tls=server.tls.are_given)
 
 
 async def _heartbeat_client(server: Server, key: Credentials | None, timings: Timings) -> NatsClient:
@@ -296,7 +285,7 @@ async def _heartbeat_client(server: Server, key: Credentials | None, timings: Ti
     async def reported_elsewhere(_: Exception) -> None:
         pass
 
-    client = _client(server)
+    client = _client(server, key)
     options = _options(replace(server, name=f"{server.name}-heartbeats"), key, timings)
     await client.connect(**options, max_reconnect_attempts=-1, error_cb=reported_elsewhere)
     return client

@@ -1,8 +1,14 @@
 """What a connection is told when NATS refuses a key, or something that a key may not do."""
 
+import asyncio
 import re
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from nats.errors import Error as NatsError
 
 from common.access.credentials import Credentials
 
@@ -42,3 +48,50 @@ def refused_subject(subject: str, key: Credentials | None, *, published: bool) -
             return f"{key} may not act for tenant '{rest[0]}'"
         return f"{who} may not {verb if family == 'jobs' else rest[0]}; ask an owner of '{key.tenant}'"
     return f"{who} may not {'publish' if published else 'hear'} {subject}"
+
+
+class Refused(NatsError):
+    """NATS refuses to take a subject from this key; the text says which."""
+
+
+@dataclass
+class _Awaited:
+    ending: asyncio.Timeout
+    published: bool = True
+    """Whether NATS refused to publish; else it refused to subscribe."""
+
+
+class Refusals:
+    """Ends what waits for an answer to a subject that NATS refuses: the server's error names no message, and no answer comes."""
+
+    def __init__(self, key: Credentials | None) -> None:
+        self._key = key
+        self._awaited: dict[str, list[_Awaited]] = {}
+        """By subject in small letters, as nats-py gives errors."""
+
+    @asynccontextmanager
+    async def awaited(self, subject: str) -> AsyncGenerator[None]:
+        """Of a block that publishes or subscribes to `subject`. Raises: Refused as soon as NATS refuses it; what the block raises."""
+        awaiting = self._awaited.setdefault(subject.lower(), [])
+        this = _Awaited(asyncio.timeout(None))
+        try:
+            async with this.ending:
+                awaiting.append(this)
+                yield
+        except TimeoutError:
+            if this.ending.expired():
+                raise Refused(refused_subject(subject, self._key, published=this.published)) from None
+            raise
+        finally:
+            if this in awaiting:
+                awaiting.remove(this)
+            if not awaiting and self._awaited.get(subject.lower()) is awaiting:
+                del self._awaited[subject.lower()]
+
+    def refuse(self, subject: str, *, published: bool) -> bool:
+        """Whether a block awaited it."""
+        found = self._awaited.pop(subject.lower(), [])
+        for each in found:
+            each.published = published
+            each.ending.reschedule(0)
+        return bool(found)

@@ -4,10 +4,14 @@ import asyncio
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from common.access.credentials import Credentials
+from common.bus.transport.refusals import Refusals
 from common.errors import Fatal
 
 
@@ -51,15 +55,22 @@ class PlainServer(NatsError):
 
 
 class NatsClient(Client):
-    """nats-py's client, which needs two things more.
+    """nats-py's client, which needs three things more.
 
     It alone would take `tls://` for `nats://` where the server, or who sits in between, offers no TLS. And where who waits for the answer
-    to a ping has gone, cancelled or out of patience, the answer would end its loop that reads, and with it the connection.
+    to a ping has gone, cancelled or out of patience, the answer would end its loop that reads, and with it the connection. And a request
+    that the server refuses would wait for an answer until its time is over, and then look as if NATS were unavailable.
     """
 
-    def __init__(self, *, needs_tls: bool) -> None:
+    def __init__(self, key: Credentials | None, *, needs_tls: bool) -> None:
         super().__init__()
         self._needs_tls = needs_tls
+        self.refusals = Refusals(key)
+
+    async def request(self, subject: str, *args: Any, **options: Any) -> Msg:
+        """`Any`: as nats-py takes them. Raises: Refused; as nats-py's."""
+        async with self.refusals.awaited(subject):
+            return await super().request(subject, *args, **options)
 
     def _connect_command(self) -> bytes:
         """The first message of ours, with the credentials; sent after TLS has been agreed on, at every connection."""

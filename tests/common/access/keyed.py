@@ -71,9 +71,13 @@ def tenants_key(keys: SigningKeys, tenant: str, role: Role, *, end_s: int = 0) -
 
 def key_for_everything(keys: SigningKeys) -> Path:
     """A key of the services' account without any limit."""
-    seed, path = Seed.new(Kind.USER), keys.folder / "creds" / "stages.creds"
-    everything = Permissions((">",), (">",), "_INBOX")
-    write_credentials(path, user_token(keys.services, seed.public, path.stem, everything, int(time.time())), seed)
+    return services_key(keys, "stages", Permissions((">",), (">",), "_INBOX"))
+
+
+def services_key(keys: SigningKeys, name: str, allowed: Permissions) -> Path:
+    """Creds file of a user of the services' account."""
+    seed, path = Seed.new(Kind.USER), keys.folder / "creds" / f"{name}.creds"
+    write_credentials(path, user_token(keys.services, seed.public, name, allowed, int(time.time())), seed)
     return path
 
 

@@ -66,13 +66,6 @@ async def test_user_is_told_what_the_key_may_not_do_and_stays_connected(keyed: K
         assert client.is_connected
 
 
-async def test_service_that_is_refused_something_ends(keyed: Keyed) -> None:
-    async with await keyed.connect("env") as env:
-        await env._connection.client.publish("weight-updated.tiny.a", b"")
-        with pytest.raises(Fatal, match=r"NATS forbids this: key 'env' may not publish weight-updated\.tiny\.a"):
-            await asyncio.wait_for(env.wait_fatal(), timeout=60)
-
-
 async def test_revoked_key_is_offline_at_once_and_others_of_the_tenant_stay(keyed: Keyed) -> None:
     one, other = keyed.key("acme", "owner"), keyed.key("acme", "owner")
     async with await connect(keyed, one) as revoked, await connect(keyed, other) as kept:
