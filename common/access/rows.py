@@ -140,9 +140,12 @@ def looks_up(name: str) -> list[Row]:
 
 
 def fetches_blobs(name: str) -> list[Row]:
-    """nats-py asks which stream has the chunks, and follows it."""
-    names = Row(Use.INSPECT, "names of streams", publish=(f"{API}.STREAM.NAMES",))
-    return [inspects(blob_store(name)), reads(blob_store(name)), follows(blob_store(name)), names]
+    return [inspects(blob_store(name)), reads(blob_store(name))]
+
+
+def lists_blobs(name: str) -> list[Row]:
+    """nats-py asks which stream has the entries, and follows it."""
+    return [*fetches_blobs(name), follows(blob_store(name)), Row(Use.INSPECT, "names of streams", publish=(f"{API}.STREAM.NAMES",))]
 
 
 def stores_blobs(name: str) -> list[Row]:

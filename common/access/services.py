@@ -69,7 +69,7 @@ def scheduler(_: Deployment) -> list[Row]:
     found.append(rows.forgets(streams.JOBS.name, streams.ALL_JOBS))
     for each in streams.BUCKETS:
         found += rows.watches(each.name)
-    found += rows.fetches_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)
+    found += rows.lists_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)
     found.append(rows.subscribes(streams.executor_now("*", "*")))
     return [*found, rows.follows(streams.EVENTS.name), rows.subscribes("ask.*.*")]
 
@@ -122,7 +122,7 @@ def gateway(deployment: Deployment) -> list[Row]:
 def operator(_: Deployment) -> list[Row]:
     """The operator's command line and programs: it sends jobs for every tenant and reads everything, and changes nothing else."""
     found = [row for store in STORES for row in (rows.inspects(store), rows.reads(store), rows.follows(store))]
-    found += rows.fetches_blobs(streams.BLOBS_BUCKET)
+    found += rows.lists_blobs(streams.BLOBS_BUCKET)
     return [*found, *rows.publishes("jobs.*.*", "jobs.*.*.*", "ask.*.*"), rows.subscribes("events.>")]
 
 

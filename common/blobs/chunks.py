@@ -9,7 +9,8 @@ from typing import Generic, TypeVar
 from nats.js.errors import NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
-from common.blobs.store import CHUNK_BYTES, STREAM_NAME, chunk_sequences
+from common.blobs.content import STREAM_NAME, chunk_subject, in_part
+from common.blobs.store import CHUNK_BYTES, chunk_sequences
 from common.bus import Bus, unavailable_as
 from common.errors import Reject
 from common.messages import BlobRef
@@ -69,10 +70,10 @@ class BlobChunks:
                 info = await self._bucket.get_info(ref.name)
             except (ObjectNotFoundError, NotFoundError):
                 raise Reject(f"blob {ref.name} is not in the store") from None
-            subject, count = f"$O.{BLOBS_BUCKET}.C.{info.nuid}", info.chunks or 0
+            subject, count = chunk_subject(info), info.chunks or 0
             there = (await self._js.stream_info(STREAM_NAME, subjects_filter=subject)).state.subjects or {}
             if there.get(subject, 0) != count:
-                raise Reject(f"blob {ref.name} is in the store, but not all of it")
+                raise Reject(in_part(ref))
             options = info.options.max_chunk_size if info.options else None
             return Layout(await chunk_sequences(self._js, subject, count), options or CHUNK_BYTES)
 

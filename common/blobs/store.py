@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import structlog
 from nats.errors import Error as NatsError
@@ -25,22 +25,20 @@ from nats.js.errors import APIError, NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
 from common.blobs.archive import pack
-from common.blobs.content import Bounded, check_digest, digest_of, fetch_timeout_s, fetching, unpack_blob
+from common.blobs.content import STREAM_NAME, chunk_subject, fetch_timeout_s, fetching, read_into, unpack_blob
 from common.bus import Bus, erase_message, unavailable_as
 from common.errors import Reject, Unavailable
 from common.messages import BlobRef
 from common.streams import BLOBS_BUCKET
 
-STREAM_NAME = f"OBJ_{BLOBS_BUCKET}"
-"""Stream behind the bucket."""
 CHUNK_BYTES = 4 * 1024 * 1024
-"""Chunk size: reading is quadratic in the number of chunks with nats-py's `get`, and slow at its default of 128 KiB."""
-SMALL_BYTES = 1024 * 1024
-"""Maximum size of a blob that is read as one message, where it has one chunk."""
+"""Chunk size: each costs a request, and nats-py's default is 128 KiB."""
+CHUNK_S = 30.0
+"""Maximum time for a chunk, which a slow line may need."""
 LARGE_BYTES = 64 * 1024 * 1024
 """Minimum size of a blob whose fetch is logged."""
 ANSWER_S = 5.0
-"""Maximum time for each chunk's number, and each chunk."""
+"""Maximum time for each chunk's number."""
 ERASED_S = 1.0
 """The same while chunks are erased, which may be gone already."""
 MAX_LISTINGS = 3
@@ -85,6 +83,7 @@ class Blobs:
     def __init__(self, bus: Bus, *, silence_s: float = 5.0) -> None:
         """`silence_s`: maximum time between two entries of a listing."""
         self._js = bus.blobs_context()
+        self._chunks_js = bus.blobs_context(answer_s=CHUNK_S)
         self._silence_s = silence_s
         self._bucket: ObjectStore | None = None
 
@@ -127,7 +126,7 @@ class Blobs:
         """
         if await asyncio.to_thread(into.is_dir):
             return into
-        packed = await self._fetch(ref)
+        packed = await self.fetch(ref)
         try:
             await asyncio.to_thread(unpack_blob, ref, packed, into)
         except OSError as error:
@@ -136,9 +135,15 @@ class Blobs:
 
     async def fetch(self, ref: BlobRef) -> bytes:
         """The blob as it was stored. Raises: as `fetch_folder`, but for the disk."""
-        packed = await self._fetch(ref)
-        check_digest(ref, packed)
-        return packed
+        with fetching(ref.name):
+            info = await (await self._store()).get_info(ref.name)
+            if info.is_link() or info.size != ref.size_bytes:
+                raise Reject(f"blob {ref.name} has {info.size} bytes in the store, expected {ref.size_bytes}")
+            if ref.size_bytes >= LARGE_BYTES:
+                log.info("fetching", blob=ref.name, bytes=info.size, timeout_s=fetch_timeout_s(ref.size_bytes))
+            packed = io.BytesIO()
+            await read_into(self._chunks_js, ref, info, packed)
+        return packed.getvalue()
 
     async def fetch_file(self, name: str, sha256: str, into: Path, *, most_bytes: int) -> None:
         """Write a blob that is stored as it is to `into`, with constant memory.
@@ -149,55 +154,15 @@ class Blobs:
         temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
         try:
             with fetching(name):
-                store = await self._store()
-                info = await store.get_info(name)
+                info = await (await self._store()).get_info(name)
                 ref = BlobRef(name=name, size_bytes=info.size or 0, sha256=sha256)
                 if info.is_link() or ref.size_bytes > most_bytes:
                     raise Reject(f"blob {name} has {info.size} bytes in the store, at most {most_bytes} are taken")
-                if not await self._is_whole(info):
-                    raise Reject(_in_part(ref))
                 with temporary.open("wb") as file:
-                    async with asyncio.timeout(fetch_timeout_s(ref.size_bytes)):
-                        await store.get(name, writeinto=cast("Any", Bounded(ref, file)))
-                if await asyncio.to_thread(digest_of, temporary) != sha256:
-                    raise Reject(f"blob {name} has another SHA-256 than {sha256}: the store's copy is damaged")
+                    await read_into(self._chunks_js, ref, info, file)
                 temporary.rename(into)
         finally:
             temporary.unlink(missing_ok=True)
-
-    async def _fetch(self, ref: BlobRef) -> bytes:
-        with fetching(ref.name):
-            return await self._content(ref)
-
-    async def _content(self, ref: BlobRef) -> bytes:
-        """The store's errors go through. Raises: Reject when the blob is not whole, or of another size than `ref` says."""
-        store = await self._store()
-        info = await store.get_info(ref.name)
-        if info.is_link() or info.size != ref.size_bytes:
-            raise Reject(f"blob {ref.name} has {info.size} bytes in the store, expected {ref.size_bytes}")
-        if info.chunks == 1 and info.size is not None and info.size <= SMALL_BYTES:
-            # Two requests, where nats-py makes a consumer of its own for every blob.
-            with suppress(TimeoutError):  # on a slow line it needs longer than an answer may take
-                return await self._only_chunk(ref, info)
-        if not await self._is_whole(info):
-            raise Reject(_in_part(ref))
-        packed = io.BytesIO()
-        timeout_s = fetch_timeout_s(info.size or 0)
-        if (info.size or 0) >= LARGE_BYTES:
-            log.info("fetching", blob=ref.name, bytes=info.size, timeout_s=timeout_s)
-        async with asyncio.timeout(timeout_s):
-            await store.get(ref.name, writeinto=cast("Any", Bounded(ref, packed)))
-        return packed.getvalue()
-
-    async def _only_chunk(self, ref: BlobRef, info: ObjectInfo) -> bytes:
-        try:
-            try:
-                found = await self._js.get_last_msg(STREAM_NAME, _chunk_subject(info), direct=True)
-            except NotFoundError:  # any node of a cluster answers, also one that the chunk has not reached; now its leader must
-                found = await self._js.get_last_msg(STREAM_NAME, _chunk_subject(info))
-        except NotFoundError:
-            raise Reject(_in_part(ref)) from None
-        return found.data or b""
 
     async def delete(self, name: str) -> None:
         """Remove a blob, if it is there. Raises: Unavailable when the store does not answer.
@@ -214,7 +179,7 @@ class Blobs:
 
     async def _erase_chunks(self, info: ObjectInfo) -> None:
         """Raises: TimeoutError, and the store's errors."""
-        subject = _chunk_subject(info)
+        subject = chunk_subject(info)
         for _ in range(MAX_LISTINGS):
             there = (await self._chunks(info.nuid)).get(subject, 0)
             if not there:
@@ -250,7 +215,7 @@ class Blobs:
                 counts = await self._chunks(">")
             except NotFoundError:
                 return []
-        return [StoredBlob(info.name, info.size or 0, _age_s(info), counts.get(_chunk_subject(info), 0) == info.chunks) for info in infos]
+        return [StoredBlob(info.name, info.size or 0, _age_s(info), counts.get(chunk_subject(info), 0) == info.chunks) for info in infos]
 
     async def _entries(self) -> list[ObjectInfo]:
         """All entries, markers of deleted ones included. Raises: TimeoutError when MAX_LISTINGS listings fall silent.
@@ -277,7 +242,7 @@ class Blobs:
 
     async def _is_whole(self, info: ObjectInfo) -> bool:
         """False after a `put` that got no answer: nats-py stores the name and takes its content back."""
-        return (await self._chunks(info.nuid)).get(_chunk_subject(info), 0) == info.chunks
+        return (await self._chunks(info.nuid)).get(chunk_subject(info), 0) == info.chunks
 
     async def _chunks(self, place: str) -> dict[str, int]:
         found = await self._js.stream_info(STREAM_NAME, subjects_filter=f"$O.{BLOBS_BUCKET}.C.{place}")
@@ -302,14 +267,6 @@ def folder_ref(prefix: str, folder: Path) -> BlobRef:
 def _ref(prefix: str, packed: bytes) -> BlobRef:
     digest = hashlib.sha256(packed).hexdigest()
     return BlobRef(name=f"{prefix}-{digest[:16]}", size_bytes=len(packed), sha256=digest)
-
-
-def _in_part(ref: BlobRef) -> str:
-    return f"blob {ref.name} is in the store, but not all of it"
-
-
-def _chunk_subject(info: ObjectInfo) -> str:
-    return f"$O.{BLOBS_BUCKET}.C.{info.nuid}"
 
 
 def _name_subject(name: str) -> str:

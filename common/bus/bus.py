@@ -108,9 +108,9 @@ class Bus:
     def is_connected(self) -> bool:
         return self._connection.client.is_connected
 
-    def blobs_context(self) -> JetStreamContext:
-        """JetStream's context, for `common.blobs` only."""
-        return self._connection.js
+    def blobs_context(self, *, answer_s: float | None = None) -> JetStreamContext:
+        """JetStream's context, for `common.blobs` only. `answer_s`: maximum time for an answer; None as for all others."""
+        return self._connection.client.jetstream(timeout=answer_s) if answer_s else self._connection.js
 
     async def declare(
         self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1, blobs_bytes: int = 0, streams_bytes: int = 0
