@@ -24,6 +24,9 @@ from marlaas.stack.supervised_process import ProcessSpec, SupervisedProcess, ans
 NOT_LOCKED = 3
 """Exit status when another supervisor holds the data directory."""
 
+WRITE_EVERY_S = 1.0
+"""Seconds between two attempts to write a state that a full disk refused."""
+
 log = structlog.get_logger()
 
 
@@ -41,6 +44,8 @@ class Supervisor:
     def __init__(self, plan: StackPlan) -> None:
         self._plan = plan
         self._started_s = time.time()
+        self._is_written = True
+        """Whether stack.json has the latest state."""
         specs = [[_nats(plan)], [_postgres(plan)], [_prepare(plan)] if plan.prepare else [], [_service(one) for one in plan.services]]
         mark = {MARK: str(plan.data)}
         self._tiers = [[SupervisedProcess(spec, plan.data, mark, self._write) for spec in tier] for tier in specs]
@@ -48,6 +53,7 @@ class Supervisor:
     async def run(self, stopping: asyncio.Event) -> None:
         self._write()
         async with asyncio.TaskGroup() as runners:
+            writing = runners.create_task(self._write_what_was_refused())
             running: list[list[asyncio.Task[None]]] = []
             for tier in self._tiers:
                 running.append([runners.create_task(child.run(), name=child.spec.name) for child in tier])
@@ -60,7 +66,16 @@ class Supervisor:
                     child.stop()
                 if tasks:
                     await asyncio.wait(tasks)
+            writing.cancel()
         log.info("stopped")
+
+    async def _write_what_was_refused(self) -> None:
+        while True:
+            await asyncio.sleep(WRITE_EVERY_S)
+            if not self._is_written:
+                self._write()
+                if self._is_written:
+                    log.info("state_written", after="the disk has room")
 
     def _write(self) -> None:
         identity = os_processes.identify(os.getpid())
@@ -77,7 +92,14 @@ class Supervisor:
             started_s=self._started_s,
             components=[child.component for tier in self._tiers for child in tier],
         )
-        write_stack(plan.data, stack)
+        was_written = self._is_written
+        try:
+            write_stack(plan.data, stack)
+            self._is_written = True
+        except OSError as error:  # the processes run on, and are restarted
+            self._is_written = False
+            if was_written:
+                log.error("state_not_written", error=servers.full_disk(plan.data) or f"{plan.data / 'stack.json'}: {error.strerror}")
 
 
 async def _all_settled(tier: list[SupervisedProcess], stopping: asyncio.Event) -> bool:

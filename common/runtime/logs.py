@@ -6,6 +6,8 @@ trajectory and trace to everything that is logged while a message is handled.
 
 import logging
 import sys
+from contextlib import suppress
+from typing import TextIO
 
 import structlog
 
@@ -23,9 +25,24 @@ def configure_logs(service: str, replica: str, level: str) -> None:
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer()],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+        logger_factory=lambda *_: structlog.WriteLogger(_Lossy(sys.stdout)),  # pyright: ignore[reportArgumentType]  # it writes, and flushes
     )
     structlog.contextvars.bind_contextvars(service=service, replica=replica)
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=structlog.processors.JSONRenderer(), foreign_pre_chain=shared))
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
+
+
+class _Lossy:
+    """An output whose lines are lost where they cannot be written: a full disk, or a closed pipe, ends no service."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._output.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._output.flush()

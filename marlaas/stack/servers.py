@@ -149,6 +149,14 @@ class NatsDisk:
         return before and not self._was_full
 
 
+def full_disk(folder: Path) -> str | None:
+    """That the disk below `folder` is full, and what to do; None where it has room."""
+    free = shutil.disk_usage(folder).free
+    if free >= FULL_BELOW_BYTES:
+        return None
+    return f"disk full: {free / 2**20:.0f} MiB are free in {folder}; free some: services and tasks wait, and resume then by themselves"
+
+
 def room_objection(folder: Path) -> str | None:
     """Why NATS in `folder` has too little room for a deployment; None where it has enough."""
     there, needed = _max_store_bytes(folder / STORE), reserved_bytes(0) + MIN_BLOBS_BYTES + SPARE_BYTES

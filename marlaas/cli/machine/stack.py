@@ -90,10 +90,13 @@ def down(data: Data = DEFAULT_DATA) -> None:
 def status(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """Show the processes of the stack and every task."""
     from marlaas.reporting import tables
+    from marlaas.stack import servers
     from marlaas.stack.state_files import running_stack
 
     if not url:
         stack = running_stack(data)
+        if full := servers.full_disk(data):
+            echo(full, to=sys.stderr)
         open_console().print(tables.stack_table(stack))
         if stack.gateway is not None:
             echo(f"\nHTTP: {stack.gateway.url}")
@@ -142,9 +145,12 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check every invariant of PostgreSQL, streams and blobs."""
+    from marlaas.stack import servers
     from marlaas.stack.state_files import read_plan, running_stack
 
     running_stack(data)
+    if full := servers.full_disk(data):
+        echo(full, to=sys.stderr)
     given = {"--deep": deep, "--strict": strict, "--json": as_json}
     plan = read_plan(data)
     folder = ["--keys", str(plan.keys)] if plan.keys else []

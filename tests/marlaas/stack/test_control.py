@@ -234,6 +234,32 @@ def test_last_words_are_the_last_error_that_was_logged(log: str, words: str, tmp
     assert last_words(path, start) == words
 
 
+def test_stack_survives_a_full_disk_and_resumes_when_there_is_room(data: Path) -> None:
+    """Everything is on it: logs, PostgreSQL, and the supervisor's own state."""
+    with small_disk(data) as mounted:
+        if not mounted:
+            pytest.skip("this user may not mount a file system")
+        before = started(plan_for(data))
+        victims = [one for name in ("postgres", "dummy0") if (one := before.component(name).process) is not None]
+        fill(data)
+        for victim in victims:
+            os_processes.send(victim, signal.SIGKILL)
+        time.sleep(5 * HEALTH_EVERY_S)  # starts fail meanwhile: nothing can be written that would say so
+        assert is_locked(data) and os_processes.is_running(before.supervisor)
+        said = servers.full_disk(data)
+        assert said is not None and "disk full" in said and str(data) in said
+        empty(data)
+
+        def is_whole() -> bool:
+            now = read_stack(data)
+            return now is not None and now.is_ready and not {one.process for one in now.components} & {*victims}
+
+        until(is_whole, timeout_s=60)
+        assert read_stack(data) is not None and running_stack(data).supervisor == before.supervisor
+        assert "disk full" in (data / "logs" / "supervisor.log").read_text() and servers.full_disk(data) is None
+        control.stop(data)
+
+
 def test_nats_is_restarted_when_its_disk_was_full(data: Path) -> None:
     store = data / "nats" / servers.STORE
     with small_disk(store) as mounted:
