@@ -85,9 +85,12 @@ def follows(stream: str) -> Row:
 
 
 def reads(stream: str) -> Row:
-    """Read single stored messages, by number or the last of a subject."""
-    requests = (f"{API}.STREAM.MSG.GET.{stream}", f"{API}.DIRECT.GET.{stream}", f"{API}.DIRECT.GET.{stream}.>")
-    return Row(Use.READ, stream, publish=requests)
+    """Read single stored messages, by number or the last of a subject.
+
+    Not by `DIRECT.GET`: its answer is the message itself, and NATS publishes it on any reply subject that the request names, so that a
+    key could have what it has stored in one stream stored in every other. An answer of `MSG.GET` is JSON, which is no message.
+    """
+    return Row(Use.READ, stream, publish=(f"{API}.STREAM.MSG.GET.{stream}",))
 
 
 def inspects(stream: str) -> Row:

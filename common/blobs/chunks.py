@@ -80,10 +80,7 @@ class BlobChunks:
     async def _chunk(self, ref: BlobRef, sequence: int) -> bytes:
         with unavailable_as(f"read blob {ref.name}"):
             try:
-                try:
-                    found = await self._js.get_msg(STREAM_NAME, sequence, direct=True)
-                except NotFoundError:  # any node of a cluster answers, also one that the chunk has not reached
-                    found = await self._js.get_msg(STREAM_NAME, sequence)
+                found = await self._js.get_msg(STREAM_NAME, sequence)
             except NotFoundError:
                 raise Reject(f"blob {ref.name} is no longer in the store") from None
             return found.data or b""

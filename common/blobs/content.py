@@ -78,10 +78,7 @@ async def read_into(js: JetStreamContext, ref: BlobRef, info: ObjectInfo, file: 
 async def _next_chunk(js: JetStreamContext, ref: BlobRef, subject: str, sequence: int) -> RawStreamMsg:
     """The first chunk that is stored at `sequence` or later."""
     try:
-        try:
-            return await js.get_msg(STREAM_NAME, sequence, subject, direct=True, next=True)
-        except NotFoundError:  # any node of a cluster answers, also one that the chunk has not reached; now its leader must
-            return await js.get_msg(STREAM_NAME, sequence, subject, next=True)
+        return await js.get_msg(STREAM_NAME, sequence, subject, next=True)
     except NotFoundError:
         raise Reject(in_part(ref)) from None
 

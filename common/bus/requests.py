@@ -19,7 +19,7 @@ from common.bus.delivery import Delivery, delivery_of, refuse_oversize
 from common.bus.transport.connection import Connection, unavailable_as
 from common.errors import Unavailable
 from common.messages import Message
-from common.streams import KIND_HEADER
+from common.streams import KIND_HEADER, is_on
 
 T = TypeVar("T")
 
@@ -138,10 +138,17 @@ class Requests:
 
     @asynccontextmanager
     async def _subscribed(self, subject: str, call: Callable[[Msg], Awaitable[None]], closed: Callable[[], None]) -> AsyncGenerator[None]:
-        """`closed`: called when the connection is. Raises: Unavailable; Forbidden."""
+        """`closed`: called when the connection is. Raises: Unavailable; Forbidden.
+
+        A key that may make a consumer can have stored messages delivered here, whatever it may publish: they bear another subject.
+        """
+
+        async def call_if_sent_here(message: Msg) -> None:
+            if is_on(subject, message.subject):
+                await call(message)
 
         async def subscribe() -> Subscription:
-            subscription = await self._client.subscribe(subject, cb=call)
+            subscription = await self._client.subscribe(subject, cb=call_if_sent_here)
             await self._client.flush(timeout=int(self._connection.timings.answer_timeout_s) or 1)  # the server listens, or has refused
             return subscription
 

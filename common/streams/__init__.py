@@ -57,7 +57,7 @@ from common.streams.consumers import (
     scheduler_jobs,
     trainer_batches,
 )
-from common.streams.contents import about_packages, in_flight, package_of, stored_reports, task_of, token
+from common.streams.contents import about_packages, in_flight, is_on, package_of, stored_reports, task_of, token
 from common.streams.stores import (
     ALIASES,
     ALIASES_BUCKET,

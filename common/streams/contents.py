@@ -33,6 +33,16 @@ def token(subject: str, place: int) -> str | None:
     return parts[place] if 0 <= place < len(parts) else None
 
 
+def is_on(pattern: str, subject: str) -> bool:
+    """Whether a subscription to `pattern` stands for `subject`, by NATS's rule: `*` is one part, a last `>` one or more."""
+    if pattern == subject:
+        return True
+    wanted, given = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted, given = wanted[:-1], given[: len(wanted) - 1] if len(given) >= len(wanted) else []
+    return len(wanted) == len(given) and all(part in ("*", found) for part, found in zip(wanted, given, strict=True))
+
+
 def task_of(subject: str) -> str:
     """The task that a message of a stream IN_FLIGHT is about; empty when the subject is none of ours, or about a package."""
     if token(subject, 1) == "package":

@@ -267,5 +267,4 @@ def _configuration(stream: Stream, replicas: int) -> api.StreamConfig:
         max_age=stream.max_age_s,
         duplicate_window=stream.duplicate_window_s,
         num_replicas=replicas,
-        allow_direct=True,
     )

@@ -70,10 +70,7 @@ class StreamReader:
         """One stored message, body included. Raises: LookupError when it was deleted."""
         with unavailable_as(f"read message {sequence} of {stream.name}"):
             try:
-                try:
-                    stored = await self._js.get_msg(stream.name, sequence, direct=True)
-                except NotFoundError:  # any node of a cluster answers, also one that the message has not reached; now its leader must
-                    stored = await self._js.get_msg(stream.name, sequence)
+                stored = await self._js.get_msg(stream.name, sequence)
             except NotFoundError:
                 raise LookupError(f"message {sequence} is no longer in stream {stream.name}") from None
         return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", sequence, attempt=0)
@@ -82,7 +79,7 @@ class StreamReader:
         """The newest stored message on exactly `subject`."""
         with unavailable_as(f"read the last message on {subject}"):
             try:
-                stored = await self._js.get_last_msg(stream.name, subject)  # not direct: a node may not have the newest yet
+                stored = await self._js.get_last_msg(stream.name, subject)
             except NotFoundError:
                 return None
         return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", stored.seq or 0, attempt=0)
@@ -93,7 +90,7 @@ class StreamReader:
         while True:
             with unavailable_as(f"read {subject}"):
                 try:
-                    found = await self._js.get_msg(stream.name, sequence, subject, direct=True, next=True)
+                    found = await self._js.get_msg(stream.name, sequence, subject, next=True)
                 except NotFoundError:
                     return
             assert found.seq is not None
@@ -118,7 +115,7 @@ class StreamReader:
             return None
         oldest = ""
         with suppress(NotFoundError):
-            oldest = (await self._js.get_msg(stream.name, info.state.first_seq, direct=True)).subject or ""
+            oldest = (await self._js.get_msg(stream.name, info.state.first_seq)).subject or ""
         return FullStream(stream.name, used, most, oldest)
 
     async def purge(self, stream: Stream, subject: str, *, before: int | None = None) -> None:
