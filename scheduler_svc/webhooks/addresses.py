@@ -1,6 +1,7 @@
 """Which addresses webhooks may reach: those of the public internet, and networks that the operator names. Pure."""
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
@@ -15,8 +16,12 @@ UNICAST = ipaddress.IPv6Network("2000::/3")
 NOT_HOSTS = tuple(map(ipaddress.IPv6Network, ("2002::/16", "2001::/32", "3fff::/20")))
 """Networks in it that carry an address of IPv4 to a tunnel (6to4, Teredo), or are for documentation."""
 PORTS = {"https": 443, "http": 80}
-LOCAL = ("localhost", ".localhost", ".local", ".internal", ".lan", ".home.arpa")
-"""Names, and ends of names, that mean a machine of the same network."""
+LOCAL = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
+"""Ends of names that mean a machine of the same network; names without a dot do, too."""
+_LABEL = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+NAME = re.compile(rf"(?:{_LABEL}\.)*(?!(?:[0-9]+|0x[0-9a-f]*)$){_LABEL}")
+"""Name of a host as DNS has it. One that ends with a number is an address to some readers of URLs: 127.1, 0x7f.1, 2130706433."""
+MAX_NAME_CHARS = 253
 
 
 @dataclass(frozen=True)
@@ -70,14 +75,16 @@ def parse_url(url: str, policy: Policy) -> SplitResult:
     literal = literal_of(host)
     if literal is not None and not policy.permits(literal):
         raise Reject(f"url: {literal} is no public address")
-    if literal is None and not policy.networks and (host == LOCAL[0] or host.rstrip(".").endswith(LOCAL[1:])):
+    if literal is None and ("[" in parts.netloc or len(host) > MAX_NAME_CHARS or not NAME.fullmatch(host)):
+        raise Reject(f"url: '{host}' is neither a name such as hooks.example.com nor an address such as 192.0.2.1 or [2001:db8::1]")
+    if literal is None and not policy.networks and ("." not in host or host.endswith(LOCAL)):
         raise Reject(f"url: '{host}' is no public host")
     return parts
 
 
 def literal_of(host: str) -> Address | None:
-    """The address that a URL has in place of a name."""
+    """The address that a URL has in place of a name, in its usual form: four decimal numbers, or IPv6 without a zone."""
     try:
-        return ipaddress.ip_address(host.partition("%")[0])
+        return None if "%" in host else ipaddress.ip_address(host)
     except ValueError:
         return None

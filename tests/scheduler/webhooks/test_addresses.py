@@ -1,5 +1,6 @@
 """Which addresses webhooks reach, by what names resolve to, and how secrets are kept; real connections."""
 
+import socket
 import ssl
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_svc.webhooks.addresses import Policy, literal_of, parse_networks
+from common.errors import Reject
+from scheduler_svc.webhooks.addresses import Policy, literal_of, parse_networks, parse_url
 from scheduler_svc.webhooks.post import Failed, Post
 from scheduler_svc.webhooks.sealing import Sealed, seal, unseal
 from tests.common.bus.test_tls import Authority
@@ -35,6 +37,60 @@ def test_public_addresses(address: str) -> None:
     found = literal_of(address)
     assert found is not None
     assert Policy().permits(found)
+
+
+INSIDE = (
+    "127.1", "127.0.1", "2130706433", "0x7f.1", "0x7f000001", "0X7F.0.0.1", "017700000001", "0177.0.0.1", "127.0.0.01", "0", "0x", "10.1",
+    "1.2.3", "127.0.0.1.", "127.1.", "0x7f.1.", "localhost", "localhost.", "LOCALHOST", "a.localhost.", "localhost..", ".localhost",
+    "printer.local.", "metadata.google.internal.", "router", "router.", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]",
+    "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[fe80::1%25eth0]", "[::1%25lo]", "[fe80::1%eth0]", "[v1.a]", "[v1.127.0.0.1]",
+    "me@127.0.0.1", "hooks.example.com@127.0.0.1", "hooks.example.com\\@127.0.0.1", "127.0.0.1\\.example.com", "%31%32%37.0.0.1",
+    "127%2e0%2e0%2e1", "127.0.0.1%00.example.com", "a..example.com", "-a.example.com", "a-.example.com", "hooks.example.com:0",
+    "hooks.example.com:65536", "hooks.example.com:x", "hooks.example.com:+1", "127.0.0.1:443", "a" * 64 + ".example.com",
+    "a." * 126 + "com", "1.2.3.4.5", "hooks.example.0x7f", "\uff11\uff12\uff17.0.0.1", "127\u30020.0.1", "\u24dbocalhost",
+    "b\u00fccher.example", "",
+)  # fmt: skip
+"""Hosts of a URL that are no name of the public internet, to this or to another reader of URLs."""
+
+
+@pytest.mark.parametrize("host", INSIDE)
+async def test_one_parser_refuses_a_host_when_it_is_set_and_when_it_is_sent_to(host: str) -> None:
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"]
+
+    with pytest.raises(Reject, match=r"^url: "):
+        parse_url(f"https://{host}/", Policy())
+    with pytest.raises(Failed, match=r"^url: "):
+        await Post(Policy(), resolve=resolve).send(f"https://{host}/", {}, b"{}")
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["hooks.example.com", "HOOKS.example.com:8443", "a_b.example.com", "xn--bcher-kva.example", "1.1.1.1", "[2606:4700:4700::1111]:1"],
+)
+def test_hosts_of_the_internet(host: str) -> None:
+    assert parse_url(f"https://{host}/a?b=c", Policy()).netloc == host
+
+
+@pytest.mark.parametrize("host", ["receiver", "localhost:80", "127.0.0.1", "printer.lan"])
+def test_names_of_a_network_that_the_operator_permits(host: str) -> None:
+    assert parse_url(f"http://{host}/", LOCAL)
+
+
+@given(st.from_regex(r"\A((0|0x)?[0-9a-f]{0,9}\.){0,4}(0|0x)?[0-9a-f]{1,11}\.?\Z"))
+def test_what_a_resolver_takes_for_an_address_is_an_address_here(host: str) -> None:
+    """The C library reads numbers in many forms; a name that it takes for one never comes to it."""
+    try:
+        found = socket.inet_ntoa(socket.inet_aton(host))
+    except OSError:
+        return
+    if found != host:
+        with pytest.raises(Reject):
+            parse_url(f"https://{host}/", Policy())
 
 
 @pytest.mark.parametrize("found", [["127.0.0.1"], ["8.8.8.8", "10.0.0.1"], ["::ffff:127.0.0.1"], ["fe80::1%eth0"]])

@@ -129,7 +129,8 @@ async def test_what_cannot_be_a_webhook(world: World, nats_url: str) -> None:
     wrong = (
         "http://hooks.example.com/x", "https://127.0.0.1/x", "https://[::1]/", "https://[::ffff:10.0.0.1]/", "https://169.254.169.254/x",
         "https://10.1.2.3/", "https://localhost/", "https://me:secret@hooks.example.com/", "https:///x", "ftp://hooks.example.com",
-        "https://hooks.example.com:99999/", "https://hooks.example.com/#x", "https://a b/", "https://x/\r\nHost: y", "x" * 2000, 7, None,
+        "https://hooks.example.com:99999/", "https://127.1/", "https://localhost./x",
+        "https://hooks.example.com/#x", "https://a b/", "https://x/\r\nHost: y", "x" * 2000, 7, None,
     )  # fmt: skip
     async with gateway(world.bus, nats_url) as address, client(address) as door:
         answers = [await door.put("/v1/webhooks/pager", params=ACME, json={"url": url}) for url in wrong]
