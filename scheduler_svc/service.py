@@ -51,6 +51,7 @@ from scheduler_svc.maintenance.stability import StabilityMonitor
 from scheduler_svc.maintenance.stalls import warn_about_stalls
 from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
 from scheduler_svc.settings import SchedulerSettings
+from scheduler_svc.store import tenant_roles
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import pool_times, replicas
 from scheduler_svc.store.queries.fairness.shares import work_in_flight
@@ -64,6 +65,7 @@ LOST_STEPS_EVERY_S = 60.0
 STORE_EVERY_TICKS = 5
 """Ticks between checks of how full the blob store is."""
 STALLS_EVERY_S = 30.0
+LONG_SESSIONS_EVERY_S = 10.0
 RETENTION_EVERY_S = 600.0
 PACKAGES_EVERY_S = 300.0
 OLD_KEYS_EVERY_S = 600.0
@@ -155,6 +157,7 @@ class Scheduler:
             runners.create_task(run_periodically(self._clean_packages, PACKAGES_EVERY_S, postpone, at_once=True))
             runners.create_task(run_periodically(self._remove_old_keys, OLD_KEYS_EVERY_S, postpone, at_once=True))
             runners.create_task(run_periodically(self._find_stalls, STALLS_EVERY_S, postpone))
+            runners.create_task(run_periodically(self._end_long_sessions, LONG_SESSIONS_EVERY_S, postpone))
             runners.create_task(run_periodically(self._record_stored, STORED_EVERY_S, postpone, at_once=True))
             if self._leader is not None:
                 runners.create_task(self._leader.run())
@@ -218,6 +221,11 @@ class Scheduler:
     async def _find_stalls(self) -> None:
         if await warn_about_stalls(self._database, self._replicas.reports, running_s=time.monotonic() - self._started):
             self._relay.wake()
+
+    async def _end_long_sessions(self) -> None:
+        async with self._database.transaction() as tx:
+            for role in await tenant_roles.end_long_sessions(tx.connection):
+                log.warning("session_ended", role=role)
 
     async def _record_stored(self) -> None:
         async with self._database.transaction() as tx:

@@ -19,6 +19,10 @@ ADMIN, OWNER, APP, READER = "marlaas", "marlaas_owner", "marlaas_app", "marlaas_
 UNPRIVILEGED_USER = "nobody"
 COPIES = Path("/var/lib/marlaas")
 """Folder of PostgreSQL's programs for root, where those of this installation are out of reach for others."""
+PROCESS_BYTES = 256 * 1024 * 1024
+"""Maximum private memory of one process: a statement that wants more fails, and not the server. A role sets `work_mem` as it likes."""
+BOUNDS = {"max_worker_processes": 0, "max_logical_replication_workers": 0, "max_notify_queue_pages": 64, "reserved_connections": 40}
+"""Settings of the server that bound what a tenant's role may use: processes for one statement, disk for NOTIFY, connections."""
 ACCESS = """\
 # Written by marlaas at every start. A password for everybody, the superuser included; there is no socket.
 host all all 127.0.0.1/32 scram-sha-256
@@ -58,8 +62,9 @@ def prepare(folder: Path) -> None:
 
 def server(folder: Path, port: int, host: str) -> list[str]:
     """Command of the server on a prepared folder; it ends with its parent where that is root's."""
-    arguments = [_program("postgres"), "-D", _name(folder), "-h", host, "-p", str(port), "-k", ""]
-    return [*_as_unprivileged(folder, end_with_parent=True), *arguments]
+    bounds = [part for name, value in BOUNDS.items() for part in ("-c", f"{name}={value}")]
+    arguments = [_program("postgres"), "-D", _name(folder), "-h", host, "-p", str(port), "-k", "", *bounds]
+    return ["prlimit", f"--data={PROCESS_BYTES}", *_as_unprivileged(folder, end_with_parent=True), *arguments]
 
 
 def _initialise(folder: Path) -> None:

@@ -18,16 +18,41 @@ MIN_SERVER = 150_000
 WITH_TENANT_ROLES = 160_000
 """Oldest server that can have roles of tenants: before PostgreSQL 16 CREATEROLE gave power over other roles, and every member SET ROLE."""
 
-# With the rights that every role has by default, a tenant could hold the scheduler's advisory locks, or fill the disk.
-_RESERVED_FUNCTIONS = f"""
+OF_SERVICES = f"{OWNER}, {Role.APP}, {Role.READER}"
+_FUNCTIONS = {
+    f"{OWNER}, {Role.APP}": "pg_(try_)?advisory_.*",
+    "": "lo_.*|loread|lowrite|pg_logical_emit_message|pg_export_snapshot",
+    OF_SERVICES: "pg_stat_(get_.*|clear_snapshot|force_next_flush)|pg_(database|tablespace|relation|table|total_relation|indexes)_size"
+    "|pg_control_.*|pg_current_(wal|xact|snapshot).*|pg_last_(xact|committed)_.*|pg_xact_.*|txid_current.*|txid_status|pg_lock_status"
+    "|pg_(safe_snapshot_)?blocking_pids|pg_notify|pg_notification_queue_usage|pg_prepared_xact"
+    "|pg_get_(replication_slots|sequence_data|multixact_members)",
+}
+"""Who keeps the right to functions (regular expressions) that PostgreSQL gives to every role; none that it does not. With them a tenant could hold the
+scheduler's advisory locks, fill the disk, use up transaction numbers, or count what others store, do and wait for."""
+_RESERVED_FUNCTIONS = [
+    f"""
 DO $$ DECLARE f regprocedure; BEGIN
     FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.prokind = 'f'
-             AND (p.proname ~ '^(pg_(try_)?advisory|lo)_' OR p.proname IN ('loread', 'lowrite', 'pg_logical_emit_message')) LOOP
+             AND p.proname ~ '^({names})$' LOOP
         EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f);
-        IF f::text ~ 'advisory' THEN EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO {OWNER}, {Role.APP}', f); END IF;
+        {f"EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO {roles}', f);" if roles else ""}
     END LOOP;
 END $$
 """
+    for roles, names in _FUNCTIONS.items()
+]
+COUNTS = ("reltuples", "relpages", "relallvisible", "relallfrozen", "relfrozenxid", "relminmxid")
+"""Columns of pg_class that tell how much all tenants together store."""
+_RESERVED_COLUMNS = f"""
+DO $$ BEGIN
+    REVOKE SELECT ON pg_class FROM PUBLIC;
+    EXECUTE (SELECT format('GRANT SELECT (%s) ON pg_class TO PUBLIC', string_agg(quote_ident(attname), ', ')) FROM pg_attribute
+             WHERE attrelid = 'pg_class'::regclass AND attnum > 0 AND attname <> ALL ('{{{", ".join(COUNTS)}}}'));
+    GRANT SELECT ON pg_class TO {OF_SERVICES};
+END $$
+"""
+SET_BY_OWNER = ("temp_file_limit", "log_min_messages", "log_min_error_statement")
+"""Settings that only a superuser may change: the owner may, of tenants' roles, and these may not change them back."""
 _OWNERSHIP = f"""
 DO $$ DECLARE r record; BEGIN
     FOR r IN SELECT c.oid::regclass AS name, c.relkind FROM pg_class c
@@ -69,7 +94,12 @@ def make_roles(connection: Connection, passwords: Mapping[str, str]) -> None:
         f"GRANT ALL ON SCHEMA public TO {OWNER}",
         "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
         _OWNERSHIP,
-        _RESERVED_FUNCTIONS,
+        *_RESERVED_FUNCTIONS,
+        _RESERVED_COLUMNS,
+        "REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC",  # DO: loops and messages without an end
+        f"GRANT USAGE ON LANGUAGE plpgsql TO {OWNER}",
+        *([f"GRANT SET ON PARAMETER {', '.join(SET_BY_OWNER)} TO {OWNER}"] if version >= WITH_TENANT_ROLES else []),
+        *([f"GRANT pg_use_reserved_connections TO {OF_SERVICES}"] if version >= WITH_TENANT_ROLES else []),
         "REVOKE ALL ON DATABASE postgres, template1 FROM PUBLIC",
         f"GRANT CONNECT ON DATABASE postgres TO {OWNER}",
     ):

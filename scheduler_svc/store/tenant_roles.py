@@ -4,6 +4,7 @@ import secrets
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.errors import Reject
 from common.passwords import new_password, scram_verifier
@@ -12,8 +13,18 @@ from scheduler_svc.store.roles import WITH_TENANT_ROLES
 
 MAX_CONNECTIONS = 4
 """Connections of one tenant: PostgreSQL's are few, and the scheduler needs some."""
-SETTINGS = {"default_transaction_read_only": "on", "statement_timeout": "60s", "idle_in_transaction_session_timeout": "60s"}
-"""Defaults of its sessions, which it may change: they keep mistakes short."""
+SETTINGS = {
+    "default_transaction_read_only": "on",
+    "statement_timeout": "60s",
+    "idle_in_transaction_session_timeout": "60s",
+    "temp_file_limit": "256MB",
+    "log_min_messages": "fatal",
+    "log_min_error_statement": "panic",
+}
+"""Defaults of its sessions. The first three keep mistakes short, and it may change them; it cannot change what bounds its temporary files
+and keeps its texts out of the server's log."""
+MAX_TRANSACTION_S, MAX_IDLE_S = 90.0, 3600.0
+"""Bounds of `end_long_sessions`, which do not depend on what a session has set. The first leaves room for the defaults to end it first."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ def grant(connection: Connection, tenant: str) -> Granted:
     for statement in (
         f"ALTER ROLE {role} LOGIN CONNECTION LIMIT {MAX_CONNECTIONS} PASSWORD '{scram_verifier(granted.password)}'",
         f"GRANT {Role.TENANTS} TO {role} WITH INHERIT TRUE, SET FALSE",
-        f"GRANT {role} TO {OWNER} WITH INHERIT TRUE, SET FALSE",  # to end its sessions
+        f"GRANT {role} TO {OWNER}, {Role.APP} WITH INHERIT TRUE, SET FALSE",  # to end its sessions
         *(f"ALTER ROLE {role} SET {name} = '{value}'" for name, value in SETTINGS.items()),
     ):
         connection.exec_driver_sql(statement)  # a verifier has a colon, which text() takes for a parameter
@@ -61,6 +72,23 @@ def revoke(connection: Connection, tenant: str) -> str:
         connection.execute(text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = :role"), {"role": role})
         connection.execute(text(f"DROP ROLE {role}"))
     return str(role)
+
+
+async def end_long_sessions(
+    connection: AsyncConnection, *, transaction_s: float = MAX_TRANSACTION_S, idle_s: float = MAX_IDLE_S
+) -> list[str]:
+    """End tenants' sessions with a transaction, or an idle time, that is longer; returns the role of each.
+
+    A role may set `statement_timeout` and its like as it wants, so the bound is kept from outside. A transaction holds locks, old rows
+    and processor time; an idle session one of few connections.
+    """
+    ended = text(
+        "WITH long AS MATERIALIZED (SELECT a.pid, a.usename FROM pg_stat_activity a JOIN tenant_roles r ON r.role = a.usename "
+        "WHERE a.xact_start < clock_timestamp() - make_interval(secs => :transaction_s) "
+        "OR a.state = 'idle' AND a.state_change < clock_timestamp() - make_interval(secs => :idle_s)) "
+        "SELECT usename FROM long WHERE pg_terminate_backend(pid)"
+    )
+    return list((await connection.execute(ended, {"transaction_s": transaction_s, "idle_s": idle_s})).scalars())
 
 
 def of_tenants(connection: Connection) -> list[tuple[str, str]]:

@@ -172,7 +172,6 @@ def test_no_name_of_another_tenant_is_in_what_every_role_reads(users: dict[str, 
     with psycopg.connect(users["tenant"], autocommit=True) as connection:
         for catalog in (
             "pg_roles",
-            "pg_stat_activity",
             "pg_auth_members",
             "pg_shdescription",
             "pg_db_role_setting",
