@@ -4,21 +4,27 @@ Rows are JSON objects as in MBPP: a text, tests that are assert statements, and 
 
     {"text": "Write a function that doubles.", "test_list": ["assert double(2) == 4"], "code": "def double(n): return 2 * n"}
 
-The last fenced block of a reply is its code; without one the whole reply is. `code_grading.py` grades it so that a policy can
-forge nothing.
+The last fenced block of a reply that defines the tested function is its code, or else the last block; without one the whole reply is.
+`code_grading.py` grades it so that a policy can forge nothing.
 """
 
 import re
 import secrets
+import textwrap
 from typing import TypedDict
 
-from env_svc.builtin.code_grading import NotATest, UnitTest, asking_program, function_of, judging_program, raised, returned, unit_test
+from common.tool_calls import without_thoughts
+from env_svc.builtin import code_grading
+from env_svc.builtin.code_grading import NotATest, UnitTest, asking_program, judging_program, raised, returned
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.datasets import Row, row_at, rows_of_dataset, rows_of_file
 from env_svc.sandboxes.current import current, refuse_unsupported
 from env_svc.sandboxes.sandbox import MIB, Bounds
 
-BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+BLOCK = re.compile(
+    r"(?P<indent>^[ \t]*)?(?P<fence>`{3,}|~{3,})[^`\n]*\n(?P<code>.*?)(?:(?:^(?:(?P=indent)|[ ]{0,3})|(?<=\S))(?P=fence)[ \t\r]*$|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
 OUTPUT_BYTES = 256 * 1024
 INSTRUCTION = "Answer with a Python function that passes this test: {test}"
 
@@ -55,43 +61,46 @@ class Code(Environment[CodeState]):
         self._sandbox = current("the environment 'code'")
         for number, row in enumerate(self._rows):
             try:
-                _tests(row["test_list"])
-                row["text"] = str(row["text"])
+                _tests(row["test_list"], str(row.get("code") or ""))
+                row["text"] = str(row["text"] if "text" in row else row["prompt"])
             except (KeyError, TypeError, NotATest) as error:
                 raise WrongOptions(f"environment 'code': row {number}: {error!s:.200}") from None
 
     async def open(self, index: int, seed: int) -> Opening[CodeState]:
         row = row_at(self._rows, index, seed)
-        asked = [INSTRUCTION.format(test="\n".join(row["test_list"][: self._shown]))] if self._shown else []
+        setup = str(row.get("test_setup_code") or "\n".join(row.get("test_imports") or ()))
+        shown = "\n".join(filter(None, [setup, *row["test_list"][: self._shown]]))
+        asked = [INSTRUCTION.format(test=shown)] if self._shown else []
         question = ChatMessage(role="user", content="\n\n".join([row["text"], *asked]))
-        state = CodeState(tests=list(row["test_list"]), setup=str(row.get("test_setup_code") or ""), solution=str(row.get("code") or ""))
-        return Opening([question], state)
+        return Opening([question], CodeState(tests=list(row["test_list"]), setup=setup, solution=str(row.get("code") or "")))
 
     async def step(self, state: CodeState, reply: Reply) -> Turn[CodeState]:
-        tests, setup = _tests(state["tests"]), state["setup"]
-        mark = secrets.token_hex(8)
-        source = written(reply.text)
+        setup, reference = state["setup"], state["solution"]
+        function, tests = _tests(state["tests"], reference)
+        source, mark = written(reply.text, function), secrets.token_hex(8)
         asked = await self._sandbox.run(asking_program(source, setup, tests, mark), self._bounds)
         values = returned(asked.output, mark)
-        held: set[str] = set()
+        held, errors = set[str](), [asked.error, *raised(asked.output, mark)]
         if values:
-            judged = await self._sandbox.run(judging_program(setup, tests, values), self._bounds)
-            held = set(judged.output.split())
+            judged = await self._sandbox.run(judging_program(setup, tests, values, mark, reference), self._bounds)
+            held = {number for line in judged.output.splitlines() for first, _, number in [line.partition(" ")] if first == mark}
+            errors += [judged.error, *raised(judged.output, mark)]
         passed = len(held & set(map(str, range(len(tests))))) / len(tests)
         if passed < 1:
-            refuse_unsupported(self._sandbox, source, asked.error, *raised(asked.output, mark))
+            refuse_unsupported(self._sandbox, source, *errors)
         return Finish(float(passed == 1), {"passed": passed, "parsed": float("SyntaxError" not in asked.error)})
 
     async def gold(self, state: CodeState) -> str | None:
         return f"```python\n{state['solution']}\n```" if state["solution"] else None
 
 
-def written(reply: str) -> str:
+def written(reply: str, function: str) -> str:
     """The code of a reply."""
-    blocks = BLOCK.findall(reply)
-    return str(blocks[-1]) if blocks else reply
+    blocks = [textwrap.dedent(block["code"]) for block in BLOCK.finditer(without_thoughts(reply).strip() or reply)]
+    return next((block for block in reversed(blocks) if code_grading.defines(block, function)), blocks[-1] if blocks else reply)
 
 
-def _tests(sources: list[str]) -> list[UnitTest]:
-    function = function_of(sources)
-    return [unit_test(source, function) for source in sources]
+def _tests(sources: list[str], reference: str) -> tuple[str, list[UnitTest]]:
+    """The tested function, and its tests. Raises: NotATest."""
+    function = code_grading.function_of(sources, reference)
+    return function, [code_grading.unit_test(source, function) for source in sources]

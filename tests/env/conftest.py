@@ -1,14 +1,18 @@
 """What the tests of this folder share: worker processes, whose start imports reasoning-gym; an interpreter; the sandbox for hosts."""
 
 import asyncio
+import json
 import shutil
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from env_svc import datasets
 from env_svc.execution.workers import Workers
 from env_svc.hosted.confinement import Confinement, NotConfined, find_confinement
 from tests.env.hosted.playing import ROOT
@@ -45,3 +49,22 @@ def sandbox() -> Confinement:
         return asyncio.run(find_confinement())
     except NotConfined as error:
         pytest.skip(f"THE SANDBOX OF HOSTED ENVIRONMENTS IS NOT TESTED: {error}")
+
+
+FILES = count()
+
+
+@pytest.fixture
+def rows_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Writes rows, or the lines of a file, into a new file of the data folder, and returns its name."""
+    monkeypatch.setenv("MARLAAS_ENV_DATA", str(tmp_path))
+    datasets._data_folder.cache_clear()
+
+    def write(*rows: dict[str, Any] | str | bytes) -> str:
+        lines = [row if isinstance(row, str | bytes) else json.dumps(row, ensure_ascii=False) for row in rows]
+        path = tmp_path / f"rows-{next(FILES)}.jsonl"  # files are cached by their names
+        path.write_bytes(b"".join((line if isinstance(line, bytes) else line.encode()) + b"\n" for line in lines))
+        return path.name
+
+    yield write
+    datasets._data_folder.cache_clear()

@@ -1,7 +1,6 @@
 """Code graded by unit tests: what counts as right, and that no reward can be had by cheating."""
 
-import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import msgpack
@@ -227,9 +226,40 @@ async def test_shipped_problems_are_solved_by_their_solutions(code: Code) -> Non
 
 
 def test_code_is_the_last_block() -> None:
-    assert written("a\n```python\nx = 1\n```\nb\n```\ny = 2\n```\n") == "y = 2\n"
-    assert written("```py\nz = 3") == "z = 3"
-    assert written("w = 4") == "w = 4"
+    assert written("a\n```python\nx = 1\n```\nb\n```\ny = 2\n```\n", "f") == "y = 2\n"
+    assert written("```py\nz = 3", "f") == "z = 3"
+    assert written("w = 4", "f") == "w = 4"
+
+
+DOUBLE = "def double(n):\n    return 2 * n\n"
+IN_A_LIST = "".join(f"   {line}\n" for line in f"```python\n{DOUBLE}```".splitlines())
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        f"```python\n{DOUBLE}```",
+        f"```python\n{DOUBLE}",
+        f"```Python3 title=double.py\n{DOUBLE}```\nDone.",
+        f"Here it is: ```py\n{DOUBLE}```",
+        f"```python\n{DOUBLE.rstrip()}```\nIt doubles.",
+        f"~~~python\n{DOUBLE}~~~",
+        f"````python\n{DOUBLE}````",
+        f"```\r\n{DOUBLE}```\r\nDone.",
+        f"1. So:\n{IN_A_LIST}2. Done.",
+        f"```bash\npip install nothing\n```\nThen:\n```python\n{DOUBLE}```",
+        f"```python\nwrong =\n```\nNo:\n```python\n{DOUBLE}```",
+        f"```python\n{DOUBLE}```\nIt prints:\n```\n4\n```",
+        f"```python\n{DOUBLE}```\n```python\n```",
+        f"```python\n{DOUBLE}```\n```python\n{DOUBLE}```",
+        f"```python\n{DOUBLE}    # as in ```double```, twice\n```",
+        f"<think>```python\ndef double(n):\n    return n\n```</think>\n```python\n{DOUBLE}```",
+        DOUBLE,
+    ],
+)
+async def test_right_code_is_found_in_any_dress(reply: str) -> None:
+    async with in_use(sandbox_of("monty")):
+        assert (await graded(Code(), reply, ["assert double(4) == 8"])).reward == 1.0
 
 
 def test_prompt_shows_the_first_test_alone(tmp_path: Path) -> None:
@@ -256,8 +286,10 @@ def test_what_is_no_test_is_refused(source: str, complaint: str) -> None:
         unit_test(source, "f")
 
 
-def test_function_is_the_one_that_python_does_not_have() -> None:
+def test_function_is_the_one_that_python_does_not_have_or_that_the_solution_defines() -> None:
     assert function_of(["assert sorted(list(double([1]))) == [2]"]) == "double"
+    assert function_of(["assert abs(max(3, 5)) == 8"], "def max(a, b): return a + b") == "max"
+    assert function_of(["assert set(pairs([1])) == set()"], "pairs = lambda numbers: numbers") == "pairs"
     with pytest.raises(NotATest, match="the tests call no function"):
         function_of(["assert len([1]) == 1"])
 
@@ -265,27 +297,33 @@ def test_function_is_the_one_that_python_does_not_have() -> None:
 def test_policys_code_and_expected_values_are_never_in_one_program() -> None:
     tests = [unit_test(test, "scaled") for test in TESTS]
     asking = asking_program(RIGHT, "import math", tests, "mark")
-    judging = judging_program("import math", tests, {0: "[1]", 1: "[]", 2: "[7]", 3: "[0]"})
+    judging = judging_program("import math", tests, {0: "[1]", 1: "[]", 2: "[7]", 3: "[0]"}, "mark", RIGHT)
     assert RIGHT in asking and "9422" not in asking
-    assert "def" not in judging and "[1] == [4711, 9422]" in judging and "scaled" not in judging
-    assert "[4711, 9422]" not in judging_program("", tests, {1: "[]"}), "a test without all its values is not judged"
+    assert "def" not in judging and "_value0 = [1]\n    assert _value0 == [4711, 9422]" in judging and "scaled" not in judging
+    assert "[4711, 9422]" not in judging_program("", tests, {1: "[]"}, "mark"), "a test without all its values is not judged"
 
 
-def test_only_literals_come_back() -> None:
+def test_only_values_come_back() -> None:
     lines = ["mark 0 [1, 2]", "mark 1 __import__('os')", "mark 2 nan", "other 3 1", "mark x 1", f"mark 4 {'9' * 30_000}", "mark 5 set()"]
-    assert returned("\n".join(lines), "mark") == {0: "[1, 2]", 5: "set()"}
+    more = [
+        "[one for one in (1,)]",
+        "_value0",
+        "{**{}}",
+        "range(*[9])",
+        "set(key=1)",
+        "datetime.sys",
+        "datetime.date(exec('1'))",
+        "lambda: 1",
+    ]
+    lines += [f"mark {number} {text}" for number, text in enumerate(more, 6)]
+    assert returned("\n".join(lines), "mark") == {0: "[1, 2]", 2: "nan", 5: "set()"}
 
 
-async def test_row_without_tests_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from env_svc import datasets
-
+async def test_row_without_tests_is_named(rows_in: Callable[..., str]) -> None:
     use(sandbox_of("monty"))
-    monkeypatch.setenv("MARLAAS_ENV_DATA", str(tmp_path))
-    datasets._data_folder.cache_clear()
-    (tmp_path / "bad.jsonl").write_text(json.dumps({"text": "?", "test_list": ["assert True"]}))
-    with pytest.raises(WrongOptions, match="environment 'code': row 0: the tests call no function"):
-        Code(file="bad.jsonl")
-    datasets._data_folder.cache_clear()
+    for tests in ["assert True"], ["assert sum([1]) == 1"]:
+        with pytest.raises(WrongOptions, match="environment 'code': row 0: the tests call no function"):
+            Code(file=rows_in({"text": "?", "test_list": tests}))
     use(None)
 
 

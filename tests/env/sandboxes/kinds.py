@@ -17,6 +17,8 @@ from env_svc.sandboxes.sandbox import MIB, Bounds, RunResult, Sandbox
 
 KINDS = ("monty", "bubblewrap", "docker", "namespaces", "landlock")
 """The last two are those of the sandbox `confined`."""
+CPYTHON = "namespaces"
+"""One that runs CPython, for tests of what no sandbox makes a difference to."""
 DOCKER_URL = "unix:///var/run/docker.sock"
 IMAGE = "python:3.11-slim"
 BOUNDS = Bounds(time_s=10.0, memory_bytes=128 * MIB, output_bytes=4096, processes=8)
