@@ -23,7 +23,7 @@ from typing import ClassVar, Generic, TypeVar
 from pydantic import JsonValue
 
 from common.messages import ChatMessage
-from common.tool_calls import ToolCall
+from common.tool_calls import UNOPENED, Thoughts, ToolCall, without_thoughts
 from env_svc.errors import EnvironmentUnavailable, Unsupported, WrongOptions
 from env_svc.tools.tool import Tool
 
@@ -61,6 +61,13 @@ class Reply:
     """Calls of the environment's own tools, whose schemas its opening listed."""
     usage: ToolUsage | None = None
     """None where the episode has no tools."""
+    thoughts: Thoughts = UNOPENED
+    """Where the text holds thoughts."""
+
+    @property
+    def spoken(self) -> str:
+        """The text without thoughts; empty where the reply ends inside those that the prompt has opened."""
+        return without_thoughts(self.text, self.thoughts)
 
 
 @dataclass(frozen=True)

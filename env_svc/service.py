@@ -197,7 +197,7 @@ def _opening(group: GroupContext) -> OpenCall:
 
 
 def _step(group: GroupContext, turn: SampledTurn, left_s: float) -> StepCall:
-    reply = Reply(turn.reply, truncated=turn.finish == "length")
+    reply = Reply(turn.reply, truncated=turn.finish == "length", thoughts=turn.thoughts)
     return StepCall(group.row, turn.state, reply, last=_last(group, turn, left_s))
 
 

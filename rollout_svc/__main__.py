@@ -62,7 +62,8 @@ async def main(running: Running[RolloutSettings]) -> None:
         await tasks.read(bus)
         if pool.samplers_on:
             await clocks.read()
-        rollout = Rollout(engine, chat, adapters, tasks, slots, clocks.now_s, Away(bus.clock.now_s) if takes_turns else None)
+        away, thoughts = Away(bus.clock.now_s) if takes_turns else None, pool.serving.thoughts if pool.serving else None
+        rollout = Rollout(engine, chat, adapters, tasks, slots, clocks.now_s, away, thoughts)
         serving = serving_of(pool, engine, chat, adapters, bus, settings.replica)
         capacity = Capacity(engine)
 

@@ -22,6 +22,7 @@ from common.chunking import in_parts
 from common.errors import HandedBack, Reject, Retry
 from common.messages import GroupContext, SampledTurn, SampleTurns, TurnRequest, TurnsSampled, WeightUpdated
 from common.task_states import TaskStates
+from common.tool_calls import Thoughts
 from rollout_svc import request_ids
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat, UnusablePrompt
@@ -33,6 +34,8 @@ SEQUENCES = Gauge("marlaas_rollout_sequences", "Sequences inside the engine, wai
 
 MAX_COALESCING_S = 0.05
 COALESCING_SHARE = 0.25
+PROMPT_END = 32
+"""Tokens at the end of a prompt that are searched for a mark of thoughts."""
 SHORTEST_WAIT_S = 0.05
 """Seconds between looks at a deadline that is near while the pool is parked, so that its clock stands."""
 
@@ -59,8 +62,10 @@ class Rollout:
         slots: Slots,
         now_s: Callable[[str], float],
         away: Away | None = None,
+        thoughts: tuple[str, str] | None = None,
     ) -> None:
-        """`now_s`: the clock of deadlines, of a pool given by name. `away`: to be kept up to date; None where nobody reports it."""
+        """`now_s`: the clock of deadlines, of a pool given by name. `away`: to be kept up to date; None where nobody reports it.
+        `thoughts`: marks that the pool names."""
         self._engine = engine
         self._chat = chat
         self._adapters = adapters
@@ -68,6 +73,7 @@ class Rollout:
         self._slots = slots
         self._now_s = now_s
         self.away = away
+        self._thoughts = thoughts
         self._running: dict[str, set[str]] = {}
         """Task → request ids inside the engine."""
         self._starting: set[asyncio.Timeout] = set()
@@ -229,6 +235,7 @@ class Rollout:
             turn=request.turn,
             transcript=prompt.with_sampled(sampled.ids, sampled.logprobs),
             reply=self._chat.text(sampled.ids),
+            thoughts=Thoughts.after(self._chat.decode(wanted.ids[-PROMPT_END:]), self._thoughts),
             finish=sampled.finish,
             state=request.state,
             env_ms=request.env_ms,

@@ -19,7 +19,6 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import JsonValue
 
-from common.tool_calls import without_thoughts
 from env_svc.adapters.openenv_sessions import Observation, RefusedAction, Session, SessionLost, Sessions
 from env_svc.contract import ChatMessage, Continue, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
 
@@ -158,7 +157,7 @@ class OpenEnv(Environment[OpenEnvState]):
         """Raises: ValueError, for the policy to read."""
         if self._has_tools:
             return [{"type": "call_tool", "tool_name": call.name, "arguments": call.arguments} for call in reply.calls]
-        text = without_thoughts(reply.text).strip()
+        text = reply.spoken.strip()
         if self._action:
             return [{self._action: text}]
         return [action_in(text)]

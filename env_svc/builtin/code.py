@@ -13,7 +13,6 @@ import secrets
 import textwrap
 from typing import TypedDict
 
-from common.tool_calls import without_thoughts
 from env_svc.builtin import code_grading
 from env_svc.builtin.code_grading import NotATest, UnitTest, asking_program, judging_program, raised, returned
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
@@ -77,7 +76,7 @@ class Code(Environment[CodeState]):
     async def step(self, state: CodeState, reply: Reply) -> Turn[CodeState]:
         setup, reference = state["setup"], state["solution"]
         function, tests = _tests(state["tests"], reference)
-        source, mark = written(reply.text, function), secrets.token_hex(8)
+        source, mark = written(reply.spoken.strip() or reply.text, function), secrets.token_hex(8)
         asked = await self._sandbox.run(asking_program(source, setup, tests, mark), self._bounds)
         values = returned(asked.output, mark)
         held, errors = set[str](), [asked.error, *raised(asked.output, mark)]
@@ -96,7 +95,7 @@ class Code(Environment[CodeState]):
 
 def written(reply: str, function: str) -> str:
     """The code of a reply."""
-    blocks = [textwrap.dedent(block["code"]) for block in BLOCK.finditer(without_thoughts(reply).strip() or reply)]
+    blocks = [textwrap.dedent(block["code"]) for block in BLOCK.finditer(reply)]
     return next((block for block in reversed(blocks) if code_grading.defines(block, function)), blocks[-1] if blocks else reply)
 
 

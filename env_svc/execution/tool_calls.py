@@ -11,6 +11,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import chain
 
+import msgpack
+
 from common import spec
 from common.fairness.fair_queue import Claimant
 from common.messages import BlobRef, ChatMessage, is_own
@@ -18,6 +20,7 @@ from common.tool_calls import MalformedCall, Schema, ToolCall, find_calls
 from env_svc.allowed import ONLY_INSTALLED, AllowedNames
 from env_svc.calls import BuildFailed, Call, Continued, Failed, FinalTurn, Opened, Outcome, StepCall, failed
 from env_svc.concurrency.completion import as_completed_batches, merge
+from env_svc.contract import Reply
 from env_svc.errors import CallError, ToolUnavailable, WrongOptions
 from env_svc.execution.executor import NO_LIMITS, EnvironmentExecutor, OutcomeBatch
 from env_svc.execution.tool_state import ToolState
@@ -109,7 +112,7 @@ class ToolCallExecutor:
                 forwarded[position] = call, None
                 continue
             tool_set = {**context.tool_set, **await self._tools_of_opening(context, tool_state.names)}
-            found = await _found_calls(call.reply.text, {**schemas(tool_set), **tool_state.own})
+            found = await _found_calls(call.reply, {**schemas(tool_set), **tool_state.own})
             if call.reply.truncated:  # an unfinished call is no error of the policy
                 found = [one for one in found if isinstance(one, ToolCall)]
             own = tuple(one for one in found if isinstance(one, ToolCall) and one.name in tool_state.own)
@@ -203,11 +206,22 @@ class ToolCallExecutor:
         return replace(outcome, worked_s=outcome.worked_s + late.worked_s)
 
 
-async def _found_calls(text: str, tools: Mapping[str, Schema]) -> list[ToolCall | MalformedCall]:
-    """`find_calls`, for a long reply in a thread: it takes up to 0.1 s, and the event loop serves every tenant."""
-    if len(text) <= LONG_CHARS:
-        return find_calls(text, tools)
-    return await asyncio.to_thread(find_calls, text, tools)
+async def _found_calls(reply: Reply, tools: Mapping[str, Schema]) -> list[ToolCall | MalformedCall]:
+    """`find_calls`, for a long reply in a thread: it takes up to 0.3 s, and the event loop serves every tenant."""
+    if len(reply.text) <= LONG_CHARS:
+        found = find_calls(reply.text, tools, reply.thoughts)
+    else:
+        found = await asyncio.to_thread(find_calls, reply.text, tools, reply.thoughts)
+    return [_packable(one) for one in found]
+
+
+def _packable(call: ToolCall | MalformedCall) -> ToolCall | MalformedCall:
+    """The call, refused where its arguments could not travel: its environment may be in another process."""
+    try:
+        msgpack.packb([] if isinstance(call, MalformedCall) else call.arguments)
+    except (OverflowError, ValueError) as error:
+        return MalformedCall(f"the arguments of the tool call cannot be passed on: {error}")
+    return call
 
 
 def _tools_failure(error: WrongOptions | ToolUnavailable) -> Failed:

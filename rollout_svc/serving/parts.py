@@ -4,15 +4,12 @@ The grammar of calls is that of `common/tool_calls.py`. Text from the beginning 
 one that is malformed, or never ends, is text. Blanks around calls are left out, as in `without_calls`.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from common.tool_calls import MAX_CALLS, MAX_PARSED_CHARS, Schema, ToolCall, find_calls, text_parameter
+from common.tool_calls import DEFAULT_MARKS, MAX_CALLS, MAX_PARSED_CHARS, Reply, Schema, ToolCall, find_calls, text_parameter
 from rollout_svc.serving.text import overlap
 
-THOUGHTS = ("<think>", "</think>")
-"""Marks of thoughts in which the grammar finds no calls, where the pool names none."""
 TAG = ("<tool_call>", "</tool_call>")
 
 
@@ -36,12 +33,13 @@ class Parts:
         """`thoughts`: marks that the pool names; None: thoughts are part of the text. `begins_inside`: the prompt has opened them."""
         self._tools = tools
         self._shows_marks = thoughts is None
-        self._opening, self._closing = thoughts or THOUGHTS
+        self._opening, self._closing = thoughts or DEFAULT_MARKS
         names = [name for name, schema in tools.items() if text_parameter(schema) is not None]
         self._tags = {TAG[0]: TAG[1], **{f"<{name}>": f"</{name}>" for name in names}} if tools else {}
         """Beginning of a call → its end."""
         self._watches = bool(self._tags) or thoughts is not None
         self._inside = begins_inside
+        self._is_whole = False
         self._text = ""
         """Text that is not given out yet."""
         self._searched = 0
@@ -63,6 +61,8 @@ class Parts:
 
     def end(self) -> Iterator[Part]:
         """What was held back."""
+        self._is_whole = True
+        yield from self.feed("")
         rest, self._text = self._text, ""
         if self._inside and not self._shows_marks:
             yield from _thought(rest)
@@ -115,11 +115,12 @@ class Parts:
     def _call(self, mark: str) -> list[Part] | None:
         """The call at the beginning of the text."""
         closing = self._tags[mark]
-        end = self._text.find(closing, max(len(mark), self._searched - len(closing)))
-        if end > MAX_PARSED_CHARS or (end < 0 and len(self._text) >= MAX_PARSED_CHARS + len(closing)):
+        is_new = self._is_whole or self._text.find(closing, max(len(mark), self._searched - len(closing))) >= 0
+        end = Reply(self._text).end_of_call(len(mark), closing, is_whole=self._is_whole) if is_new else None
+        if (len(self._text) if end is None else end) >= MAX_PARSED_CHARS + len(closing):
             return self._give(len(mark))
-        self._searched = 0 if end >= 0 else len(self._text)
-        if end < 0:
+        self._searched = 0 if end is not None else len(self._text)
+        if end is None:
             return None
         size = end + len(closing)
         written, self._text = self._text[:size], self._text[size:]
@@ -151,12 +152,6 @@ def _thought(text: str) -> Iterator[Part]:
         yield Thought(text)
 
 
-def opens_thoughts(rendered: str, thoughts: tuple[str, str] | None) -> bool:
-    """Whether a rendered prompt ends inside thoughts: some templates open them."""
-    opening = (thoughts or THOUGHTS)[0]
-    return re.search(re.escape(opening) + r"\s*\Z", rendered) is not None
-
-
 def schemas_of(tools: Sequence[Mapping[str, object]]) -> dict[str, Schema]:
     """Name → schema of parameters, of tools as `ServeRequest` has them. Raises: ValueError for another shape."""
     found: dict[str, Schema] = {}
@@ -166,18 +161,7 @@ def schemas_of(tools: Sequence[Mapping[str, object]]) -> dict[str, Schema]:
                 parameters = rest.get("parameters") or {}
                 if not isinstance(parameters, dict):
                     raise ValueError(f"the parameters of tool {name} are not a JSON schema")
-                found[name] = _readable(parameters)
+                found[name] = parameters
             case _:
                 raise ValueError('a tool is not of the shape {"type": "function", "function": {"name": ..., "parameters": ...}}')
-    return found
-
-
-def _readable(parameters: Schema) -> Schema:
-    """What the grammar of calls reads of a schema: `true`, and what is no schema, describe no parameter."""
-    properties, required = parameters.get("properties"), parameters.get("required")
-    found: Schema = {"properties": {}, "required": []}
-    if isinstance(properties, dict):
-        found["properties"] = {key: value for key, value in properties.items() if isinstance(value, dict)}
-    if isinstance(required, list):
-        found["required"] = [one for one in required if isinstance(one, str)]
     return found

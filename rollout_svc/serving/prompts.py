@@ -7,8 +7,8 @@ import numpy as np
 
 from common.formats import strict_json
 from common.messages import Failure, ServedCall, ServedMessage, ServeRequest
+from common.tool_calls import Thoughts
 from rollout_svc.chat import Chat, PromptTooLong, UnusablePrompt
-from rollout_svc.serving.parts import opens_thoughts
 
 
 class Refused(Exception):
@@ -37,7 +37,7 @@ async def prompt_of(chat: Chat, request: ServeRequest, context: int, thoughts: t
             case ServeRequest(messages=list() as messages, text=None, ids=None):
                 said = [_message(message) for message in messages]
                 ids, rendered = await chat.conversation(said, request.tools, request.template, context)
-                begins_inside = opens_thoughts(rendered, thoughts)
+                begins_inside = Thoughts.after(rendered, thoughts).begins_inside
             case ServeRequest(messages=None, text=str() as text, ids=None):
                 ids = await chat.plain(text, context)
             case ServeRequest(messages=None, text=None, ids=bytes() as written) if len(written) % 4 == 0:

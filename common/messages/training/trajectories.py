@@ -9,6 +9,7 @@ from pydantic import Field
 from common.messages.artifacts import TokenRecord
 from common.messages.base import Message, Sentence, Value
 from common.messages.training.prompts import GroupContext
+from common.tool_calls import UNOPENED, Thoughts
 
 UNSUPPORTED = "unsupported by the sandbox"
 """Prefix of the failure of an attempt that this deployment cannot grade; the scheduler counts them separately."""
@@ -31,6 +32,8 @@ class SampledTurn(Value):
     env_ms: float = Field(default=0.0, ge=0)
     """As in the request; so the next."""
     away_ms: float = Field(default=0.0, ge=0)
+    thoughts: Thoughts = Field(default=UNOPENED, exclude_if=lambda thoughts: thoughts == UNOPENED)
+    """Where `reply` holds thoughts."""
 
 
 class TurnsSampled(Message, kind="turns-sampled.1"):

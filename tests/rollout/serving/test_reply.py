@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from common.tool_calls import Schema, ToolCall, find_calls, without_calls
+from common.tool_calls import Schema, Thoughts, ToolCall, find_calls, without_calls
 from rollout_svc.chat import Chat
 from rollout_svc.engine_stream import TokenLogprobs, logprobs_of
-from rollout_svc.serving.parts import Parts, Said, opens_thoughts, schemas_of
+from rollout_svc.serving.parts import Parts, Said, schemas_of
 from rollout_svc.serving.reply import Piece, Reply
 from tests.rollout.conftest import POOL
 
@@ -25,6 +25,12 @@ CALLS = (
     "<tool_call><function=pair><parameter=a>\nx\n</parameter></function></tool_call>",
     "<search>dams</search>",
     "<tool_call>not JSON</tool_call>",
+    '<tool_call>\n{"name": "pair", "arguments": {"a": "</tool_call> <think> \\"", "b": 1}}\n</tool_call>',
+    "<tool_call>\n<function=pair>\n<parameter=a>\n</tool_call></parameter> x</function>\n</parameter>\n</function>\n</tool_call>",
+    "<tool_call><function=pair><parameter=a>",
+    "<tool_call><function=pair></tool_call>",
+    '<tool_call>{"a": "',
+    '"}',
     "<tool_call>{",
     "<search>",
     "</search>",
@@ -138,8 +144,9 @@ def test_thoughts_hold_no_calls_and_are_text_where_the_pool_names_no_marks() -> 
     )
     [piece] = streamed(reply(tools=TOOLS), encoded(text), [1000])
     assert (piece.reasoning, piece.text, len(piece.calls)) == ("", "<think>maybe <search>x</search></think>yes", 1)
-    assert opens_thoughts("... <think>\n", None)
-    assert not opens_thoughts("<think> done", None)
+    assert Thoughts.after("... <think>\n").begins_inside
+    assert not Thoughts.after("<think> done").begins_inside
+    assert Thoughts.after("... [THINK]", ("[THINK]", "[/THINK]")) == Thoughts("[THINK]", "[/THINK]", begins_inside=True)
 
 
 def test_text_waits_only_while_it_could_begin_a_stop_string_or_a_call() -> None:
