@@ -30,13 +30,15 @@ class Task(BaseModel):
     dead_letters: int
     adapter: AdapterRef | None = Field(description="The latest version's; its bytes are base64.")
     warnings: dict[str, str]
+    expected_end_at: float | None = Field(description="Unix time of the last step at the pace of the latest; null unless it is running.")
     submitted_at: float = Field(description="Unix time.")
     updated_at: float = Field(description="Unix time.")
 
     @classmethod
     def of(cls, status: TaskStatus) -> Self:
         same = status.model_dump(include=set(cls.model_fields))
-        return cls(**same, id=status.task, submitted_at=status.submitted_s, updated_at=status.updated_s)
+        times = {"expected_end_at": status.expected_end_s, "submitted_at": status.submitted_s, "updated_at": status.updated_s}
+        return cls(**same, **times, id=status.task)
 
 
 class Why(BaseModel):

@@ -100,8 +100,14 @@ class TaskStatus(Message, kind="task-status.1"):
     adapter: AdapterRef | None = None
     warnings: dict[str, str] = {}
     """Current warnings by name; of an ended task, those at its end."""
+    expected_end_s: float | None = None
+    """Unix time at which the last step ends at the pace of the latest steps; None before two, and of a task that is not running."""
     submitted_s: float
     updated_s: float
+
+    def remaining_s(self, now_s: float) -> float | None:
+        """Seconds until `expected_end_s`; 0 if that is past."""
+        return None if self.expected_end_s is None else max(0.0, self.expected_end_s - now_s)
 
 
 class HistoryMark(Message, kind="history-mark.1"):

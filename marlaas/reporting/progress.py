@@ -9,12 +9,11 @@ from pydantic import JsonValue
 
 from common.evaluation.report import EvaluationReport
 from common.messages import Event
+from common.pace import PACE_STEPS, expected_end_s
 from common.spec import TaskSpec
 
 EDGE_STEPS = 5
 """Steps at either end whose mean reward counts as before and after."""
-RATE_STEPS = 10
-"""Latest steps over which speed is measured."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -100,18 +99,15 @@ class Progress:
 
     def tokens_per_s(self) -> float | None:
         """Tokens sampled and trained, over the latest steps; None before there are two."""
-        recent = self.steps[-RATE_STEPS - 1 :]
+        recent = self.steps[-PACE_STEPS - 1 :]
         if len(recent) < 2 or recent[-1].at_s <= recent[0].at_s:
             return None
         return sum(step.sampled_tokens for step in recent[1:]) / (recent[-1].at_s - recent[0].at_s)
 
     def left_s(self) -> float | None:
         """Estimated time of the remaining steps, at the latest speed; None when unknown."""
-        recent = self.steps[-RATE_STEPS - 1 :]
-        if self.ended_s is not None or len(recent) < 2:
-            return None
-        each_s = (recent[-1].at_s - recent[0].at_s) / (len(recent) - 1)
-        return each_s * (self.spec.steps - self.version)
+        end_s = expected_end_s([step.at_s for step in self.steps], self.spec.steps - self.version)
+        return None if end_s is None or self.ended_s is not None else end_s - self.steps[-1].at_s
 
 
 def step_of(event: Event) -> TrainedStep:

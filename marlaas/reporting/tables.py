@@ -66,6 +66,7 @@ def status_table(
         Field("failed", lambda one: Text(_share(one.failed_share)), rank=3),
         Field("tokens", lambda one: Text(_count(one.sampled_tokens)), rank=6),
         Field("dead letters", lambda one: Text(str(one.dead_letters), style="red" if one.dead_letters else ""), rank=5),
+        Field("left", lambda one: Text(_left(one, now_s)), rank=2),
         Field("age", lambda one: Text(duration(now_s - one.submitted_s)), rank=2),
         *more,
     ]
@@ -96,6 +97,7 @@ def task_table(status: TaskStatus, evaluated: Evaluated | None = None, now_s: fl
         "reason": status.reason or "-",
         **{f"warning {name}": Text(sentence, style="yellow") for name, sentence in sorted(status.warnings.items())},
         "version": f"{status.version} of {status.steps}",
+        "time left": _left(status, now_s),
         "reward": _f(status.reward),
         **(_evaluation_rows(evaluated) if evaluated else {}),
         "staleness": _f(status.staleness),
@@ -226,6 +228,10 @@ def duration(seconds: float) -> str:
     if whole < 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"
+
+
+def _left(status: TaskStatus, now_s: float) -> str:
+    return "-" if (left_s := status.remaining_s(now_s)) is None else duration(left_s)
 
 
 def _coloured(state: str) -> Text:

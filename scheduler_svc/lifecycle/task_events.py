@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from common import streams
 from common.messages import TaskStatus
 from scheduler_svc.decisions.endings.task_warnings import TaskWarning
-from scheduler_svc.store.queries.training.progress import TaskProgress, progress_of
+from scheduler_svc.store.queries.training.progress import TaskProgress, end_of_task, progress_of
 from scheduler_svc.store.queries.training.tasks import Task, find_task, set_warnings
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
@@ -56,6 +56,7 @@ def _status(task: Task, progress: TaskProgress) -> TaskStatus:
         dead_letters=progress.dead_letters,
         adapter=task.adapter,
         warnings=task.warnings,
+        expected_end_s=end_of_task(task.state, progress.trained_at, task.spec.steps - task.version),
         submitted_s=task.submitted_at.timestamp(),
         updated_s=time.time(),
     )

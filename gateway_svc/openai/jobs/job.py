@@ -1,11 +1,11 @@
 """A task's state as a job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, JsonValue
 
-from common.messages import FILE_FAMILY, StepOf, TaskStatus, is_file
+from common.messages import FILE_FAMILY, TaskStatus, is_file
 from gateway_svc.openai.jobs.request import ENVIRONMENT
 from gateway_svc.openai.model_names import name_of
 from gateway_svc.openai.result_ids import result_id
@@ -20,8 +20,6 @@ STATUSES: Mapping[str, Status] = {
     "cancelled": "cancelled",
 }
 ENDED = ("succeeded", "failed", "cancelled")
-PACE_STEPS = 5
-"""Latest steps from whose times the end is estimated."""
 
 
 class JobError(BaseModel):
@@ -91,15 +89,15 @@ class Job(BaseModel):
     marlaas: TaskOfJob
 
 
-def job_of(status: TaskStatus, spec: Mapping[str, JsonValue], steps: Sequence[StepOf] = (), *, trained_tokens: int | None = None) -> Job:
-    """`spec`: the task file as the scheduler has it. `steps`: the latest, by version. `trained_tokens`: of a task that has ended."""
+def job_of(status: TaskStatus, spec: Mapping[str, JsonValue], *, trained_tokens: int | None = None) -> Job:
+    """`spec`: the task file as the scheduler has it. `trained_tokens`: of a task that has ended."""
     state, hyperparameters = status_of(status), _hyperparameters(spec)
     has_ended, grader = state in ENDED, _table(_table(spec, "environment"), "options").get("grader")
     return Job(
         id=status.task,
         created_at=int(status.submitted_s),
         error=_error(status) if state == "failed" else None,
-        estimated_finish=_estimated_finish(status, steps) if state == "running" else None,
+        estimated_finish=None if status.expected_end_s is None else int(status.expected_end_s),
         fine_tuned_model=name_of(status.task, status.adapter.version) if state == "succeeded" and status.adapter else None,
         finished_at=int(status.updated_s) if has_ended else None,
         hyperparameters=hyperparameters,
@@ -135,14 +133,6 @@ def metadata_of(spec: Mapping[str, JsonValue]) -> dict[str, str]:
 def _error(status: TaskStatus) -> JobError:
     code = "task_rejected" if status.state == "rejected" else "task_failed"
     return JobError(code=code, message=status.reason or f"the task was {status.state}", param=None)
-
-
-def _estimated_finish(status: TaskStatus, steps: Sequence[StepOf]) -> int | None:
-    """Unix time, by the pace of the latest steps; None before two of them."""
-    times = [step.times.advanced_s for step in steps if step.times.advanced_s is not None]
-    if len(times) < 2:
-        return None
-    return int(times[-1] + (times[-1] - times[0]) / (len(times) - 1) * (status.steps - status.version))
 
 
 def _hyperparameters(spec: Mapping[str, JsonValue]) -> Hyperparameters:

@@ -8,11 +8,11 @@ from pydantic import JsonValue
 
 from common.door.asking import Door, UnknownHere
 from common.door.training.progress import read_spec, read_status, read_steps, read_versions, step_pages
-from common.messages import AskEvents, AskTasks, EventsAnswer, StepOf, TasksAnswer, TaskStatus
+from common.messages import AskEvents, AskTasks, EventsAnswer, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER, cursor_after
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.openai.errors import wrong_value
-from gateway_svc.openai.jobs.job import ENDED, PACE_STEPS, Job, job_of, metadata_of, status_of
+from gateway_svc.openai.jobs.job import ENDED, Job, job_of, metadata_of, status_of
 from gateway_svc.openai.jobs.paging import Page, page_of
 from gateway_svc.openai.jobs.records import Checkpoint, JobEvent, checkpoint_of, event_of, number_of_event
 
@@ -25,8 +25,8 @@ Metadata = Mapping[str, str]
 
 async def read_job(door: Door, status: TaskStatus) -> Job:
     """Raises: as `Door.ask`."""
-    spec, steps, tokens = await asyncio.gather(_spec(door, status.task), _latest_steps(door, status), _trained_tokens(door, status))
-    return job_of(status, spec, steps, trained_tokens=tokens)
+    spec, tokens = await asyncio.gather(_spec(door, status.task), _trained_tokens(door, status))
+    return job_of(status, spec, trained_tokens=tokens)
 
 
 async def list_jobs(door: Door, after: str | None, limit: int, metadata: Metadata | None) -> Page[Job]:
@@ -105,12 +105,6 @@ async def _spec(door: Door, task: str) -> Mapping[str, JsonValue]:
         return await read_spec(door, task)
     except UnknownHere:
         return {}
-
-
-async def _latest_steps(door: Door, status: TaskStatus) -> list[StepOf]:
-    if status_of(status) != "running":
-        return []
-    return await read_steps(door, status.task, max(status.version - PACE_STEPS, 0))
 
 
 async def _trained_tokens(door: Door, status: TaskStatus) -> int | None:

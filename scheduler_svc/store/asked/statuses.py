@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import AdapterRef, AskTasks, TaskStatus, from_json
 from scheduler_svc.store.asked.listing import cursor_of, listing
 from scheduler_svc.store.queries.sql.parameters import any_of, in_state
-from scheduler_svc.store.queries.training.progress import LATEST_GROUPS
+from scheduler_svc.store.queries.training.progress import LATEST_GROUPS, end_of_task, latest_trained_at
 from scheduler_svc.store.states import GroupState, StepState, VoidReason
 from scheduler_svc.store.tables import dead_letters, groups, steps, tasks
 
@@ -61,8 +61,9 @@ def _statement() -> Select[Any]:
     ended = select(func.count(case((failed, 1))).label("failed"), func.count(case((or_(failed, scored), 1))).label("ended"))
     shares = ended.select_from(latest).lateral("shares")
     letters = select(func.count()).where(dead_letters.c.task == tasks.c.id).scalar_subquery().label("letters")
+    ends = latest_trained_at(tasks.c.id).label("ends")
     rows = tasks.outerjoin(trained, true()).outerjoin(shares, true())
-    return select(tasks, trained.c.reward, trained.c.staleness_mean, shares.c.failed, shares.c.ended, letters).select_from(rows)
+    return select(tasks, trained.c.reward, trained.c.staleness_mean, shares.c.failed, shares.c.ended, letters, ends).select_from(rows)
 
 
 _STATUSES = _statement()
@@ -85,6 +86,7 @@ def _status(row: Any) -> TaskStatus:
         dead_letters=row.letters,
         adapter=from_json(AdapterRef, row.adapter) if row.adapter else None,
         warnings=row.warnings,
+        expected_end_s=end_of_task(row.state, row.ends, row.steps - row.version),
         submitted_s=row.submitted_at.timestamp(),
         updated_s=row.updated_at.timestamp(),
     )

@@ -44,6 +44,14 @@ def test_every_task_has_one_line_that_fits(width: int, reason: str) -> None:
         assert {"tenant", "pool", "staleness", "tokens"} <= set(header.split())
 
 
+def test_time_left_counts_down_to_the_expected_end() -> None:
+    running = status("letters-872c122b").model_copy(update={"expected_end_s": 3785.0})
+    for now_s, left in ((3600.0, "3 min 05 s"), (3780.0, "5 s"), (4000.0, "0 s")):
+        assert left in printed(tables.status_table([running], 200, now_s=now_s), 200)[1]
+        assert f"time left {left}" in [" ".join(line.split()) for line in printed(tables.task_table(running, now_s=now_s), 200)]
+    assert "time left -" in [" ".join(line.split()) for line in printed(tables.task_table(status("a"), now_s=0.0), 200)]
+
+
 def test_reason_is_whole_where_lines_may_have_any_length() -> None:
     statuses = [status("letters-872c122b", LONG)]
     assert " ".join(LONG.split()) in printed(tables.status_table(statuses, None, now_s=3600.0), 100_000)[1]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-from sqlalchemy import text
+import pytest
+from sqlalchemy import extract, select, text
 
 from common import streams
 from common.blobs import Blobs
@@ -30,6 +31,7 @@ from common.messages import (
 from common.messages.asks import CHUNK_BYTES, MAX_ANSWER_BYTES
 from common.pools import read_pools
 from scheduler_svc.store.database import Database
+from scheduler_svc.store.tables import steps
 from tests.conftest import eventually, eventually_equals
 from tests.scheduler.ask.asking import answering, asker, world_with_blobs
 from tests.scheduler.finished import settled
@@ -64,6 +66,32 @@ async def test_status_and_tasks_are_those_of_the_bucket(bus: Bus, nats_url: str,
                 assert bucket is not None
                 assert one == bucket.model_copy(update={"updated_s": one.updated_s})
                 assert one.adapter is not None and one.version == 3
+
+
+async def test_status_of_a_running_task_has_the_time_at_which_its_pace_ends_it(
+    bus: Bus, nats_url: str, database_url: str, tmp_path: Path
+) -> None:
+    async with world_with_blobs(bus, database_url, tmp_path) as world, asker(nats_url) as asks:
+        world.stages.withheld = lambda group, member: group.version >= 3
+        await world.begin("a", spec(steps=9, algorithm={"group_size": 2, "groups_per_step": 2, "max_staleness": 0}), batches=3)
+
+        async def shown() -> TaskStatus:
+            return (await asks.ask(StatusAnswer, "acme", "status", task="a")).status
+
+        async def is_stuck() -> bool:
+            bucket = await bus.kv.get(streams.TASKS_BUCKET, "a", TaskStatus)
+            found = await shown()
+            return bucket is not None and bucket.version == found.version == 3 and bucket.expected_end_s == found.expected_end_s
+
+        await eventually(is_stuck)
+        async with world.database.statements() as connection:
+            trained = select(extract("epoch", steps.c.trained_at)).where(steps.c.trained_at.is_not(None)).order_by(steps.c.version)
+            times = [float(row) for row in (await connection.execute(trained)).scalars()]
+        found = await shown()
+        each_s = (times[-1] - times[0]) / (len(times) - 1)
+        assert found.expected_end_s == pytest.approx(times[-1] + each_s * (9 - found.version), abs=1e-3)
+        await world.control("pause", "a", until="paused")
+        assert (await shown()).expected_end_s is None, "a task that is paused has no pace"
 
 
 async def test_events_are_paged_by_number_and_outlive_the_stream(bus: Bus, nats_url: str, database_url: str, tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """Queries on the progress of tasks: of one, for its status and its steps, and of those without any."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Double, ScalarSelect, and_, case, func, literal_column, or_, select
+from sqlalchemy import Column, ColumnElement, Double, ScalarSelect, and_, case, func, literal_column, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import UNSUPPORTED
+from common.pace import PACE_STEPS, expected_end_s
 from scheduler_svc.decisions.endings.task_end import Failures
 from scheduler_svc.decisions.endings.task_warnings import Stall, TaskWarning
 from scheduler_svc.store.queries.sql.parameters import given, in_state
@@ -28,6 +30,8 @@ class TaskProgress:
     reward: float | None
     """Mean reward of the latest trained step, None before the first; `staleness` likewise."""
     staleness: float | None
+    trained_at: Sequence[datetime]
+    """When its latest steps were trained, the newest first."""
     sampled_tokens: int
     """Tokens sampled for its ended groups."""
     dead_letters: int
@@ -38,12 +42,23 @@ class TaskProgress:
 
     def after(self, step: StepSummary) -> "TaskProgress":
         """This progress with `step` as the latest trained step."""
-        return replace(self, reward=step.reward, staleness=step.staleness_mean)
+        return replace(self, reward=step.reward, staleness=step.staleness_mean, trained_at=[step.trained_at, *self.trained_at])
 
 
 def _of_latest_step(column: Column[Any]) -> ScalarSelect[Any]:
     trained = select(column).where(steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED)
     return trained.order_by(steps.c.version.desc()).limit(1).scalar_subquery()
+
+
+def latest_trained_at(task: ColumnElement[str]) -> ColumnElement[list[datetime]]:
+    """Array of the times of a task's latest trained steps, the newest first."""
+    trained = select(steps.c.trained_at).where(steps.c.task == task, in_state(steps.c.state, StepState.TRAINED))
+    return func.array(trained.order_by(steps.c.version.desc()).limit(PACE_STEPS + 1).correlate(tasks).scalar_subquery())
+
+
+def end_of_task(state: str, trained_at: Sequence[datetime], steps_left: int) -> float | None:
+    """`TaskStatus.expected_end_s`, from `latest_trained_at`."""
+    return expected_end_s([one.timestamp() for one in reversed(trained_at)], steps_left) if state == TaskState.RUNNING else None
 
 
 _latest = (
@@ -67,6 +82,7 @@ _PROGRESS = Statement(
     select(
         _of_latest_step(steps.c.reward),
         _of_latest_step(steps.c.staleness_mean),
+        latest_trained_at(given("of_task")),
         select(tasks.c.sampled_tokens).where(tasks.c.id == given("of_task")).scalar_subquery(),
         select(func.count()).select_from(dead_letters).where(dead_letters.c.task == given("of_task")).scalar_subquery(),
         func.count(case((_failed, 1))),
@@ -79,8 +95,9 @@ _PROGRESS = Statement(
 
 async def progress_of(connection: AsyncConnection, task: str) -> TaskProgress:
     """Progress as the transaction sees it."""
-    reward, staleness, tokens, letters, failures, ended, unsupported, voided = (await _PROGRESS.run(connection, {"of_task": task}))[0]
-    return TaskProgress(reward, staleness, tokens, letters, Failures(failures, ended, unsupported), voided or {})
+    row = (await _PROGRESS.run(connection, {"of_task": task}))[0]
+    reward, staleness, trained_at, tokens, letters, failures, ended, unsupported, voided = row
+    return TaskProgress(reward, staleness, trained_at, tokens, letters, Failures(failures, ended, unsupported), voided or {})
 
 
 _SCORED = (

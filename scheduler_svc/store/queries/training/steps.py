@@ -63,6 +63,7 @@ class StepSummary:
     first_scored_at: datetime
     last_scored_at: datetime
     batched_at: datetime
+    trained_at: datetime
 
 
 _chosen = (
