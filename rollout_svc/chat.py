@@ -91,6 +91,8 @@ class Chat:
             configured: Any = GenerationConfig.from_pretrained(model).eos_token_id
         except OSError:  # no generation_config.json
             configured = None
+        except ValueError as error:
+            raise Fatal(f"generation_config.json of {model} is not valid: {str(error).splitlines()[0]}; correct it there") from None
         stop_ids = {tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])} - {None}
         if not stop_ids:
             raise Fatal(f"the tokenizer of {model} has no end-of-sequence token, so no reply would ever end")

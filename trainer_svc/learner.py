@@ -277,10 +277,10 @@ class Learner:
     async def write(self, resident: Resident, spec: TaskSpec, adapter: Path, checkpoint: tuple[Origin, Path] | None) -> None:
         """Write the resident's adapter folder, for engines, and, with an origin, its checkpoint folder, for training."""
 
-        dtype = self.policy.dtype
+        dtype, base = self.policy.dtype, self.policy.hub_model
 
         def work() -> None:
-            write_adapter(adapter, resident.layout, resident.optimizer.params, dtype)
+            write_adapter(adapter, resident.layout, resident.optimizer.params, dtype, base)
             if checkpoint is not None:
                 origin, folder = checkpoint
                 write_checkpoint(folder, resident, spec, origin, adapter / WEIGHTS_FILE)

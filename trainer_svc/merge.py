@@ -20,9 +20,11 @@ def main() -> None:
     folder = Path(options.model)
     pool = Pool(model=str(folder.absolute()) if folder.is_dir() else options.model, revision=options.revision)
     try:
-        write_merged(with_model_files("merge", pool).model, options.adapter, options.folder)
+        dropped = write_merged(with_model_files("merge", pool).model, options.adapter, options.folder)
     except MarlaasError as error:
         sys.exit(f"merge: {error}")
+    if dropped:
+        sys.stderr.write(f"merge: generation_config.json of the base model contradicts itself; left out: {', '.join(dropped)}\n")
 
 
 if __name__ == "__main__":

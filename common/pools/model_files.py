@@ -6,6 +6,8 @@ models, and later starts use that.
 """
 
 import os
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -20,7 +22,24 @@ TEXTS = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
 BELOW = ["*/*"]
 """Copies of the weights in other formats lie in folders of the repository."""
 
+IN_CACHE = re.compile(r"/models--([^/]+)/snapshots/([^/]+)/?$")
+"""Folder of a model's files in the cache of Hugging Face."""
+
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model's repository on Hugging Face."""
+
+    name: str
+    commit: str
+
+
+def hub_model(folder: str) -> HubModel | None:
+    """Repository that the files in `folder` are of, as `with_model_files` leaves them; None for other folders."""
+    found = IN_CACHE.search(folder)
+    return HubModel(found[1].replace("--", "/"), found[2]) if found else None
 
 
 def with_model_files(name: str, pool: Pool) -> Pool:

@@ -9,9 +9,10 @@ import peft
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from common.errors import Reject
+from common.pools.model_files import HubModel
 from common.spec import Lora
 from trainer_svc.model.lora import Layout, LoraLinear, LoraModule
 
@@ -19,7 +20,7 @@ CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 KEY_PREFIX = "base_model.model."
 NEUTRAL_BASE = "base"
-"""Base model's name in the folder, which must not depend on where this machine keeps its models."""
+"""Name in the folder of a base model without a repository: it must not depend on where this machine keeps its models."""
 
 
 def initial_adapter(lora: Lora, seed: int, layers: Mapping[str, LoraLinear]) -> tuple[Layout, Tensor]:
@@ -43,16 +44,24 @@ def initial_adapter(lora: Lora, seed: int, layers: Mapping[str, LoraLinear]) -> 
     return layout, _flat(layout, weights, prefix="")
 
 
-def write_adapter(folder: Path, layout: Layout, vector: Tensor, dtype: torch.dtype) -> None:
-    """Write the adapter as a PEFT folder; equal adapters give equal bytes.
+def write_adapter(folder: Path, layout: Layout, vector: Tensor, dtype: torch.dtype, base: HubModel | None = None) -> None:
+    """Write the adapter as a PEFT folder; equal adapters of one `base` give equal bytes.
 
     `dtype` is the base model's, so that the engine serves the precision that was trained.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    targets = sorted({module.name.rpartition(".")[2] for module in layout.modules})
-    config = _config(layout.rank, layout.alpha, targets, rank_stabilized=layout.rank_stabilized)
-    fields = config.to_dict() | {"base_model_name_or_path": NEUTRAL_BASE, "inference_mode": True, "task_type": "CAUSAL_LM"}
-    fields["target_modules"] = targets  # PEFT keeps a set, whose order differs from process to process
+    # No field that has PEFT's default: each version adds some, and earlier ones refuse a name that they do not know.
+    fields = {
+        "base_model_name_or_path": base.name if base else NEUTRAL_BASE,
+        **({"revision": base.commit} if base else {}),
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "inference_mode": True,
+        "r": layout.rank,
+        "lora_alpha": _number(layout.alpha),
+        "target_modules": sorted({module.name.rpartition(".")[2] for module in layout.modules}),
+        **({"use_rslora": True} if layout.rank_stabilized else {}),
+    }
     (folder / CONFIG_FILE).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
     tensors = {}
     for name, pair in layout.views(vector.detach().to("cpu", dtype)).items():
@@ -70,9 +79,10 @@ def read_adapter(folder: Path, layout: Layout) -> Tensor:
     return _flat(layout, weights, prefix=KEY_PREFIX)
 
 
-def write_merged(model: str, adapter: Path, folder: Path) -> None:
+def write_merged(model: str, adapter: Path, folder: Path) -> list[str]:
     """Write the base model with the adapter merged into its weights, in the base model's precision, and its tokenizer.
 
+    Returns the settings of the model's generation that were left out, since transformers writes none that contradict each other.
     Raises: Reject when model or adapter cannot be loaded.
     """
     try:
@@ -80,9 +90,25 @@ def write_merged(model: str, adapter: Path, folder: Path) -> None:
         merged = peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload(safe_merge=True)
     except (OSError, ValueError, RuntimeError) as error:
         raise Reject(f"adapter {adapter} cannot be merged into '{model}': {error}") from None
+    merged.generation_config, dropped = _writable(merged.generation_config)
     merged.save_pretrained(folder)
     with suppress(OSError):  # a base model may have none
         AutoTokenizer.from_pretrained(model).save_pretrained(folder)
+    return dropped
+
+
+def _writable(given: GenerationConfig) -> tuple[GenerationConfig, list[str]]:
+    """`given` without the settings that are invalid beside those before them, and the names of these."""
+    kept, dropped = GenerationConfig(), list[str]()
+    for name, value in given.to_diff_dict().items():
+        before = getattr(kept, name, None)
+        setattr(kept, name, value)
+        try:
+            kept.validate(strict=True)
+        except ValueError:
+            setattr(kept, name, before)
+            dropped.append(name)
+    return kept, dropped
 
 
 def _config(rank: int, alpha: float, targets: list[str], *, rank_stabilized: bool) -> peft.LoraConfig:

@@ -24,7 +24,7 @@ from common.accelerators.words import Tier
 from common.errors import Fatal
 from common.pools import ALL_LAYERS, precision_on
 from common.pools.memory import ModelShape
-from common.pools.model_files import why_gone
+from common.pools.model_files import hub_model, why_gone
 from common.spec import LORA_TARGETS
 from trainer_svc.allocator import give_large_tensors_their_own_pages, return_freed_memory
 from trainer_svc.device_errors import classify_move_error, is_out_of_memory
@@ -95,6 +95,7 @@ class Policy:
         self._float32_head = float32_head
         self.vocabulary = self._head.shape[0]
         self.width = self._head.shape[1]
+        self.hub_model = hub_model(self._model.name_or_path)
         self.shape = ModelShape.of(self._model.config.to_dict())
         if device.type == "cpu":
             give_large_tensors_their_own_pages(self.width)

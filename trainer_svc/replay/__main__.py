@@ -58,10 +58,11 @@ async def _run(settings: TrainerSettings, options: argparse.Namespace) -> int:
 
 async def _compare(bus: "Bus", settings: TrainerSettings, options: argparse.Namespace) -> int:
     from common.pools import read_pools
+    from common.pools.model_files import with_model_files
     from trainer_svc.learner import Learner
     from trainer_svc.replay.steps import replay_all, replay_step
 
-    pool = read_pools(settings.pools_file)[settings.pool]
+    pool = with_model_files(settings.pool, read_pools(settings.pools_file)[settings.pool])
     learner = await Learner.start(pool, device=settings.device, threads=settings.threads)
     found: list[StepComparison] = []
     if options.step is not None:

@@ -1,5 +1,10 @@
 """The policy's scores against plain transformers; adapters against plain PEFT."""
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -144,6 +149,38 @@ def test_adapter_folder_reads_back_and_is_the_same_bytes_each_time(policy: Polic
     other = Layout(4, 5, layout.modules)
     with pytest.raises(Reject, match="should have shape"):
         read_adapter(tmp_path / "one", other)
+
+
+PEFT_FIELDS = {
+    "base_model_name_or_path", "inference_mode", "lora_alpha", "peft_type", "r", "revision", "target_modules", "task_type", "use_rslora",
+}  # fmt: skip
+"""Fields of `adapter_config.json` that PEFT 0.12 and every later version reads; each of them refuses a name that it does not know."""
+LOADED = """
+import sys
+from peft import AutoPeftModelForCausalLM, PeftModel
+from transformers import AutoModelForCausalLM
+by_name = AutoPeftModelForCausalLM.from_pretrained(sys.argv[1])
+assert isinstance(by_name, PeftModel) and by_name.active_peft_config.r == 3
+assert AutoModelForCausalLM.from_pretrained(sys.argv[1])._hf_peft_config_loaded
+"""
+
+
+def test_adapter_names_its_base_and_loads_by_that_name_in_any_peft(model_folder: Path, tmp_path: Path) -> None:
+    """Of a base model in the cache of Hugging Face: no network is there, and no other folder has the model."""
+    commit, hub = "a" * 40, tmp_path / "home" / "hub"
+    snapshot = hub / "models--acme--some-model" / "snapshots" / commit
+    shutil.copytree(model_folder, snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text(commit)  # transformers reads no revision of an adapter, as PEFT does
+    policy = Policy.load(str(snapshot), CPU)
+    layout, vector = initial_adapter(Lora(rank=3, rank_stabilized=True), 0, policy.layers)
+    write_adapter(tmp_path / "adapter", layout, vector, torch.float32, policy.hub_model)
+    fields = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert (fields["base_model_name_or_path"], fields["revision"]) == ("acme/some-model", commit)
+    assert fields.keys() == PEFT_FIELDS
+    assert {name: getattr(peft.LoraConfig(**fields), name) for name in fields} == {**fields, "target_modules": {*fields["target_modules"]}}
+    offline = {**os.environ, "HF_HOME": str(hub.parent), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", LOADED, str(tmp_path / "adapter")], env=offline, check=True, timeout=200)
 
 
 def test_nothing_stays_attached_even_when_the_forward_fails(policy: Policy) -> None:
