@@ -14,6 +14,8 @@ class AskSteps(Message, kind="ask-steps.1"):
     task: str = Field(pattern=TASK_ID_PATTERN)
     after: int = Field(default=0, ge=0, le=MAX_VERSION)
     """Version that the last step made that the client has; steps of later versions follow."""
+    every: int = Field(default=1, ge=1, le=MAX_VERSION)
+    """Thins a long task for a plot: steps whose version is divisible by this, the first and the last that is trained."""
 
 
 class AskVersions(Message, kind="ask-versions.1"):
@@ -88,6 +90,8 @@ class StepOf(Value):
     staleness_mean: float
     staleness_max: int
     sampled_tokens: int
+    total_sampled_tokens: int | None = None
+    """Those of the steps before it too; None of steps that are not thinned (`AskSteps.every`)."""
     trained_tokens: int | None
     """None until it is trained."""
     groups: list[int]

@@ -16,6 +16,13 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{digits}f}"
 
 
+def significant(value: float | None, digits: int = 5) -> str:
+    """As a program reads it, rounded to so many significant digits; those before the point are all kept."""
+    if value is None:
+        return NONE
+    return f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+
+
 def whole(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}"
 

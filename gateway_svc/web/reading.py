@@ -26,12 +26,13 @@ from common.messages import (
 )
 from common.task_states import ENDED
 from gateway_svc.web.views.accelerators import Shared
-from gateway_svc.web.views.charts import Over
+from gateway_svc.web.views.charts import Over, thinning
 from gateway_svc.web.views.compare import Run
 from gateway_svc.web.views.listing import Listing, listing
+from gateway_svc.web.views.paging import paged
 from gateway_svc.web.views.task import TaskPage, flat, task_charts
 from gateway_svc.web.views.timeline import TaskLine, line_of
-from gateway_svc.web.views.usage import UsagePage, usage_page
+from gateway_svc.web.views.usage import Ledger
 
 AT_ONCE = 3
 """Questions of one page at once."""
@@ -75,17 +76,21 @@ async def latest_steps(door: Door, status: TaskStatus, most: int) -> list[StepOf
     return []
 
 
-async def read_task_page(door: Door, task: str, over: Over) -> TaskPage:
+async def read_task_page(door: Door, task: str, over: Over, versions: int = 1) -> TaskPage:
+    """`versions`: page of that table."""
     status = await read_status(door, task)
+    every = thinning(status.version)
     why = await _why(door, status) if status.state not in ENDED else None
-    steps, evaluations = await read_steps(door, task), await read_evaluations(door, task)
+    steps, evaluations, stored = await asyncio.gather(
+        read_steps(door, task, every=every), read_evaluations(door, task), read_versions(door, task)
+    )
     return TaskPage(
         status=status,
         why=why,
         charts=task_charts(steps, evaluations, over),
+        every=every,
         over=over,
-        evaluations=evaluations,
-        versions=await read_versions(door, task),
+        versions=paged(stored.versions[::-1], versions),
         spec=flat(await read_spec(door, task)),
         failures=await read_failures(door, task) if status.dead_letters else [],
         aliases=[one for one in await read_aliases(door) if one.task == task],
@@ -106,17 +111,19 @@ async def read_timeline(door: Door, cursor: str | None) -> tuple[list[TaskLine],
 
 
 async def read_runs(door: Door, tasks: Sequence[str]) -> list[Run]:
+    every = thinning(max([status.version for status in await _each(tasks, lambda task: read_status(door, task))], default=0))
+
     async def read(task: str) -> Run:
-        return Run(task, await read_spec(door, task), await read_steps(door, task), await read_evaluations(door, task))
+        return Run(task, await read_spec(door, task), await read_steps(door, task, every=every), await read_evaluations(door, task))
 
     return await _each(tasks, read)
 
 
-async def read_usage(door: Door) -> UsagePage:
+async def read_usage(door: Door) -> Ledger:
     billing = Billing(door)
     lines, budgets, prices = await billing.invoice(), await billing.budgets(), await billing.prices()
     used = await download.read_usage(door)
-    return usage_page(lines, budgets, prices, used.tenants, used.tasks)
+    return Ledger(lines, budgets, prices, used.tenants, used.tasks)
 
 
 async def read_shared(door: Door) -> Shared | None:

@@ -35,6 +35,7 @@ def _environment() -> Environment:
     )
     found.filters |= {
         "number": figures.number,
+        "significant": figures.significant,
         "whole": figures.whole,
         "size": figures.size,
         "duration": figures.duration,

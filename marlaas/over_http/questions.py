@@ -85,7 +85,7 @@ def _events(asked: AskEvents) -> tuple[str, Params]:
 
 
 def _steps(asked: AskSteps) -> tuple[str, Params]:
-    return _about(asked.task, "/steps"), _given(after=asked.after)
+    return _about(asked.task, "/steps"), _given(after=asked.after, every=asked.every)
 
 
 def _versions(asked: AskVersions) -> tuple[str, Params]:

@@ -48,19 +48,19 @@ async def read_samples(door: AnyDoor, task: str, step: int | None) -> SamplesAns
     return await door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
 
 
-async def step_pages(door: AnyDoor, task: str, after: int = 0) -> AsyncGenerator[list[StepOf]]:
-    """Steps that made versions above `after`, a page at a time. Raises: as `Door.ask`."""
+async def step_pages(door: AnyDoor, task: str, after: int = 0, every: int = 1) -> AsyncGenerator[list[StepOf]]:
+    """Steps that made versions above `after`, a page at a time; `every`: as in `AskSteps`. Raises: as `Door.ask`."""
 
     def behind(page: StepsAnswer) -> dict[str, object] | None:
         return {"after": page.steps[-1].version} if page.has_more and page.steps else None
 
-    async for page in pages(door, "steps", AskSteps(task=task, after=after), StepsAnswer, behind):
+    async for page in pages(door, "steps", AskSteps(task=task, after=after, every=every), StepsAnswer, behind):
         yield page.steps
 
 
-async def read_steps(door: AnyDoor, task: str, after: int = 0) -> list[StepOf]:
-    """Steps that made versions above `after`. Raises: as `Door.ask`."""
-    return [step async for page in step_pages(door, task, after) for step in page]
+async def read_steps(door: AnyDoor, task: str, after: int = 0, every: int = 1) -> list[StepOf]:
+    """Steps that made versions above `after`; `every`: as in `AskSteps`. Raises: as `Door.ask`."""
+    return [step async for page in step_pages(door, task, after, every) for step in page]
 
 
 async def read_versions(door: AnyDoor, task: str) -> VersionsAnswer:

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from common.door.deployment import read_pools
 from common.door.errors import TaskRejected, Unanswered
 from common.door.protocol import Verb
-from common.door.training.control import control, resend
+from common.door.training.control import control, delete_task, resend
 from common.door.training.failures import read_failure
 from common.door.training.progress import read_status
 from common.door.training.submission import preview, submit
@@ -18,6 +18,7 @@ from common.spec import TASK_ID_PATTERN
 from gateway_svc.http.dashboard.route import PageRoute
 from gateway_svc.http.dashboard.visitor import Form, Looking, Visitor
 from gateway_svc.http.gateway import gateway_of
+from gateway_svc.http.routes.tasks import DELETE_S
 from gateway_svc.problems import FieldError, Problem, not_found, rejected
 from gateway_svc.shapes import Preview
 from gateway_svc.task_bodies import TOML, for_tenant, read_task
@@ -29,6 +30,14 @@ Letter = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
 REASON = "from the dashboard"
 
 router = APIRouter(route_class=PageRoute)
+
+
+@router.post("/tasks/{task}/delete")
+async def remove_task(visitor: Looking, form: Form, task: TaskId) -> Response:  # noqa: ARG001  checked
+    visitor.check_job("delete")
+    door = visitor.caller.door
+    await delete_task(door, await read_status(door, task), timeout_s=DELETE_S)
+    return visitor.to("/tasks?done=deleted")
 
 
 @router.post("/tasks/{task}/{verb}")

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
+from common.door.tenancy.billing import Billing
 from common.messages import AdapterAnswer, AskAdapter
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
@@ -13,7 +14,6 @@ from gateway_svc.http.dashboard.visitor import Filtered, Looking
 from gateway_svc.http.download import TAR, adapter_headers, download
 from gateway_svc.problems import not_found
 from gateway_svc.web.assets import assets
-from gateway_svc.web.reading import read_usage
 from gateway_svc.web.views.usage import as_csv
 
 TaskId = Annotated[str, Path(pattern=TASK_ID_PATTERN)]
@@ -40,6 +40,6 @@ async def adapter(visitor: Looking, request: Request, task: TaskId, version: Ann
 @router.get("/usage.csv")
 async def usage_csv(visitor: Filtered) -> Response:
     visitor.check_question("invoice")
-    content = as_csv((await read_usage(visitor.caller.door)).lines[::-1])
+    content = as_csv(await Billing(visitor.caller.door).invoice())
     headers = {"Content-Disposition": 'attachment; filename="usage.csv"'}
     return Response(content, media_type="text/csv; charset=utf-8", headers=headers)

@@ -26,9 +26,11 @@ from gateway_svc.web.views.listing import COLUMNS, STATES, wanted_tasks
 from gateway_svc.web.views.samples import BYS, LEGENDS, By, samples_page
 from gateway_svc.web.views.task import CONTROLS
 from gateway_svc.web.views.timeline import STAGES, as_data, load_of
+from gateway_svc.web.views.usage import NAMES, TOKENS, usage_page
 
 TaskId = Annotated[str, Path(pattern=TASK_ID_PATTERN)]
 Text = Annotated[str, Query(max_length=200)]
+Number = Annotated[int, Query(ge=1, le=MAX_VERSION)]
 TimelineCursor = Annotated[str, Query(pattern=rf"^$|^[0-9]{{1,20}}~{TASK_ID_PATTERN[1:]}")]
 
 router = APIRouter(route_class=PageRoute)
@@ -58,8 +60,9 @@ async def tasks(
 
 
 @router.get("/tasks/{task}")
-async def task(visitor: Looking, task: TaskId, over: Over = "step") -> Response:
-    return visitor.page("task", shown=await reading.read_task_page(visitor.caller.door, task, over), overs=OVERS, every_control=CONTROLS)
+async def task(visitor: Looking, task: TaskId, over: Over = "step", versions: Number = 1) -> Response:
+    found = await reading.read_task_page(visitor.caller.door, task, over, versions)
+    return visitor.page("task", shown=found, overs=OVERS, every_control=CONTROLS)
 
 
 @router.get("/tasks/{task}/samples")
@@ -135,9 +138,10 @@ async def compare(
 
 
 @router.get("/usage")
-async def usage(visitor: Filtered) -> Response:
+async def usage(visitor: Filtered, days: Number = 1, tasks: Number = 1) -> Response:
     visitor.check_question("invoice")
-    return visitor.page("usage", shown=await reading.read_usage(visitor.caller.door))
+    found = usage_page(await reading.read_usage(visitor.caller.door), days=days, tasks=tasks)
+    return visitor.page("usage", shown=found, names=NAMES, token_columns=TOKENS)
 
 
 @router.get("/stages")

@@ -25,6 +25,7 @@ NOTICES = {
     "pause": "The scheduler is asked to pause the task.",
     "resume": "The scheduler is asked to resume the task.",
     "cancel": "The scheduler is asked to cancel the task.",
+    "deleted": "The task is deleted.",
     "submitted": "The task is accepted.",
     "stored": "The task is stored. No scheduler has answered yet; it is accepted or rejected later.",
     "resent": "The message is sent again.",

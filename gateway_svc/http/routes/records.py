@@ -101,10 +101,12 @@ def _number(last_event_id: str) -> int:
 
 
 @router.get("/steps", responses=COMMON)
-async def read_steps(caller: Acting, task: TaskId, after: AfterVersion = 0) -> StepsAnswer:
-    """Optimizer steps, a page at a time."""
+async def read_steps(
+    caller: Acting, task: TaskId, after: AfterVersion = 0, every: Annotated[int, Query(ge=1, le=MAX_VERSION)] = 1
+) -> StepsAnswer:
+    """Optimizer steps, a page at a time. `every`: of so many steps one, and the first and the last that is trained."""
     await status_of(caller, task)
-    return await caller.door.ask("steps", AskSteps(task=task, after=after), StepsAnswer)
+    return await caller.door.ask("steps", AskSteps(task=task, after=after, every=every), StepsAnswer)
 
 
 @router.get("/evaluations", responses=COMMON)

@@ -7,8 +7,8 @@ function read(table) {
   const columns = names.map(() => []);
   for (const row of table.tBodies[0].rows) {
     for (let index = 0; index < names.length; index++) {
-      const value = row.cells[index].dataset.v;
-      columns[index].push(value === undefined ? null : Number(value));
+      const text = row.cells[index].textContent;
+      columns[index].push(text === "–" ? null : Number(text));
     }
   }
   return { names, columns };
@@ -49,22 +49,48 @@ function axisSize(plot, values) {
   return 24 + 7 * Math.max(3, ...(values ?? []).map((value) => String(value).length));
 }
 
+// Room at the right for half of the last label, which is centred at the edge.
+function sidePad(plot, side) {
+  return side === 1 ? 8 + 4 * short(plot.data[0].at(-1)).length : 8;
+}
+
+// Means over so many rows, of those that have a value: a curve of many points is noise, and its course is what is looked for.
+function smoothed(column, width) {
+  const reach = Math.floor(width / 2);
+  return column.map((value, index) => {
+    const near = value === null ? [] : column.slice(Math.max(index - reach, 0), index + reach + 1).filter((one) => one !== null);
+    return near.length ? near.reduce((sum, one) => sum + one, 0) / near.length : null;
+  });
+}
+
+// Behind the means of a long chart its rows, thin and pale.
+function withMeans(columns, series) {
+  const width = columns[0].length < 60 ? 1 : 2 * Math.floor(columns[0].length / 40) + 1;
+  if (width === 1) return { data: columns, shown: series };
+  const raw = series.slice(1).map((one) => ({ ...one, width: 1, alpha: 0.3, dash: [] }));
+  const means = series.slice(1).map((one) => ({ ...one, label: `${one.label}, mean of ${width}` }));
+  return { data: [...columns, ...columns.slice(1).map((column) => smoothed(column, width))], shown: [series[0], ...raw, ...means] };
+}
+
 function draw(plot) {
   const table = document.getElementById(`table-${plot.dataset.chart}`);
   const { names, columns } = read(table);
   const few = columns[0].length < 60;
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+  const series = [{ label: names[0], value: (_, value) => short(value) }, ...styles(names).map((style) => ({ ...style, value: (_, value) => short(value), spanGaps: true, points: { show: few, size: 5 } }))];
+  const { data, shown } = withMeans(columns, series);
   const options = {
+    padding: [8, sidePad, 0, 0],
     width: Math.max(plot.clientWidth, 200),
     height: HEIGHT,
     scales: { x: { time: false } },
     axes: [axis, { ...axis, size: axisSize, values: ticks }],
-    series: [{ label: names[0], value: (_, value) => short(value) }, ...styles(names).map((style) => ({ ...style, value: (_, value) => short(value), spanGaps: true, points: { show: few, size: 5 } }))],
+    series: shown,
   };
   drawn.get(plot)?.destroy();
   plot.replaceChildren();
   plot.classList.add("drawn");
-  drawn.set(plot, new uPlot(options, columns, plot));
+  drawn.set(plot, new uPlot(options, data, plot));
 }
 
 function drawAll() {

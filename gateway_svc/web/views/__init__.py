@@ -1,6 +1,7 @@
 """View models: what each page shows, as pure functions of the scheduler's answers.
 
 charts.py    a chart and the table that it is drawn from
+paging.py    a part of a long table
 listing.py   tasks
 task.py      one task
 timeline.py  stages of every step

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-MAX_ROWS = 500
-"""Maximum rows of a chart; of more, some at equal distances, and the last."""
+MAX_ROWS = 240
+"""Maximum rows of a chart, of which a plot shows each; of more, some at equal distances, and the last."""
 Over = Literal["step", "time", "tokens"]
 OVERS: Mapping[Over, str] = {"step": "step", "time": "seconds since the first step", "tokens": "sampled tokens so far"}
 
@@ -49,6 +49,11 @@ def thinned(items: Sequence[T], most: int = MAX_ROWS) -> list[T]:
     if len(items) <= most:
         return list(items)
     return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
+
+
+def thinning(version: int) -> int:
+    """Which of a task's steps a chart shows: one of so many (`AskSteps.every`)."""
+    return max(-(-version // (MAX_ROWS - 2)), 1)
 
 
 def chart(

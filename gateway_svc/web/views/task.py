@@ -1,5 +1,6 @@
 """One task."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +9,10 @@ from pydantic import JsonValue
 
 from common.door.protocol import Verb
 from common.door.training.failures import Failure
-from common.messages import AliasOf, EvaluationOf, StepOf, TaskStatus, VersionsAnswer, WhyAnswer
+from common.messages import AliasOf, EvaluationOf, StepOf, TaskStatus, VersionOf, WhyAnswer
 from common.task_states import ENDED
 from gateway_svc.web.views.charts import Chart, Over, chart, series
-
-MAX_VERSIONS = 200
-"""Latest versions that a page lists, beside the best."""
-
+from gateway_svc.web.views.paging import Paged
 
 CONTROLS: Mapping[Verb, str] = {
     "pause": "Groups in flight end; no new ones begin.",
@@ -22,6 +20,8 @@ CONTROLS: Mapping[Verb, str] = {
     "cancel": "Work in flight is void, and the task cannot be resumed.",
 }
 """What may be done with a task that has not ended → what then happens. The page and its forms know no others."""
+WORKING = ("pace", "trainer", "capacity")
+"""Causes of a wait for nothing but the task's own work."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,11 @@ class TaskPage:
     status: TaskStatus
     why: WhyAnswer | None
     charts: Sequence[Chart]
+    every: int
+    """One of so many steps is in the charts."""
     over: Over
-    evaluations: Sequence[EvaluationOf]
-    versions: VersionsAnswer
+    versions: Paged[VersionOf]
+    """The latest first."""
     spec: Sequence[tuple[str, str]]
     """Path of a field → its value, as a task file has it."""
     failures: Sequence[Failure]
@@ -41,6 +43,11 @@ class TaskPage:
     @property
     def has_ended(self) -> bool:
         return self.status.state in ENDED
+
+    @property
+    def works(self) -> bool:
+        """Whether it waits for its own work alone, as a healthy task does most of the time."""
+        return self.why is not None and self.why.cause in WORKING
 
     @property
     def controls(self) -> Sequence[Verb]:
@@ -67,11 +74,10 @@ def places(steps: Sequence[StepOf], over: Over) -> list[float]:
     if over == "time":
         begun_s = steps[0].times.first_admitted_s if steps else 0.0
         return [round(_ended_s(step) - begun_s, 3) for step in steps]
-    sampled, found = 0, list[float]()
-    for step in steps:
-        sampled += step.sampled_tokens
-        found.append(float(sampled))
-    return found
+    sampled = itertools.accumulate(step.sampled_tokens for step in steps)
+    return [
+        float(total if step.total_sampled_tokens is None else step.total_sampled_tokens) for step, total in zip(steps, sampled, strict=True)
+    ]
 
 
 def task_charts(steps: Sequence[StepOf], evaluations: Sequence[EvaluationOf], over: Over) -> list[Chart]:

@@ -40,7 +40,7 @@ async def answer_steps(question: Question, request: AskSteps) -> StepsAnswer:
     """Raises: Unknown."""
     async with question.reading() as connection:
         task = await _task(connection, question, request.task)
-        found = await progress.steps_after(connection, task.id, request.after, most=MOST)
+        found = await progress.steps_after(connection, task.id, request.after, request.every, most=MOST)
     kept = page(found)
     return StepsAnswer(steps=kept, has_more=len(kept) < len(found) or len(found) == MOST)
 

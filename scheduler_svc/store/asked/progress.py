@@ -1,10 +1,10 @@
 """Steps, evaluations and versions of one task, and its spec."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Integer, Text, func, select, tuple_
+from sqlalchemy import BigInteger, Integer, Select, Text, func, select, tuple_, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.evaluation.report import Asked, packed
@@ -37,8 +37,8 @@ async def asked_task(connection: AsyncConnection, tenant: str | None, task: str)
 # --------------------------------------------------------------------------------------------------------------- steps
 
 
-async def steps_after(connection: AsyncConnection, task: str, version: int, *, most: int) -> list[StepOf]:
-    """At most so many steps that made versions above `version`, by version."""
+async def steps_after(connection: AsyncConnection, task: str, version: int, every: int, *, most: int) -> list[StepOf]:
+    """At most so many steps that made versions above `version`, by version; `every`: as in `AskSteps`."""
     trained = (ledger.c.task == task) & (ledger.c.kind == "trained") & (ledger.c.number == steps.c.version + 1)
     statement = (
         select(steps, ledger.c.tokens.label("trained_tokens"))
@@ -47,18 +47,30 @@ async def steps_after(connection: AsyncConnection, task: str, version: int, *, m
         .order_by(steps.c.version)
         .limit(most)
     )
+    if every > 1:
+        statement = _thinned(statement, task, every)
     rows = (await connection.execute(statement)).all()
     if not rows:
         return []
-    numbers = await _groups_of(connection, task, rows[0].version, rows[-1].version)
+    numbers = await _groups_of(connection, task, [row.version for row in rows])
     return [_step(row, numbers.get(row.version, [])) for row in rows]
 
 
-async def _groups_of(connection: AsyncConnection, task: str, first: int, last: int) -> dict[int, list[int]]:
+def _thinned(statement: Select[Any], task: str, every: int) -> Select[Any]:
+    """With one of so many steps, and the first and the last that is trained; each with the tokens sampled up to it."""
+    trained = steps.c.task == task, in_state(steps.c.state, StepState.TRAINED)
+    ends = union_all(*(select(end(steps.c.version)).where(*trained) for end in (func.min, func.max)))
+    total = func.sum(steps.c.sampled_tokens).over(order_by=steps.c.version).cast(BigInteger).label("total_sampled_tokens")
+    totals = select(steps.c.version, total).where(steps.c.task == task).subquery()
+    kept = ((steps.c.version + 1) % every == 0) | steps.c.version.in_(ends)
+    return statement.add_columns(totals.c.total_sampled_tokens).where(totals.c.version == steps.c.version, kept)
+
+
+async def _groups_of(connection: AsyncConnection, task: str, versions: Sequence[int]) -> dict[int, list[int]]:
     """Numbers of groups by the version that their step trains from."""
     statement = (
         select(groups.c.step, func.array_agg(groups.c.number).label("numbers"))
-        .where(groups.c.task == task, groups.c.step.between(first, last), in_state(groups.c.state, GroupState.BATCHED, GroupState.TRAINED))
+        .where(groups.c.task == task, groups.c.step.in_(versions), in_state(groups.c.state, GroupState.BATCHED, GroupState.TRAINED))
         .group_by(groups.c.step)
     )
     return {row.step: sorted(row.numbers) for row in (await connection.execute(statement)).all()}
@@ -75,6 +87,7 @@ def _step(row: Any, numbers: list[int]) -> StepOf:
         staleness_mean=row.staleness_mean,
         staleness_max=row.staleness_max,
         sampled_tokens=row.sampled_tokens,
+        total_sampled_tokens=getattr(row, "total_sampled_tokens", None),
         trained_tokens=row.trained_tokens,
         groups=numbers,
         metrics=row.metrics,

@@ -124,7 +124,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
 """
 SMALLER = """
 window.said = [];
-document.querySelectorAll("#table-kl td[data-v]").forEach((cell) => { cell.dataset.v = String(Number(cell.dataset.v) / 100); });
+document.querySelectorAll("#table-kl td").forEach((cell) => { cell.textContent = String(Number(cell.textContent) / 100); });
 """
 
 
@@ -324,6 +324,7 @@ async def test_pages_work_without_scripts(played: Site) -> None:
         await page.locator("summary", has_text="Pause").click()
         await page.get_by_role("button", name="Pause slow-1").click()
         await page.get_by_text("The scheduler is asked to pause the task.").wait_for()
+        await page.click(".who summary")
         await page.select_option("#theme", "dark")
         await page.get_by_role("button", name="Set colours").click()
         assert await page.locator("html").get_attribute("data-theme") == "dark"

@@ -34,10 +34,10 @@ async def test_pages_show_what_the_scheduler_answers(played: Site) -> None:
         table = (await browser.get("/usage.csv")).text
     data = drawn(timeline)
 
-    rewards = re.findall(r'data-v="([^"]+)"', task.partition('<table id="table-reward">')[2].partition("</table>")[0])
-    assert list(map(float, rewards)) == [value for step in steps for value in (step.version, step.reward)]
-    entropies = re.findall(r'<td class="n" data-v="([^"]+)"', task.partition('<table id="table-entropy">')[2].partition("</table>")[0])
-    assert list(map(float, entropies)) == [step.metrics["entropy"] for step in steps]
+    assert [tuple(map(float, row)) for row in cells(task, "table-reward")] == [
+        (step.version, float(f"{step.reward:.5g}")) for step in steps
+    ]
+    assert [float(row[1]) for row in cells(task, "table-entropy")] == [step.metrics["entropy"] for step in steps]
     shown = [int(row[0].split()[0]) for row in cells(task, "versions")]
     kept = [one.version for one in (await read_versions(door, "letters-1")).versions[::-1]]  # earlier ones may be deleted meanwhile
     assert shown == [one.version for one in versions[::-1]][: len(shown)]

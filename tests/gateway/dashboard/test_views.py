@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from common.formats.step_times import MISSING, pack_steps, unpack_steps
-from common.messages import InvoiceLine, TaskTimes, TaskUsage, WhyAnswer
+from common.messages import InvoiceLine, TaskTimes, TaskUsage, TenantUsage, WhyAnswer
 from gateway_svc.web import figures
 from gateway_svc.web.sparkline import HEIGHT, WIDTH, sparkline
 from gateway_svc.web.views.charts import chart, thinned
@@ -20,7 +20,7 @@ from gateway_svc.web.views.compare import Run, compared, differences
 from gateway_svc.web.views.listing import Listing, listing, wanted_tasks
 from gateway_svc.web.views.task import flat, places, task_charts
 from gateway_svc.web.views.timeline import as_data, line_of, load_of
-from gateway_svc.web.views.usage import as_csv, usage_page
+from gateway_svc.web.views.usage import Ledger, as_csv, usage_page
 from tests.gateway.dashboard.made import evaluation, status, step
 
 
@@ -177,11 +177,20 @@ def test_usage_is_added_by_kind_and_its_table_is_safe_in_a_spreadsheet() -> None
         return InvoiceLine(day=date(2026, 1, day), tenant="=1+1", pool="tiny", kind=kind, quantity=quantity, money=Decimal(money))
 
     lines = [line(1, "prompt", 5, "0.1"), line(2, "prompt", 7, "0.2"), line(2, "sampled", 1, "1")]
-    found = usage_page(lines, [], [], [], [TaskUsage(task="few", prompt_tokens=1), TaskUsage(task="many", sampled_tokens=9)])
+    tasks = [TaskUsage(task="few", prompt_tokens=1), TaskUsage(task="many", sampled_tokens=9, served_prompt_tokens=2, adapter_bytes=5)]
+    tenants = [
+        TenantUsage(
+            tenant=name, live_tasks=0, prompt_tokens=3, sampled_tokens=9, served_prompt_tokens=7, adapter_bytes=5, package_bytes=one
+        )
+        for one, name in enumerate("ab")
+    ]  # noqa: E501
+    found = usage_page(Ledger(lines, [], [], tenants, tasks))
 
     assert [(total.kind, total.quantity, total.money) for total in found.totals] == [("prompt", 12, Decimal("0.3")), ("sampled", 1, 1)]
     assert found.money == Decimal("1.3")
-    assert [task.task for task in found.tasks] == ["many", "few"]
+    assert [task.task for task in found.tasks.items] == ["many", "few"]
+    assert (found.all.tokens, found.all.stored_bytes) == ((6, 18, 0, 0, 14), 11)
+    assert (found.others.tokens, found.others.stored_bytes) == ((5, 9, 0, 0, 12), 6)
     assert list(csv.reader(io.StringIO(as_csv(lines))))[1] == ["2026-01-01", "'=1+1", "tiny", "prompt", "5", "0.1"]
 
 

@@ -1,0 +1,74 @@
+"""Pages of a task with many steps."""
+
+import pytest
+
+from common.door.asking import Door
+from common.door.training.progress import read_steps
+from tests.gateway.dashboard.reading import cells, texts_of
+from tests.gateway.dashboard.site import SPEC, Site, session
+from tests.scheduler.stages import spec
+
+STEPS = 1629
+FILL = f"""
+INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint, first_admitted_at,
+                   first_scored_at, last_scored_at, batched_at, started_at, finished_at, trained_at, metrics)
+SELECT task, n, 'trained', 0.123456789 * n, random(), 1, 10, jsonb_set(adapter, '{{version}}', to_jsonb(n + 1)), checkpoint,
+       first_admitted_at, first_scored_at, last_scored_at, batched_at, started_at, finished_at, trained_at, metrics
+FROM steps, generate_series(6, {STEPS - 1}) n WHERE task = 'letters-1' AND version = 5;
+UPDATE tasks SET version = {STEPS}, steps = {STEPS} WHERE id = 'letters-1';
+INSERT INTO stored_blobs (name, task, kind, version, bytes)
+SELECT 'of-' || n, 'letters-1', 'adapter', n, 1 FROM generate_series(100, 219) n;
+"""
+
+
+@pytest.fixture
+async def long(site: Site) -> Site:
+    """With the task `letters-1` of so many steps, some of whose adapters are stored."""
+    await site.world.run("letters-1", spec(name="letters", keep={"adapters": "all"}, **SPEC))
+    async with site.world.database.transaction() as tx:
+        for statement in FILL.split(";")[:-1]:
+            await tx.connection.exec_driver_sql(statement)
+    return site
+
+
+async def test_thinned_steps_have_their_ends_and_the_tokens_of_all(long: Site) -> None:
+    door = Door(long.world.bus, long.keys.url, "acme")
+    every = await read_steps(door, "letters-1")
+    thinned = await read_steps(door, "letters-1", every=100)
+    later = await read_steps(door, "letters-1", 1500, 100)
+
+    assert [step.version for step in thinned] == [1, *range(100, 1601, 100), STEPS]
+    assert [step.version for step in later] == [1600, STEPS]
+    totals = {step.version: sum(one.sampled_tokens for one in every[: step.version]) for step in thinned}
+    assert {step.version: step.total_sampled_tokens for step in thinned} == totals
+    without = {"total_sampled_tokens"}
+    assert [step.model_dump(exclude=without) for step in thinned] == [every[one.version - 1].model_dump(exclude=without) for one in thinned]
+
+
+async def test_page_of_a_long_task_is_small_and_asks_little(long: Site) -> None:
+    async with session(long, "mk-owner") as browser, long.world.bus.requests.listening("ask.*.steps") as asked:
+        pages = {over: await browser.get(f"/tasks/letters-1?over={over}") for over in ("step", "tokens")}
+        compared = await browser.get("/compare?task=letters-1")
+        questions = [await asked.next(0.5) for _ in range(7)]
+    rows = cells(pages["step"].text, "table-reward")
+
+    assert max(len(page.content) for page in (*pages.values(), compared)) < 100_000
+    assert len([one for one in questions if one is not None]) == 6, "two for each page: 234 steps"
+    assert len(rows) <= 240
+    assert (rows[0][0], rows[-1]) == ("1", [str(STEPS), "200.99"])
+    tokens = cells(pages["tokens"].text, "table-reward")
+    [last] = await read_steps(Door(long.world.bus, long.keys.url, "acme"), "letters-1", STEPS - 1, every=2)
+    assert tokens[-1][0] == str(last.total_sampled_tokens)
+    assert "Of 1,629 steps, 1 of 7 is in the charts" in texts_of(pages["step"].text)
+
+
+async def test_stored_versions_are_paged(long: Site) -> None:
+    async with session(long, "mk-reader") as browser:
+        pages = [
+            (await browser.get(f"/tasks/letters-1?over=tokens{query}")).text for query in ("", "&versions=2", "&versions=3", "&versions=9")
+        ]
+    versions = [[int(row[0].split()[0]) for row in cells(page, "versions")] for page in pages]
+
+    assert [len(one) for one in versions] == [50, 50, 26, 26] and versions[2] == versions[3]
+    assert [version for page in versions[:3] for version in page] == [*range(219, 99, -1), *range(6, 0, -1)]
+    assert 'href="/ui/tasks/letters-1?over=tokens&amp;versions=2#versions"' in pages[0]
