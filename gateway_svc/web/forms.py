@@ -28,6 +28,8 @@ class Input:
     default: str
     """As a task file has it; empty where there is none."""
     choices: Sequence[str]
+    suggestions: Sequence[str]
+    """Of which one may be chosen; others may be typed."""
     value: str
     error: str
 
@@ -72,8 +74,16 @@ class Filled:
     errors: Sequence[FieldError] = ()
 
 
-def task_form(filled: Filled, pools: Sequence[str] = ()) -> TaskForm:
-    """The form, with values and errors at their fields. `pools`: names to choose from."""
+@dataclass(frozen=True)
+class Offers:
+    """Names to choose from."""
+
+    pools: Sequence[str] = ()
+    environments: Sequence[str] = ()
+
+
+def task_form(filled: Filled, offers: Offers = Offers()) -> TaskForm:
+    """The form, with values and errors at their fields."""
     known = {path for path, _ in _leaves()} | {*FILLED_APART}
     errors: dict[str, str] = {}
     for error in filled.errors:
@@ -81,9 +91,9 @@ def task_form(filled: Filled, pools: Sequence[str] = ()) -> TaskForm:
         reason = error.reason if path == error.field else f"{error.field}: {error.reason}"
         errors[path] = "; ".join(filter(None, [errors.get(path, ""), reason]))
     sections = {name: info.annotation for name, info in TaskSpec.model_fields.items()}
-    general = Fieldset("Task", "", _inputs("", TaskSpec, filled.values, errors, pools))
+    general = Fieldset("Task", "", _inputs("", TaskSpec, filled.values, errors, offers))
     others = [
-        Fieldset(name, _doc(model), _inputs(f"{name}.", model, filled.values, errors, pools))
+        Fieldset(name, _doc(model), _inputs(f"{name}.", model, filled.values, errors, offers))
         for name, model in sections.items()
         if isinstance(model, type) and issubclass(model, Section)
     ]
@@ -134,7 +144,7 @@ def _leaves() -> list[tuple[str, FieldInfo]]:
     return found
 
 
-def _inputs(prefix: str, model: type[Section], values: Mapping[str, str], errors: Mapping[str, str], pools: Sequence[str]) -> list[Input]:
+def _inputs(prefix: str, model: type[Section], values: Mapping[str, str], errors: Mapping[str, str], offers: Offers) -> list[Input]:
     return [
         Input(
             path=f"{prefix}{name}",
@@ -142,7 +152,8 @@ def _inputs(prefix: str, model: type[Section], values: Mapping[str, str], errors
             kind=_kind(info),
             hint=" ".join((info.description or "").split()),
             default=_default(info),
-            choices=pools if f"{prefix}{name}" == "pool" else _choices(info.annotation),
+            choices=offers.pools if f"{prefix}{name}" == "pool" else _choices(info.annotation),
+            suggestions=offers.environments if f"{prefix}{name}" == "environment.name" else (),
             value=values.get(f"{prefix}{name}", ""),
             error=errors.get(f"{prefix}{name}", ""),
         )

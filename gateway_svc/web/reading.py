@@ -6,25 +6,32 @@ from contextlib import suppress
 from typing import TypeVar
 
 from common.door.asking import Door, UnknownHere
-from common.door.deployment import read_pools
+from common.door.deployment import read_environments, read_pools
 from common.door.errors import NotPermitted, WrongQuestion
+from common.door.pages import at_cursor, pages
 from common.door.tenancy import aliases
 from common.door.tenancy.accelerators import Accelerators
 from common.door.tenancy.billing import Billing
+from common.door.tenancy.packages import Packages
 from common.door.training import download, progress
 from common.door.training.failures import read_failures
 from common.door.training.progress import read_evaluations, read_spec, read_status, read_steps, read_versions, read_why
 from common.messages import (
+    AccessAnswer,
     AliasOf,
+    AskAccess,
     AskSteps,
     AskTasks,
     StepOf,
     StepsAnswer,
     TasksAnswer,
     TaskStatus,
+    TenantAccess,
     WhyAnswer,
 )
 from common.task_states import ENDED
+from gateway_svc.openai.model_names import name_of
+from gateway_svc.web.forms import Offers
 from gateway_svc.web.views.accelerators import Shared
 from gateway_svc.web.views.charts import Over, thinning
 from gateway_svc.web.views.compare import Run
@@ -34,6 +41,10 @@ from gateway_svc.web.views.task import TaskPage, flat, task_charts
 from gateway_svc.web.views.timeline import TaskLine, line_of
 from gateway_svc.web.views.usage import Ledger
 
+Models = dict[str, dict[str, str]]
+"""Kind → name of a model → what it is shown as."""
+MODELS = 100
+"""Newest tasks whose latest versions the playground offers."""
 AT_ONCE = 3
 """Questions of one page at once."""
 SLICES = 50
@@ -97,6 +108,19 @@ async def read_task_page(door: Door, task: str, over: Over, versions: int = 1) -
     )
 
 
+async def read_models(door: Door) -> Models:
+    """What is served now: aliases, the latest versions of the newest tasks, and base models."""
+    served = {pool.name for pool in await read_pools(door) if pool.serves is not False}
+    named = {one.name: one.model for one in await read_aliases(door) if one.pool in served}
+    newest = await door.ask("tasks", AskTasks(sort="created", descending=True, most=MODELS), TasksAnswer)
+    versions = [name_of(one.task, one.adapter.version) for one in newest.tasks if one.adapter is not None and one.pool in served]
+    return {
+        "Aliases": {name: f"{name}: {model}" for name, model in named.items()},
+        "Latest versions": {name: name for name in versions},
+        "Base models": {name: name for name in sorted(served - set(named))},
+    }
+
+
 async def read_aliases(door: Door) -> list[AliasOf]:
     """None for a key, or a scheduler, that is older than aliases."""
     with suppress(NotPermitted, WrongQuestion):
@@ -124,6 +148,20 @@ async def read_usage(door: Door) -> Ledger:
     lines, budgets, prices = await billing.invoice(), await billing.budgets(), await billing.prices()
     used = await download.read_usage(door)
     return Ledger(lines, budgets, prices, used.tenants, used.tasks)
+
+
+async def read_offers(door: Door) -> Offers:
+    """What a new task may name."""
+    pools, found = await read_pools(door), await read_environments(door)
+    packages = await Packages(door).all() if found.has_more else found.packages
+    own = [name for package in packages for name in package.environments]
+    return Offers([pool.name for pool in pools], sorted({*found.environments, *own}))
+
+
+async def read_access(door: Door) -> list[TenantAccess]:
+    """Keys, by tenant."""
+    found = pages(door, "access", AskAccess(), AccessAnswer, at_cursor)
+    return [one async for page in found for one in page.tenants]
 
 
 async def read_shared(door: Door) -> Shared | None:

@@ -5,6 +5,7 @@ visitor.py   who looks: a session, or a server without keys; CSRF
 bodies.py    forms as browsers send them
 pages.py     pages to read
 actions.py   forms that change something
+tenancy.py   what a tenant has beside tasks: files, webhooks, keys
 playground.py  one prompt to several models
 login.py     sessions
 live.py      what tells a page that its data changed

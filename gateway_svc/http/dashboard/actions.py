@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import JsonValue
 
-from common.door.deployment import read_pools
 from common.door.errors import TaskRejected, Unanswered
 from common.door.protocol import Verb
 from common.door.training.control import control, delete_task, resend
@@ -23,6 +22,7 @@ from gateway_svc.problems import FieldError, Problem, not_found, rejected
 from gateway_svc.shapes import Preview
 from gateway_svc.task_bodies import TOML, for_tenant, read_task
 from gateway_svc.web.forms import Filled, read_form, task_form
+from gateway_svc.web.reading import read_offers
 from gateway_svc.web.views.task import CONTROLS
 
 TaskId = Annotated[str, Path(pattern=TASK_ID_PATTERN)]
@@ -73,8 +73,7 @@ async def submit_form(visitor: Looking, form: Form) -> Response:
         errors, status = _errors_of(problem), problem.status
     if isinstance(found, Response):
         return found
-    pools = [one.name for one in await read_pools(visitor.caller.door)]
-    shown = task_form(Filled(form, errors or _previewed_errors(found)), pools)
+    shown = task_form(Filled(form, errors or _previewed_errors(found)), await read_offers(visitor.caller.door))
     return visitor.page("new", form=shown, tenant=form.get("tenant", ""), source="", preview=found, status=status)
 
 

@@ -6,9 +6,11 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from gateway_svc.access import Unauthorized
+from gateway_svc.http.dashboard.bodies import form_of
 from gateway_svc.http.dashboard.route import THEME, THEMES, PageRoute, root_of, theme_of
-from gateway_svc.http.dashboard.visitor import COOKIE, Form, Looking, checked_form
+from gateway_svc.http.dashboard.visitor import COOKIE, Form, Looking, check_token
 from gateway_svc.http.gateway import Gateway, gateway_of
+from gateway_svc.http.guard import check_site
 from gateway_svc.web.session import LASTS_S
 from gateway_svc.web.templates import render
 
@@ -28,7 +30,8 @@ async def login_page(request: Request) -> Response:
 @router.post("/login")
 async def log_in(request: Request) -> Response:
     gateway = gateway_of(request)
-    fields = await checked_form(request, gateway.sessions, "")
+    check_site(request.headers)
+    fields = check_token(await form_of(request), gateway.sessions)
     key = fields.get("key", "").strip()
     try:
         if len(key) > MAX_KEY:

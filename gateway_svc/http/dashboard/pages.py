@@ -89,11 +89,12 @@ async def new_task(
     visitor.check_job("submit")
     door = visitor.caller.door
     spec = await read_spec(door, source) if source else {}
-    pools = [one.name for one in await read_pools(door)]
     if form == "toml":
         return visitor.page("new_toml", text="", errors=(), preview=None)
     tenant = str(spec.get("tenant", ""))
-    return visitor.page("new", form=task_form(Filled(filled_from(spec)), pools), tenant=tenant, source=source, preview=None)
+    return visitor.page(
+        "new", form=task_form(Filled(filled_from(spec)), await reading.read_offers(door)), tenant=tenant, source=source, preview=None
+    )
 
 
 @router.get("/timeline")

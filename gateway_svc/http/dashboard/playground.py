@@ -15,12 +15,11 @@ from gateway_svc.http.gateway import count_request
 from gateway_svc.http.openai_family import render
 from gateway_svc.http.routes.inference import MAX_BODY_BYTES, chat_completions
 from gateway_svc.openai.chat.request import ChatRequest
-from gateway_svc.openai.models import listed
 from gateway_svc.openai.parsing import parse_request
 from gateway_svc.problems import Problem, roles_of_job
 from gateway_svc.web.playground import MAX_MODELS, MAX_TURNS, SETTINGS, Playground, as_code, first_playground, read_playground
 from gateway_svc.web.playground import ROLES as TURN_ROLES
-from gateway_svc.web.reading import read_aliases
+from gateway_svc.web.reading import Models, read_models
 from gateway_svc.web.views.answers import Answer, failed_answer, whole_answer
 
 COLUMNS = f"{PREFIX}/playground/columns"
@@ -32,7 +31,9 @@ router = APIRouter(route_class=PageRoute)
 
 @router.get("/playground")
 async def playground(visitor: Filtered, model: Names = []) -> Response:  # noqa: B006  never changed
-    return await _page(visitor, first_playground(model))
+    models = await read_models(visitor.caller.door) if visitor.may("submit") else {}
+    first = [name for offered in models.values() for name in offered][:1]
+    return await _page(visitor, first_playground(model or first), models=models)
 
 
 @router.post("/playground")
@@ -94,15 +95,23 @@ def _api(visitor: Visitor) -> str:
     return f"{root_of(visitor.request).removesuffix(PREFIX)}/v1"
 
 
-async def _page(visitor: Visitor, form: Playground, *, answers: list[Answer] | None = None, code: dict[str, str] | None = None) -> Response:
-    may, door = visitor.may("submit"), visitor.caller.door
+async def _page(
+    visitor: Visitor,
+    form: Playground,
+    *,
+    answers: list[Answer] | None = None,
+    code: dict[str, str] | None = None,
+    models: Models | None = None,
+) -> Response:
+    may = visitor.may("submit")
+    offered = models if models is not None else await read_models(visitor.caller.door) if may else {}
     return visitor.page(
         "playground",
         form=form,
         may=may,
         permitted=[role for role in ROLES if role in roles_of_job("submit")],
-        models=[model.id for model in (await listed(door)).data] if may else [],
-        named={alias.name: alias.model for alias in await read_aliases(door)} if may else {},
+        models=offered,
+        offered_names={name for names in offered.values() for name in names},
         settings=SETTINGS,
         turn_roles=TURN_ROLES,
         most_turns=MAX_TURNS,

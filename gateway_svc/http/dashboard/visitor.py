@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Query, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
@@ -20,11 +20,15 @@ from gateway_svc.problems import Problem, forbidden, roles_of_job, roles_of_ques
 from gateway_svc.web.session import Sessions
 from gateway_svc.web.templates import render
 
+T = TypeVar("T")
 COOKIE = "marlaas_session"
 NOTICES = {
     "pause": "The scheduler is asked to pause the task.",
     "resume": "The scheduler is asked to resume the task.",
     "cancel": "The scheduler is asked to cancel the task.",
+    "uploaded": "The file is stored, and its rows can be used.",
+    "file-deleted": "The file is deleted.",
+    "webhook-deleted": "The webhook is deleted.",
     "deleted": "The task is deleted.",
     "submitted": "The task is accepted.",
     "stored": "The task is stored. No scheduler has answered yet; it is accepted or rejected later.",
@@ -87,6 +91,10 @@ class Visitor:
         """A redirection after a form."""
         return RedirectResponse(f"{self.root}{path}", 303)
 
+    def done(self, path: str, notice: str) -> Response:
+        """A redirection to a page of the same tenant, which says what was done."""
+        return self.to(f"{path}?done={notice}{f'&tenant={self.filtered}' if self.filtered else ''}")
+
 
 async def _visitor(request: Request) -> AsyncGenerator[Visitor]:
     """Raises: Problem, a redirection to the page where one logs in."""
@@ -119,16 +127,15 @@ Filtered = Annotated[Visitor, Depends(_filtered)]
 
 async def _filled(visitor: Looking) -> dict[str, str]:
     """Fields of a form of this session. Raises: Problem for a form that another page made."""
-    return await checked_form(visitor.request, visitor.sessions, visitor.cookie)
+    check_site(visitor.request.headers)
+    return check_token(await form_of(visitor.request), visitor.sessions, visitor.cookie)
 
 
 Form = Annotated[dict[str, str], Depends(_filled)]
 
 
-async def checked_form(request: Request, sessions: Sessions, cookie: str) -> dict[str, str]:
-    """Raises: Problem for a form without the session's token, or of another site: that of the log-in page has no session yet."""
-    check_site(request.headers)
-    fields = await form_of(request)
-    if not sessions.is_token_of(cookie, fields.pop("csrf", "")):
+def check_token(fields: dict[str, T], sessions: Sessions, cookie: str = "") -> dict[str, T]:
+    """The other fields. Raises: Problem for a form without the session's token; that of the log-in page has no session yet."""
+    if not sessions.is_token_of(cookie, str(fields.pop("csrf", ""))):
         raise Problem(403, "Not permitted", "this form is of another session; go back, reload the page and send it again", "csrf")
     return fields

@@ -1,6 +1,8 @@
 """OpenAI's routes of files."""
 
 import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -58,13 +60,25 @@ FileId = Annotated[str, Path(max_length=100)]
 @router.post("", responses=responses(FileObject, 400, 401, 403, 408, 413, 415, 429, 503), openapi_extra=FORM)
 async def create_file(request: Request, caller: Acting) -> FileObject:
     """Upload rows: JSON objects with `messages`, one a line. Answered once they are checked; the same bytes are the same file."""
+    async with uploaded(request, caller) as form:
+        return file_object(await store_file(caller, form))
+
+
+async def store_file(caller: Caller, form: dict[str, UploadFile | str]) -> StoredFile:
+    """Upload the file of a form. Raises: Problem; ClientError; NoAnswer."""
+    file, name = _file_of(form)
+    return await Files(caller.door).upload(file.file, name, tenant_of(caller))
+
+
+@asynccontextmanager
+async def uploaded(request: Request, caller: Caller) -> AsyncGenerator[dict[str, UploadFile | str]]:
+    """Fields of the form with a file. Raises: Problem, also for what reading that file raises."""
     check_job(caller, "upload-file")
-    tenant = tenant_of(caller)
+    tenant_of(caller)
     _check_form(request.headers.get("content-type", ""))
     try:
         async with request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=FORM_BYTES) as form:
-            file, name = _file_of(dict(form.multi_items()))
-            return file_object(await Files(caller.door).upload(file.file, name, tenant))
+            yield dict(form.multi_items())
     except TimeoutError:  # an OSError too
         raise Problem(408, "Request timeout", "the file was not taken in time; send it again", "too_slow") from None
     except OSError as error:  # the form's file is on the disk, whatever its size

@@ -35,6 +35,9 @@ PAGES = (
     "/usage",
     "/playground",
     "/tasks/letters-1/samples",
+    "/files",
+    "/webhooks",
+    "/keys",
 )
 SPEC = {"evaluation": {"every": 2, "prompts": 2}, "steps": 6}
 

@@ -18,7 +18,7 @@ from tests.gateway.dashboard.site import KEYS, PAGES, Seen, Site, chromium, look
 from tests.scheduler.stages import spec
 
 pytestmark = pytest.mark.slow
-FOR_OWNERS = ("/usage",)
+FOR_OWNERS = ("/usage", "/webhooks", "/keys")
 FOR_MEMBERS = ("/new", "/new?form=toml")
 
 

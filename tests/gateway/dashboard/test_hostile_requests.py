@@ -74,12 +74,18 @@ async def test_cookie_is_for_this_site_alone_and_no_key_is_shown(site: Site) -> 
     assert "mk-owner" not in said and "mk-owner" not in right.headers["location"]
 
 
+CHANGING = (
+    *("/tasks/slow-1/cancel", "/tasks/letters-1/delete", "/new", "/new/toml", "/logout", "/theme", "/tasks/slow-1/failures/1/resend"),
+    *("/webhooks", "/webhooks/pager/delete", f"/files/file-{'0' * 64}/delete"),
+)
+
+
 async def test_forms_without_the_token_of_their_session_change_nothing(played: Site) -> None:
     async with session(played, "mk-owner") as browser, session(played, "mk-member") as other:
         foreign = csrf_of((await other.get("/tasks")).text)
         own = csrf_of((await browser.get("/tasks")).text)
         statuses, forged = {}, ({"other": ""}, {"csrf": foreign}, {"csrf": own + "0"})
-        for path in ("/tasks/slow-1/cancel", "/new", "/new/toml", "/logout", "/theme", "/tasks/slow-1/failures/1/resend"):
+        for path in CHANGING:
             statuses[path] = [(await browser.post(path, data=data)).status_code for data in forged]
         as_json = await browser.post("/tasks/slow-1/cancel", json={"csrf": own})
         by_get = await browser.get("/tasks/slow-1/cancel")

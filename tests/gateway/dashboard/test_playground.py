@@ -170,7 +170,10 @@ def test_messages_are_added_and_removed() -> None:
 async def _filled(page: Page, site: Site, *models: str) -> None:
     await page.goto(f"{site.root}/playground")
     for number, model in enumerate(models):
-        await page.fill(f"[name='model.{number}']", model)
+        if await page.locator(f"[name='model.{number}'] option[value='{model}']").count():
+            await page.select_option(f"[name='model.{number}']", model)
+        else:
+            await page.fill("[name='model.3']", model)
     await page.fill("[name='text.0']", "Hi")
 
 

@@ -28,9 +28,9 @@ async def test_session_of_a_key_is_taken_by_another_replica_until_the_key_is_rev
             logged_in = [await first.post("/login", data={"csrf": csrf_of(page.text), "key": key}) for key in (owner, reader)]
             cookies = [{"Cookie": answer.headers["set-cookie"].partition(";")[0]} for answer in logged_in]
 
-            paths = ("/tasks", "/new", "/timeline", "/compare", "/stages", "/usage")
+            paths = ("/tasks", "/new", "/timeline", "/compare", "/stages", "/usage", "/files", "/webhooks", "/keys")
             statuses = [[(await second.get(path, headers=cookie)).status_code for path in paths] for cookie in cookies]
-            assert statuses == [[200] * 6, [200, 403, 200, 200, 200, 403]]
+            assert statuses == [[200] * 9, [200, 403, 200, 200, 200, 403, 200, 403, 403]]
             assert owner not in str(logged_in[0].headers)
             assert "also ends" not in page.text
 

@@ -183,7 +183,7 @@ def test_usage_is_added_by_kind_and_its_table_is_safe_in_a_spreadsheet() -> None
             tenant=name, live_tasks=0, prompt_tokens=3, sampled_tokens=9, served_prompt_tokens=7, adapter_bytes=5, package_bytes=one
         )
         for one, name in enumerate("ab")
-    ]  # noqa: E501
+    ]
     found = usage_page(Ledger(lines, [], [], tenants, tasks))
 
     assert [(total.kind, total.quantity, total.money) for total in found.totals] == [("prompt", 12, Decimal("0.3")), ("sampled", 1, 1)]
