@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from common.access.credentials import Credentials
 from common.door.asking import UnknownHere
-from common.door.deployment import read_environments, read_pools, read_replicas
+from common.door.deployment import read_environments, read_pools, read_replicas, read_troubles
 from common.door.errors import ClientError, UnknownTask, check_id
 from common.door.protocol import AnyDoor
 from common.door.tenancy.audit import read_audit
@@ -24,6 +24,7 @@ from common.messages import (
     SamplesAnswer,
     StepOf,
     TaskStatus,
+    TroubleOf,
     UsageAnswer,
     VersionsAnswer,
     WhyAnswer,
@@ -127,6 +128,10 @@ class Reader:
     async def replicas(self) -> list[ReplicasOf]:
         """Live replicas by service and pool, and their load; with their names for the operator. Raises: NoAnswer."""
         return await read_replicas(self._door)
+
+    async def troubles(self) -> list[TroubleOf]:
+        """Processes of services that do not work; for the operator also those that died within the last hour, and why. Raises: NoAnswer."""
+        return await read_troubles(self._door)
 
     async def pools(self) -> list[PoolOffer]:
         """Base models of the deployment. Raises: NoAnswer."""

@@ -35,6 +35,7 @@ from common.messages import (
     StepOf,
     StoredFile,
     TaskStatus,
+    TroubleOf,
     UsageAnswer,
     VersionsAnswer,
     WebhookEvent,
@@ -237,6 +238,9 @@ class SyncClient(_Blocking):
 
     def replicas(self) -> list[ReplicasOf]:
         return self._run(self._client.replicas())
+
+    def troubles(self) -> list[TroubleOf]:
+        return self._run(self._client.troubles())
 
     def wait(self, task: str) -> TaskStatus:
         return self._run(self._client.wait(task))

@@ -40,6 +40,7 @@ from scheduler_svc.lifecycle.evaluations import end_overdue
 from scheduler_svc.lifecycle.tenancy.packages import request_waiting_checks
 from scheduler_svc.maintenance import store_alarm
 from scheduler_svc.maintenance.budgets import enforce_budgets
+from scheduler_svc.maintenance.deaths import forget_lives, report_deaths
 from scheduler_svc.maintenance.deletion import http_keys, status_bucket
 from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector, log_postponed
 from scheduler_svc.maintenance.deletion.packages import clean_packages
@@ -114,7 +115,7 @@ class Scheduler:
         self._shares_samplers = any(pool.samplers_on for pool in pools.values())
         self._parked = frozenset[str]()
         """Pools that were parked at the last look."""
-        sources = Sources.of(bus, database, pools, lambda: self._replicas.reports, self._capacities)
+        sources = Sources.of(bus, database, pools, lambda: self._replicas.reports, self._capacities, lambda: self._replicas.troubles)
         self._tenant_deletion = TenantDeletion(database, bus, self._collector, self._relay.wake)
         self._asks = Asks(bus, sources)
         self._stability = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
@@ -135,6 +136,7 @@ class Scheduler:
             deployed,
             self._leader.wake if self._leader is not None else lambda: None,
         )
+        self._reported_deaths: set[tuple[str, str, float]] = set()
         self._webhooks = WebhookSender(database, Post(context.webhooks.policy), context.webhooks.sealing_key)
         self._intake = JobIntake(bus, context)
 
@@ -215,6 +217,7 @@ class Scheduler:
 
     async def _watch_store(self) -> None:
         await status_bucket.make_room(self._database, self._bus)
+        await forget_lives(self._bus, self._replicas.lives, self._replicas.alive, self._bus.clock.now_s())
         if await store_alarm.update_alarm(self._database, await Blobs(self._bus).usage(), self._settings.store_alarm):
             self._relay.wake()
 
@@ -259,6 +262,8 @@ class Scheduler:
             by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, [task_id])}
             await end_overdue(tx, by_id, [key for key in late if key[0] == task_id], stable_for_s=stable_for_s)
 
+        if await report_deaths(self._database, self._replicas.lives, self._bus.clock.now_s(), self._reported_deaths):
+            self._relay.wake()
         async with self._context.transaction() as tx:
             await enforce_budgets(tx, self._policy)
         async with self._context.transaction() as tx:

@@ -112,6 +112,7 @@ def trainer(deployment: Deployment) -> list[Row]:
 def gateway(deployment: Deployment) -> list[Row]:
     """Jobs, questions and events go over connections of the callers' own keys; it asks for pools, to learn whether a scheduler answers."""
     found = [CLOCK, *rows.watches(streams.HTTP_KEYS_BUCKET), *rows.watches(streams.REPLICAS_BUCKET), *_reports("gateway")]
+    found += rows.watches(streams.HISTORY_BUCKET)
     found += rows.watches(streams.ALIASES_BUCKET)
     found += rows.publishes(streams.ask(None, "pools"), streams.ask("*", "terms"), streams.value_subject(streams.HTTP_USE_BUCKET, "*.*"))
     found += rows.looks_up(streams.HTTP_USE_BUCKET)
@@ -127,9 +128,10 @@ def operator(_: Deployment) -> list[Row]:
 
 
 def _reports(service: str) -> list[Row]:
-    """Keep the entry of a replica."""
-    name = streams.REPLICAS_BUCKET
-    return [rows.inspects(rows.bucket(name)), *rows.publishes(streams.value_subject(name, f"{service}.*"))]
+    """Keep the entry of a replica, and that of its process's life."""
+    name, lives = streams.REPLICAS_BUCKET, streams.HISTORY_BUCKET
+    found = [rows.inspects(rows.bucket(name)), *rows.publishes(*(streams.value_subject(each, f"{service}.*") for each in (name, lives)))]
+    return [*found, *rows.looks_up(lives)]
 
 
 def _leases(service: str, pool: str, *consumers: streams.Consumer) -> list[Row]:

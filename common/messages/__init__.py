@@ -62,6 +62,7 @@ from common.messages.asks import (
 from common.messages.base import MAX_SENTENCE_CHARS, Message, Sentence, Value, as_json, from_json, shortened
 from common.messages.jobs import ControlTask, DeleteTenant, LimitValue, PreviewTask, PruneTasks, ResendLetter, SetTenant, SubmitTask
 from common.messages.leases import ExecutorReport, Lease, LeaseDone, LeaseOrder, PoolClock
+from common.messages.lives import ProcessLife, TroubleOf, TroubleState, trouble_of
 from common.messages.progress import (
     AskEvaluations,
     AskSteps,

@@ -43,6 +43,7 @@ from pydantic import Field
 from common.formats.wrong_values import described
 from common.messages.artifacts import AdapterRef
 from common.messages.base import Message, Sentence, Value
+from common.messages.lives import TroubleOf
 from common.messages.status import Ended, Event, TaskStatus
 from common.spec import TASK_ID_PATTERN, Name
 
@@ -324,6 +325,8 @@ class ReplicasOf(Value):
 class ReplicasAnswer(Message, kind="replicas-answer.1"):
     replicas: list[ReplicasOf]
     """By service and pool."""
+    troubles: list[TroubleOf] = []
+    """Processes that are not ready; for the operator also those that died within the last hour, and why."""
 
 
 class AdapterAnswer(Message, kind="adapter-answer.1"):

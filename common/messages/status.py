@@ -40,6 +40,7 @@ class Event(Message, kind="event.1"):
         "alias",
         "webhook",
         "access",
+        "death",
     ]
     at_s: float
     data: dict[str, JsonValue] = {}

@@ -22,12 +22,15 @@ class Health:
     def __init__(self) -> None:
         self.ready = False
         self.detail = "starting"
+        self.became_ready = asyncio.Event()
+        """Set once it was ready for the first time."""
         self._beat = time.monotonic()
 
     def set_ready(self, detail: str = "ready") -> None:
         if not self.ready:
             collect_rarely()
         self.ready, self.detail = True, detail
+        self.became_ready.set()
         log.info("ready", detail=detail)
 
     def set_unready(self, detail: str) -> None:

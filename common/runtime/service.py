@@ -22,6 +22,7 @@ from common.resilience.periodic import run_periodically
 from common.runtime.exposure import objection_to_exposure, warning_about_password
 from common.runtime.garbage import collect_rarely
 from common.runtime.health import Health, serve_http
+from common.runtime.lives import leaves, living
 from common.runtime.logs import configure_logs
 from common.runtime.settings import Settings, describe, read_or_exit
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
@@ -106,10 +107,12 @@ async def _connected(settings: S, health: Health, main: Callable[[Running[S]], A
                 )
             else:
                 await bus.wait_until_declared()
-            others = [beating, runners.create_task(bus.wait_fatal()), runners.create_task(bus.clock.sync())]
-            await main(Running(settings, bus, health))
-            for other in others:
-                other.cancel()
+            async with living(settings, bus, health), asyncio.TaskGroup() as working:
+                others = [working.create_task(bus.wait_fatal()), working.create_task(bus.clock.sync())]
+                await main(Running(settings, bus, health))
+                for other in others:
+                    other.cancel()
+            beating.cancel()
 
 
 async def connect_bus(settings: Settings, name: str, *, until_accepted: bool = False) -> Bus:
@@ -121,19 +124,13 @@ async def connect_bus(settings: Settings, name: str, *, until_accepted: bool = F
 
 def _report(error: BaseException) -> int:
     """Log why the process ends: one line for Fatal, a traceback for a bug."""
-    causes = list(_leaves(error))
+    causes = leaves(error)
     fatal = next((cause for cause in causes if isinstance(cause, Fatal)), None)
     if fatal is not None:
         log.error("fatal", error=str(fatal))
     else:
         log.error("crashed", exc_info=causes[0])
     return 1
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]
 
 
 async def report_replica(bus: Bus, report: Callable[[], ReplicaReport]) -> None:

@@ -65,6 +65,8 @@ class Settings(BaseSettings):
     """0: any free port, written to the log."""
     replica: str = Field(default_factory=lambda: f"{socket.gethostname().split('.')[0]}-{os.getpid()}", pattern=r"^[A-Za-z0-9_-]+$")
     """This process's name, unique among its kind."""
+    predecessor: str = ""
+    """How the process before this one ended, where its supervisor saw that; given by `marlaas up` alone."""
     crash_point: str = Field(default="", pattern=crashpoints.SETTING)
     """Durability tests: <name>:<n> kills this process when it reaches that point for the n-th time."""
 

@@ -91,7 +91,7 @@ async def _until_failing(console: Console, data: Path) -> None:
     while True:
         state = read_stack(data)
         for one in state.components if state else []:
-            if one.condition == "failing":
+            if one.condition == "faulty":
                 raise StackError(control.failure(data, one))
             if one.restarts > restarts.get(one.name, 0):
                 restarts[one.name] = one.restarts

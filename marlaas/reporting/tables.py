@@ -19,7 +19,7 @@ NOT_PARKED: Mapping[str, float] = {}
 COLOURS = (
     dict.fromkeys(("ready", "done", "running"), "green")
     | dict.fromkeys(("starting", "restarting", "paused"), "yellow")
-    | dict.fromkeys(("failing", "failed", "rejected"), "red")
+    | dict.fromkeys(("faulty", "failed", "rejected"), "red")
     | {"finished": "cyan"}
 )
 

@@ -202,8 +202,8 @@ def wait_until_ready(starting: Starting, report: Callable[[Stack], None], timeou
             report(stack)
             if stack.is_ready:
                 return stack
-            if stack.failing:
-                text = failure(data, stack.failing[0])
+            if stack.faulty:
+                text = failure(data, stack.faulty[0])
                 stop(data)
                 raise StackError(text)
         if time.monotonic() > deadline:

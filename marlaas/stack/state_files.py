@@ -26,7 +26,7 @@ DEFAULT_DATA = Path(".marlaas")
 MARK = "STACK_OF_MARLAAS"
 """Environment variable of every process of a stack; its value is the data directory. Not a MARLAAS_ name: those are settings."""
 
-Condition = Literal["waiting", "starting", "ready", "done", "restarting", "failing", "stopping", "stopped"]
+Condition = Literal["waiting", "starting", "ready", "done", "restarting", "faulty", "stopping", "stopped"]
 
 
 class StackError(Exception):
@@ -127,8 +127,8 @@ class Stack(BaseModel):
         return all(component.condition in ("ready", "done") for component in self.components)
 
     @property
-    def failing(self) -> list[Component]:
-        return [component for component in self.components if component.condition == "failing"]
+    def faulty(self) -> list[Component]:
+        return [component for component in self.components if component.condition == "faulty"]
 
 
 def log_path(data: Path, component: str) -> Path:

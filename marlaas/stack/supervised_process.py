@@ -1,7 +1,7 @@
 """One supervised process: started, watched until ready, restarted when it dies, stopped on request.
 
     waiting → starting → ready → (dies) → restarting → starting …      and → stopping → stopped from anywhere
-                  └→ failing: died too often in a row; still restarted, with the maximum pause
+                  └→ faulty: died too often in a row; still restarted, with the maximum pause
 
 A command that is to end by itself (`until_done`) goes starting → done instead of ready.
 """
@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import structlog
 
+from common.messages.lives import FAULTY_AFTER, WORKED_S
 from common.resilience.backoff import Backoff
 from marlaas.stack import os_processes
 from marlaas.stack.servers import HOST, Command, free_port
@@ -26,10 +27,7 @@ from marlaas.stack.state_files import Component, Condition, log_path
 
 MAX_EXCEPTION_CHARS = 300
 """Maximum characters reported of an exception."""
-QUICK_DEATH_S = 15.0
-"""Seconds of readiness after which the count of deaths restarts."""
-FAILING_AFTER = 5
-FAILING_AFTER_AT_START = 2
+FAULTY_AFTER_AT_START = 2
 """Maximum deaths in a row of a process that was never ready: more tries rarely help, and a user waits."""
 RESTART = Backoff(first_s=0.5, max_s=30.0)
 PROBE_EVERY_S = 0.1
@@ -72,6 +70,8 @@ class SupervisedProcess:
         self._mark = mark
         self._changed = changed
         self._deaths = 0
+        self._ended = ""
+        """How the latest process ended; the next one reports it (`common/runtime/lives.py`)."""
         self._ready_since = 0.0
         self._stopping = asyncio.Event()
 
@@ -132,8 +132,13 @@ class SupervisedProcess:
         if self.spec.until_done and process.returncode == 0:
             return "done"
         if process.returncode == BAD_SETTINGS:
-            self._deaths = FAILING_AFTER
-        return f"exit status {process.returncode}: {last_words(path, log_start)}"
+            self._deaths = FAULTY_AFTER
+        words = last_words(path, log_start)
+        if (status := process.returncode or 0) < 0:  # what it logged last has nothing to do with it
+            self._ended = f"killed by {signal.Signals(-status).name}"
+            return f"{self._ended}; its last line: {words}"
+        self._ended = f"exit status {status}: {words}"
+        return self._ended
 
     async def _spawn(self, command: Command, path: Path, port: int) -> tuple[asyncio.subprocess.Process, int]:
         """The process, and the byte at which its log begins."""
@@ -143,7 +148,7 @@ class SupervisedProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **command.env, **self._mark, "MARLAAS_HTTP_PORT": str(port)},
+                env={**os.environ, **command.env, **self._mark, "MARLAAS_HTTP_PORT": str(port), "MARLAAS_PREDECESSOR": self._ended},
                 process_group=0,
                 preexec_fn=os_processes.ends_with_parent(command.stop_signal, command.leaves),
             )
@@ -176,13 +181,13 @@ class SupervisedProcess:
     def _count_death(self, outcome: str) -> float:
         """Note that the process died; returns the pause before its next start, in seconds."""
         component = self.component
-        proven = component.condition == "ready" and time.monotonic() - self._ready_since > QUICK_DEATH_S
+        proven = component.condition == "ready" and time.monotonic() - self._ready_since > WORKED_S
         self._deaths = 1 if proven else self._deaths + 1
-        failing = self._deaths >= (FAILING_AFTER if self.settled.is_set() else FAILING_AFTER_AT_START)
+        faulty = self._deaths >= (FAULTY_AFTER if self.settled.is_set() else FAULTY_AFTER_AT_START)
         pause_s = RESTART.pause_s(self._deaths)
         log.error("component_died", component=self.spec.name, outcome=outcome, deaths=self._deaths, next_start_s=round(pause_s, 2))
         component.restarts += 1
-        self._set("failing" if failing else "restarting", detail=outcome)
+        self._set("faulty" if faulty else "restarting", detail=outcome)
         return pause_s
 
     def _set(self, condition: Condition, **values: object) -> None:
@@ -192,7 +197,7 @@ class SupervisedProcess:
         if condition in ("ready", "done"):
             component.detail = ""
         component.condition = condition
-        if condition in ("restarting", "failing", "stopped", "done"):
+        if condition in ("restarting", "faulty", "stopped", "done"):
             component.process = component.http_port = None
         for name, value in values.items():
             setattr(component, name, value)

@@ -1,9 +1,10 @@
 """Answers about the deployment: what a task may name, and what works for it."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 
-from common.messages import AskDeployment, EnvironmentsAnswer, PoolOffer, PoolsAnswer, ReplicaReport, ReplicasAnswer, ReplicasOf
+from common.messages import AskDeployment, EnvironmentsAnswer, PoolOffer, PoolsAnswer, ReplicaReport, ReplicasAnswer, ReplicasOf, TroubleOf
 from scheduler_svc.ask.question import Question, page
 from scheduler_svc.store.asked import accelerators, packages, reports
 
@@ -57,7 +58,18 @@ async def answer_replicas(question: Question, _: AskDeployment) -> ReplicasAnswe
         return report.service, report.pool or ""
 
     found = groupby(sorted(question.sources.replicas(), key=kind), kind)
-    return ReplicasAnswer(replicas=[_replicas_of([*reports], is_named=question.tenant is None) for _, reports in found])
+    is_named = question.tenant is None
+    troubles = [one for one in map(partial(seen_by, question.tenant), question.sources.troubles()) if one is not None]
+    return ReplicasAnswer(replicas=[_replicas_of([*reports], is_named=is_named) for _, reports in found], troubles=troubles)
+
+
+def seen_by(tenant: str | None, trouble: TroubleOf) -> TroubleOf | None:
+    """What a tenant may know of a trouble: that a service is not ready. Names of hosts, causes and what is over are the operator's."""
+    if tenant is None:
+        return trouble
+    if trouble.state == "recovered":
+        return None
+    return trouble.model_copy(update={"replica": "", "cause": ""})
 
 
 def _replicas_of(reports: Sequence[ReplicaReport], *, is_named: bool) -> ReplicasOf:

@@ -14,7 +14,7 @@ from common.blobs import Blobs
 from common.blobs.chunks import BlobChunks
 from common.bus import Bus, FullStream
 from common.errors import Reject
-from common.messages import AliasOf, ReplicaReport, WebhookOf
+from common.messages import AliasOf, ReplicaReport, TroubleOf, WebhookOf
 from common.messages.asks import PAGE_BYTES
 from common.pools import Pools
 from scheduler_svc.ask.downloads import Downloads
@@ -54,6 +54,8 @@ class Sources:
     """What admission allows in each pool."""
     full_streams: Callable[[], Awaitable[Sequence[FullStream]]]
     """Streams between services that may refuse messages. Raises: Unavailable."""
+    troubles: Callable[[], Sequence[TroubleOf]] = tuple
+    """Processes of services that are not ready, or died lately."""
     downloads: Downloads = field(default_factory=Downloads)
 
     @classmethod
@@ -64,10 +66,11 @@ class Sources:
         pools: Pools,
         replicas: Callable[[], Sequence[ReplicaReport]] = tuple,
         capacities: Callable[[], Mapping[str, Capacity]] = dict,
+        troubles: Callable[[], Sequence[TroubleOf]] = tuple,
     ) -> "Sources":
         """With what a bus has: blobs, samples and streams."""
         full_streams = partial(bus.streams.full, streams.BETWEEN_SERVICES)
-        return cls(database, pools, Blobs(bus), BlobChunks(bus), StoredSamples(bus), replicas, capacities, full_streams)
+        return cls(database, pools, Blobs(bus), BlobChunks(bus), StoredSamples(bus), replicas, capacities, full_streams, troubles)
 
 
 @dataclass(frozen=True)

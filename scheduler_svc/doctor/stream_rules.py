@@ -11,7 +11,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.bus import Bus, Delivery
 from common.errors import Reject
-from common.messages import AdapterRef, DeadLetter, HttpKey, KnownAlias, Settlement, StatusesRemoved, TaskStatus, WeightUpdated, from_json
+from common.messages import (
+    AdapterRef,
+    DeadLetter,
+    HttpKey,
+    KnownAlias,
+    ProcessLife,
+    Settlement,
+    StatusesRemoved,
+    TaskStatus,
+    WeightUpdated,
+    from_json,
+    trouble_of,
+)
+from common.messages.lives import LIVES
 from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.handlers.results.dead_letters import concerns_dead_letter
 from scheduler_svc.maintenance.deletion import status_bucket
@@ -33,7 +46,8 @@ DELETED = "no announcement or status of a deleted task is stored"
 HTTP_KEYS = "gateways are told of exactly the HTTP keys that are valid"
 ALIASES = "rollout replicas are told of exactly the aliases that there are"
 BOUNDS = "every stream and bucket is bounded as it is declared"
-RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED, HTTP_KEYS, ALIASES, BOUNDS)
+FAULTY = "no service is faulty: three deaths alike, and no minute of work since"
+RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED, HTTP_KEYS, ALIASES, BOUNDS, FAULTY)
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,7 @@ async def examine_streams(bus: Bus, recorded: Recorded) -> list[Violation]:
         await _http_keys(bus, recorded),
         await _aliases(bus, recorded),
         await _bounds(bus),
+        await _faulty(bus),
     ]
     return [violation for part in parts for violation in part]
 
@@ -217,6 +232,12 @@ def _named(alias: KnownAlias | None) -> str:
 async def _bounds(bus: Bus) -> list[Violation]:
     found = await bus.declarations.differences(streams.STREAMS, streams.BUCKETS)
     return [Violation(BOUNDS, f"stream={name}: {'; '.join(differences)}") for name, differences in found.items() if differences]
+
+
+async def _faulty(bus: Bus) -> list[Violation]:
+    lives = await bus.kv.values(streams.HISTORY_BUCKET, ProcessLife, LIVES)
+    troubles = [trouble_of(life, bus.clock.now_s(), is_alive=True) for life in lives]
+    return [Violation(FAULTY, trouble.sentence) for trouble in troubles if trouble is not None and trouble.state == "faulty"]
 
 
 async def _letters(bus: Bus, recorded: Recorded) -> list[Violation]:

@@ -7,10 +7,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.bus import FullStream
-from common.messages import ReplicaReport
+from common.messages import ReplicaReport, TroubleOf
 from scheduler_svc.decisions.money.budgets import NO_PRICES, sentence
 from scheduler_svc.decisions.sharing.shares import Capacity, InFlight, Load
-from scheduler_svc.decisions.sharing.waiting import Cause, FullQueue, OverBudget, Places, Replicas, cause_of
+from scheduler_svc.decisions.sharing.waiting import Cause, FullQueue, Kind, OverBudget, Places, Replicas, cause_of
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT, family_of
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.queries.fairness.shares import work_in_flight
@@ -39,9 +39,10 @@ async def why(
     full: Sequence[FullStream] = (),
     *,
     shared: Collection[str] = (),
+    troubles: Sequence[TroubleOf] = (),
 ) -> Cause | None:
     """The cause, or None when nothing holds the task. `tenant`: None for any. `capacities`: what admission allows in each pool.
-    `shared`: pools with executors on shared accelerators.
+    `shared`: pools with executors on shared accelerators. `troubles`: processes that do not work, which the cause's sentence names.
 
     Raises: LookupError when the tenant has no such task, or it has ended.
     """
@@ -59,7 +60,19 @@ async def why(
     )
     in_flight = await work_in_flight(connection)
     places = _places(found.tenant, task, in_flight, found.task.pool, capacities.get(found.task.pool, NO_CAPACITY))
-    return cause_of(waiting, _replicas(found, reports), places, found.limits, [_full_queue(one, reports) for one in full])
+    cause = cause_of(waiting, _replicas(found, reports), places, found.limits, [_full_queue(one, reports) for one in full])
+    return _with_troubles(cause, [one for one in troubles if one.state != "recovered" and one.pool in (None, found.task.pool)])
+
+
+def _with_troubles(cause: Cause | None, troubles: Sequence[TroubleOf]) -> Cause | None:
+    """The cause, with the services that do not work now: they may be what it comes from."""
+    named = [one for one in troubles if one.service in TAKERS.values()]
+    if not named:
+        return cause
+    sentences = "; ".join(one.sentence for one in named)
+    if cause is None:
+        return Cause(Kind.NO_REPLICA, len(named), sentences)
+    return replace(cause, sentence=f"{cause.sentence}; {sentences}")
 
 
 async def _over_budget(connection: AsyncConnection, tenant: str, task: str) -> OverBudget | None:

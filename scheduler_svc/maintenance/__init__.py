@@ -5,6 +5,7 @@ deletion/             deletes superseded data, ended tasks and tenants
 budgets.py            warns, pauses and resumes by tenants' budgets
 step_rescuer.py       resends lost steps
 replica_registry.py   live replicas and their capacity
+deaths.py             deaths of services, as events
 stability.py          time since the last infrastructure disturbance
 stalls.py             warnings about tasks without progress
 store_alarm.py        alarm before the blob store is full

@@ -7,9 +7,10 @@ import structlog
 
 from common.bus import Bus
 from common.leases import AWAKE, BEGUN
-from common.messages import ReplicaReport
+from common.messages import ProcessLife, ReplicaReport, TroubleOf, trouble_of
+from common.messages.lives import LIVES, life_key
 from common.resilience.periodic import run_periodically
-from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
+from common.streams import HISTORY_BUCKET, REPLICA_TTL_S, REPLICAS_BUCKET
 from scheduler_svc.decisions.sharing.shares import Capacity
 
 log = structlog.get_logger()
@@ -43,6 +44,8 @@ class ReplicaRegistry:
         self._bus = bus
         self._changed = changed
         self._reports: list[ReplicaReport] = []
+        self.lives: list[ProcessLife] = []
+        """Of all processes that any scheduler has seen lately, its own among them."""
         self.were_read = False
         """Whether the reports are those of the bucket: from its first reading on."""
 
@@ -56,10 +59,24 @@ class ReplicaRegistry:
 
     async def _read(self) -> None:
         before, self._reports = self._reports, await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
+        self.lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)
         self.were_read = True
         if {report.replica for report in before} != {report.replica for report in self._reports}:
             log.info("replicas_changed", replicas=sorted(f"{report.service}.{report.replica}" for report in self._reports))
             self._changed()
+
+    @property
+    def alive(self) -> set[str]:
+        """Keys of the replicas that report."""
+        return {life_key(report.service, report.replica) for report in self._reports}
+
+    @property
+    def troubles(self) -> list[TroubleOf]:
+        """Processes that are not ready, or died lately. A scheduler does not report: it lives, as it answers."""
+        alive, now_s = self.alive, self._bus.clock.now_s()
+        keys = [(life, life.service == "scheduler" or life_key(life.service, life.replica) in alive) for life in self.lives]
+        found = [trouble_of(life, now_s, is_alive=is_alive) for life, is_alive in keys]
+        return [trouble for trouble in found if trouble is not None]
 
     @property
     def reports(self) -> list[ReplicaReport]:

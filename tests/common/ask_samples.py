@@ -85,7 +85,10 @@ ASKS: list[Message] = [
             messages.ReplicasOf(
                 service="rollout", pool="p", replicas=2, sequences=4, kv_tokens=64, busy={"sequences": 1.0}, names=["one", "two"]
             )
-        ]
+        ],
+        troubles=[
+            messages.TroubleOf(service="trainer", pool="p", replica="r", state="faulty", deaths=3, died_s=1.5, cause="no", starts_in_s=2.0)
+        ],
     ),
     messages.ServingEnded(
         request="r1",

@@ -147,6 +147,9 @@ SAMPLES: list[Message] = [
     STATUS,
     messages.HistoryMark(deployment="d", position=3),
     messages.StatusesRemoved(until_s=1.5),
+    messages.ProcessLife(
+        service="trainer", replica="r", pool="p", began_s=1.5, ready_s=2.5, start_s=1.0, ended="no", deaths=2, died_s=3.5, cause="no"
+    ),
     messages.ReplicaReport(replica="r", service="env", families=["e"], environments=["e:x"]),
     messages.ServeRequest(
         request="r",

@@ -75,23 +75,23 @@ class KeyValueStore:
             except (KeyWrongLastSequenceError, KeyNotFoundError):  # the latter: `create` looked at what expired meanwhile
                 raise Retry(f"{key} of {bucket} was set by another process") from None
 
-    async def values(self, bucket: str, model: type[M]) -> list[M]:
-        """Every current entry."""
-        return [*(await self.entries(bucket, model)).values()]
+    async def values(self, bucket: str, model: type[M], keys: str = ">") -> list[M]:
+        """Every current entry. `keys`: those of this pattern."""
+        return [*(await self.entries(bucket, model, keys)).values()]
 
-    async def entries(self, bucket: str, model: type[M]) -> dict[str, M]:
+    async def entries(self, bucket: str, model: type[M], keys: str = ">") -> dict[str, M]:
         """The same by key."""
         store = await self._bucket(bucket)
         found: dict[str, M] = {}
         for _ in range(MAX_EMPTY_READS):
-            found = await self._entries(store, bucket, model)
+            found = await self._entries(store, bucket, model, keys)
             # nats-py reports the end of the values when the server has none left, before those in flight have arrived.
             if found or not (await store.status()).values:
                 break
         return found
 
-    async def _entries(self, store: KeyValue, bucket: str, model: type[M]) -> dict[str, M]:
-        watcher = await store.watchall(ignore_deletes=True, inactive_threshold=self._connection.timings.reader_s)
+    async def _entries(self, store: KeyValue, bucket: str, model: type[M], keys: str) -> dict[str, M]:
+        watcher = await store.watch(keys, ignore_deletes=True, inactive_threshold=self._connection.timings.reader_s)
         found: dict[str, M] = {}
         try:
             async for entry in watcher:

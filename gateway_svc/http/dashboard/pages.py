@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Response
 from markupsafe import escape
 from pydantic import ValidationError
 
-from common.door.deployment import read_pools, read_replicas
+from common.door.deployment import read_pools, read_replicas, read_troubles
 from common.door.training.progress import read_samples, read_spec
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
@@ -149,4 +149,4 @@ async def usage(visitor: Filtered, days: Number = 1, tasks: Number = 1) -> Respo
 async def stages(visitor: Filtered) -> Response:
     door = visitor.caller.door
     replicas, pools, shared = await read_replicas(door), await read_pools(door), await reading.read_shared(door)
-    return visitor.page("stages", replicas=replicas, pools=pools, shared=shared)
+    return visitor.page("stages", replicas=replicas, pools=pools, shared=shared, troubles=await read_troubles(door))

@@ -29,7 +29,7 @@ def pools(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "", file
 
     from common.pools import read_pools
     from marlaas.client import ClientError
-    from marlaas.stack.state_files import StackError, plan_pools_file
+    from marlaas.stack.state_files import StackError, find_stack, plan_pools_file
 
     if url and file is None:
         offered = {pool.name: pool for pool in with_client(data, url, lambda client: client.pools())}
@@ -42,6 +42,9 @@ def pools(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "", file
         numbers = (pool.context_tokens, pool.max_rank, pool.adapters, pool.sequences)
         table.add_row(name, pool.model, *map(str, numbers), pool.profile or "none")
     open_console(wide).print(table)
+    if url or find_stack(data) is not None:
+        for trouble in with_client(data, url, lambda client: client.troubles()):
+            echo(trouble.sentence)
     if not shared:
         return
     from marlaas.reporting import pools as reporting

@@ -26,7 +26,7 @@ from marlaas.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from common.messages import TaskStatus, UsageAnswer
+    from common.messages import TaskStatus, TroubleOf, UsageAnswer
     from marlaas.client import Client
     from marlaas.comparison import Evaluated
 
@@ -38,13 +38,14 @@ def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List every task, with as many columns as fit; `marlaas show TASK` has all of one, --wide adds storage."""
     from marlaas.reporting import storage, tables
 
-    async def ask(client: "Client") -> "tuple[list[TaskStatus], UsageAnswer | None, dict[str, float]]":
+    async def ask(client: "Client") -> "tuple[list[TaskStatus], UsageAnswer | None, dict[str, float], list[TroubleOf]]":
         statuses = await client.tasks()
         offered = await client.pools() if any(one.state == "running" for one in statuses) else []
         parked = {pool.name: pool.wakes_in_s for pool in offered if pool.wakes_in_s is not None}
-        return statuses, await client.usage() if wide or client.tenant is None else None, parked
+        usage = await client.usage() if wide or client.tenant is None else None
+        return statuses, usage, parked, await client.troubles() if client.tenant is None else []
 
-    statuses, usage, parked = with_client(data, url, ask)
+    statuses, usage, parked, troubles = with_client(data, url, ask)
     if statuses:
         more = storage.stored_fields(usage) if wide and usage else []
         print_table(lambda width: tables.status_table(statuses, width, more=more, parked=parked), wide)
@@ -52,6 +53,8 @@ def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
         echo("no tasks yet; submit one with `marlaas submit task.toml`")
     if usage is not None and (said := storage.store_line(usage, always=wide)) is not None:
         echo(said)
+    for trouble in troubles:
+        echo(trouble.sentence)
 
 
 def usage(

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from common.bus import FullStream
 from common.errors import Retry
 from common.messages import AskTask, WhyAnswer
 from common.task_states import ENDED
+from scheduler_svc.ask.deployment import seen_by
 from scheduler_svc.ask.question import Question, Sources
 from scheduler_svc.lifecycle.waiting import why
 from scheduler_svc.store.asked import statuses
@@ -22,7 +24,9 @@ async def answer_why(question: Question, request: AskTask) -> WhyAnswer:
     async with question.reading() as connection:
         try:
             shared = {name for name, pool in sources.pools.items() if pool.samplers_on or pool.trainers_on}
-            cause = await why(connection, question.tenant, request.task, sources.replicas(), sources.capacities(), full, shared=shared)
+            seen = [one for one in map(partial(seen_by, question.tenant), sources.troubles()) if one is not None]
+            capacities = sources.capacities()
+            cause = await why(connection, question.tenant, request.task, sources.replicas(), capacities, full, shared=shared, troubles=seen)
         except LookupError:  # it has ended, or is unknown
             status = await statuses.status(connection, question.tenant, request.task)
             if status is None or status.state not in ENDED:

@@ -129,6 +129,7 @@ def test_services_share_nothing_but_what_both_are_told() -> None:
         "$JS.FC.KV_tasks.>",
         "$JS.FC.LEASES.>",
         "$JS.API.STREAM.MSG.GET.KV_aliases",
+        "$JS.API.STREAM.MSG.GET.KV_history",
         "$JS.API.STREAM.MSG.GET.KV_leases",
         "$JS.API.STREAM.MSG.GET.KV_pools",
         "$JS.API.STREAM.MSG.GET.KV_replicas",

@@ -1,5 +1,6 @@
 """The one-machine stack with its real servers and empty services."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -12,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from common.bus import Bus
+from common.messages import ProcessLife
+from common.messages.lives import LIVES
+from common.streams import HISTORY_BUCKET
 from marlaas.stack import control, os_processes, servers
 from marlaas.stack.servers import HOST
 from marlaas.stack.state_files import Component, Service, Stack, StackError, StackPlan, is_locked, read_stack, running_stack, write_stack
@@ -25,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 
 def plan_for(data: Path, *, services: list[list[str]] | None = None, prepare: list[str] | None = None) -> StackPlan:
     nats_port = servers.free_port()
-    env = {"MARLAAS_NATS_URL": servers.nats_url(nats_port), "PYTHONPATH": str(ROOT)}
+    env = {"MARLAAS_NATS_URL": servers.nats_url(nats_port), "MARLAAS_REPLICA": "dummy", "PYTHONPATH": str(ROOT)}
     return StackPlan(
         data=data,
         nats_port=nats_port,
@@ -140,6 +145,32 @@ def test_killed_service_is_restarted_and_the_others_stay(data: Path) -> None:
     assert now.component("dummy0").restarts == 1
     assert now.component("postgres").process == before.component("postgres").process
     assert '"event": "component_died"' in (data / "logs" / "supervisor.log").read_text()
+
+
+def test_service_that_dies_three_times_is_faulty_and_its_next_process_reports_that(data: Path) -> None:
+    plan = plan_for(data)
+    seen = set[str]()
+    before = started(plan).component("dummy0").process
+    for _ in range(3):
+        assert before is not None
+        os.kill(before.pid, signal.SIGKILL)
+
+        def is_another(old: os_processes.Identity = before) -> bool:
+            now = component_now(data, "dummy0")
+            seen.add(now.condition)
+            return now.condition == "ready" and now.process != old
+
+        until(is_another)
+        before = component_now(data, "dummy0").process
+    assert "faulty" in seen
+
+    async def life() -> ProcessLife | None:
+        async with await Bus.connect(servers.nats_url(plan.nats_port), "test") as bus:
+            return next(iter(await bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)), None)
+
+    found = asyncio.run(life())
+    assert found is not None and (found.service, found.deaths, found.cause) == ("dummy", 3, "killed by SIGKILL")
+    assert found.ended is None and found.start_s is not None
 
 
 def test_killed_servers_are_restarted(data: Path) -> None:

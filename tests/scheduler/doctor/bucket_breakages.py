@@ -1,9 +1,10 @@
-"""Breakages of what NATS knows of HTTP keys and aliases."""
+"""Breakages of what NATS knows of HTTP keys, aliases and processes."""
 
 from datetime import UTC, datetime
 
 from common import streams
-from common.messages import HttpKey
+from common.messages import HttpKey, ProcessLife
+from common.messages.lives import life_key
 from scheduler_svc.store.queries.tenancy.aliases import all_aliases
 from tests.scheduler.finished import Copy
 
@@ -84,3 +85,27 @@ async def tell_of_another_pool(world: Copy) -> None:
 async def tell_of_a_deleted_alias(world: Copy) -> None:
     await tell_of_an_alias(world)
     await world.execute("DELETE FROM aliases")
+
+
+async def live(world: Copy, deaths: int, ready: bool) -> None:
+    now_s = world.bus.clock.now_s()
+    life = ProcessLife(service="trainer", replica="t", began_s=now_s - 90, deaths=deaths, died_s=now_s - 90, cause="KeyRefused: no")
+    ready_s = now_s - 80 if ready else None
+    await world.bus.kv.put(streams.HISTORY_BUCKET, life_key("trainer", "t"), life.model_copy(update={"ready_s": ready_s}))
+
+
+async def die_three_times_alike(world: Copy) -> None:
+    await live(world, deaths=3, ready=False)
+
+
+async def die_twice(world: Copy) -> None:
+    await live(world, deaths=2, ready=False)
+
+
+async def work_after_three_deaths(world: Copy) -> None:
+    await live(world, deaths=3, ready=True)
+
+
+async def begin_a_process(world: Copy) -> None:
+    life = ProcessLife(service="trainer", replica="t", began_s=1.0, ready_s=2.0)
+    await world.bus.kv.put(streams.HISTORY_BUCKET, life_key("trainer", "t"), life)

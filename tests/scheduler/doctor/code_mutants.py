@@ -26,6 +26,7 @@ RULES_OF: dict[str, Sequence[str]] = {
     "_http_keys": [stream_rules.HTTP_KEYS],
     "_aliases": [stream_rules.ALIASES],
     "_bounds": [stream_rules.BOUNDS],
+    "_faulty": [stream_rules.FAULTY],
     "_letters": [stream_rules.LETTERS],
     "_is_readable": [stream_rules.LETTERS],
     "examine_blobs": [blob_rules.MISSING, blob_rules.ORPHANS, blob_rules.PACKAGES, blob_rules.DAMAGED],

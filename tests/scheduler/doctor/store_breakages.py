@@ -11,6 +11,9 @@ from scheduler_svc.doctor import blob_rules, stream_rules
 from scheduler_svc.doctor.runner import Depth
 from scheduler_svc.maintenance.deletion import status_bucket
 from tests.scheduler.doctor.bucket_breakages import (
+    begin_a_process,
+    die_three_times_alike,
+    die_twice,
     forget_a_revoked_http_key,
     forget_an_ended_http_key,
     keep_an_ended_http_key,
@@ -25,6 +28,7 @@ from tests.scheduler.doctor.bucket_breakages import (
     tell_of_an_older_change,
     tell_of_another_pool,
     tell_of_another_token,
+    work_after_three_deaths,
 )
 from tests.scheduler.finished import QUIESCENT, Copy, store
 from tests.scheduler.stages import scored, updated
@@ -232,6 +236,7 @@ VIOLATIONS: list[tuple[str, Change]] = [
     (stream_rules.ALIASES, tell_of_an_older_change),
     (stream_rules.ALIASES, tell_of_another_pool),
     (stream_rules.ALIASES, tell_of_a_deleted_alias),
+    (stream_rules.FAULTY, die_three_times_alike),
     (stream_rules.BOUNDS, unbind_a_stream),
     (stream_rules.BOUNDS, keep_events_for_ever),
     (stream_rules.BOUNDS, unbind_the_bytes_of_one_stream),
@@ -290,6 +295,9 @@ COMPLIANT: list[tuple[str, Change, Depth]] = [
     (stream_rules.HTTP_KEYS, keep_an_ended_http_key, QUIESCENT),
     (stream_rules.HTTP_KEYS, forget_a_revoked_http_key, QUIESCENT),
     (stream_rules.ALIASES, tell_of_an_alias, QUIESCENT),
+    (stream_rules.FAULTY, die_twice, QUIESCENT),
+    (stream_rules.FAULTY, work_after_three_deaths, QUIESCENT),
+    (stream_rules.FAULTY, begin_a_process, QUIESCENT),
     (stream_rules.BOUNDS, bound_the_bytes, QUIESCENT),
     (stream_rules.ANNOUNCED, lose_the_announcements_of_an_ended_task, QUIESCENT),
     (stream_rules.STATUS, remove_the_status_of_an_ended_task, QUIESCENT),

@@ -1,0 +1,115 @@
+"""Lives of services' processes: how each began, and how the one before it ended."""
+
+import re
+from typing import Literal
+
+from pydantic import Field
+
+from common.messages.base import Message, Sentence, Value
+
+FAULTY_AFTER = 3
+"""Deaths alike after which a process is faulty."""
+WORKED_S = 60.0
+"""Seconds of readiness after which it is not faulty any more."""
+REMEMBERED_S = 3600.0
+"""Seconds after a death in which another one is alike, and in which it is listed."""
+NUMBERS = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
+LIVES = "*.*"
+"""Keys of lives, among those of the bucket."""
+TroubleState = Literal["starting", "restarting", "faulty", "gone", "recovered"]
+
+
+def life_key(service: str, replica: str) -> str:
+    return f"{service}.{replica}"
+
+
+def are_alike(cause: str, other: str) -> bool:
+    """Whether two deaths have one cause: numbers, ids and times in it may differ."""
+    return NUMBERS.sub("#", cause) == NUMBERS.sub("#", other)
+
+
+class ProcessLife(Message, kind="process-life.1"):
+    """A process of a service, in the key-value bucket `history` under `<service>.<replica>`; the next process of that name replaces it."""
+
+    service: str
+    replica: str
+    pool: str | None = None
+    """None of services that serve every pool."""
+    began_s: float
+    """NATS's time, as all of these."""
+    ready_s: float | None = None
+    """None while it starts."""
+    start_s: float | None = None
+    """Seconds of the latest start that became ready, which may be an earlier process's; None before the first."""
+    ended: Sentence | None = None
+    """None while it lives, and of one that ended without a word; empty: it was ordered to end; else why it ended."""
+    deaths: int = Field(default=0, ge=0)
+    """Deaths in a row that are alike, each within REMEMBERED_S of the one before."""
+    died_s: float | None = None
+    """Of the latest of these."""
+    cause: Sentence = ""
+    """Of the latest of these."""
+
+    def dead(self, cause: str, now_s: float) -> "ProcessLife":
+        """The same with one more death."""
+        before = self.deaths if self.died_s is not None and now_s - self.died_s < REMEMBERED_S and are_alike(cause, self.cause) else 0
+        return self.model_copy(update={"deaths": before + 1, "died_s": now_s, "cause": cause})
+
+
+class TroubleOf(Value):
+    """A process that is not ready, or that died within the last hour."""
+
+    service: str
+    pool: str | None
+    replica: str
+    """Empty for tenants, as is `cause`."""
+    state: TroubleState
+    deaths: int
+    died_s: float | None
+    cause: Sentence = ""
+    starts_in_s: float | None = None
+    """Seconds until it is expected to be ready, by its latest start; None where that is not known, or it is ready."""
+
+    @property
+    def sentence(self) -> str:
+        who = self.replica or self.service
+        times = "once" if self.deaths == 1 else f"{self.deaths} times alike"
+        because = f": {self.cause}" if self.cause else ""
+        expected = f", about {self.starts_in_s:.0f} s" if self.starts_in_s is not None else ""
+        match self.state:
+            case "faulty":
+                return f"{who} is faulty: it died {times}{because}. An operator reads its log, and corrects the cause"
+            case "gone":
+                return f"{who} is gone without a word, and no process began in its place"
+            case "recovered":
+                return f"{who} died {times}, and works again{because}"
+            case "starting":
+                return f"{who} starts{expected}"
+            case "restarting":
+                return f"{who} restarts{expected}; it died {times}{because}"
+
+
+def trouble_of(life: ProcessLife, now_s: float, *, is_alive: bool) -> TroubleOf | None:
+    """None of a process that works and has not died lately, or was ordered to end. `is_alive`: whether it reports."""
+    has_died = life.died_s is not None and now_s - life.died_s < REMEMBERED_S
+    is_ready = life.ended is None and life.ready_s is not None
+    if life.ended == "" or (is_ready and is_alive and not has_died):
+        return None
+    state: TroubleState = "restarting" if has_died else "starting"
+    if is_ready:
+        state = "recovered" if is_alive else "gone"
+    if has_died and life.deaths >= FAULTY_AFTER and (life.ready_s is None or not is_ready or now_s - life.ready_s < WORKED_S):
+        state = "faulty"
+    left_s = None
+    if not is_ready and life.start_s is not None:
+        left_s = max(1.0, life.start_s - (now_s - life.began_s if life.ended is None else 0.0))
+    return TroubleOf(
+        service=life.service,
+        pool=life.pool,
+        replica=life.replica,
+        state=state,
+        deaths=life.deaths if has_died else 0,
+        died_s=life.died_s if has_died else None,
+        cause=life.cause if has_died else "",
+        starts_in_s=left_s,
+    )
