@@ -69,8 +69,9 @@ def consumes(consumer: Consumer) -> list[Row]:
 
 
 def consumes_all(stream: str, *examples: Consumer) -> list[Row]:
-    """Take messages of any named consumer of a stream. `examples`: some of them."""
-    requests = (f"{API}.CONSUMER.CREATE.{stream}.*", f"{API}.CONSUMER.MSG.NEXT.{stream}.*", f"{ACK}.{stream}.>")
+    """Take messages of any named consumer of a stream. `examples`: some of them. A request names the filter where there is a single one."""
+    single = (f"{API}.CONSUMER.CREATE.{stream}.{each.name}.{each.subject}" for each in examples if not each.also)
+    requests = (f"{API}.CONSUMER.CREATE.{stream}.*", f"{API}.CONSUMER.MSG.NEXT.{stream}.*", f"{ACK}.{stream}.>", *single)
     taken = [Row(Use.CONSUME, example.name, publish=requests) for example in examples]
     return taken + publishes(*(failed(example.stage, "*") for example in examples))
 
@@ -80,8 +81,7 @@ def follows(stream: str) -> Row:
 
     The server stops to send, after some megabytes, until the client has answered its request for flow control.
     """
-    requests = (f"{API}.CONSUMER.CREATE.{stream}", f"{API}.CONSUMER.INFO.{stream}.*", f"{FLOW}.{stream}.>")
-    return Row(Use.FOLLOW, stream, publish=requests)
+    return Row(Use.FOLLOW, stream, publish=(f"{API}.CONSUMER.CREATE.{stream}", f"{FLOW}.{stream}.>"))
 
 
 def reads(stream: str) -> Row:
@@ -108,8 +108,9 @@ def declares(stream: str) -> Row:
 
 
 def purges(stream: str) -> Row:
-    """Delete stored messages."""
-    return Row(Use.PURGE, stream, publish=(f"{API}.STREAM.PURGE.{stream}", f"{API}.STREAM.MSG.DELETE.{stream}"))
+    """Delete stored messages; those behind buckets by their key only."""
+    single = () if stream.startswith(bucket("")) else (f"{API}.STREAM.MSG.DELETE.{stream}",)
+    return Row(Use.PURGE, stream, publish=(f"{API}.STREAM.PURGE.{stream}", *single))
 
 
 def recreates(stream: str) -> Row:
@@ -133,8 +134,9 @@ def blob_store(name: str) -> str:
 
 
 def watches(name: str) -> list[Row]:
-    """Read all values of a bucket, and follow it."""
-    return [inspects(bucket(name)), reads(bucket(name)), follows(bucket(name))]
+    """Read all values of a bucket, and follow it: nats-py asks how many there are."""
+    counts = Row(Use.FOLLOW, bucket(name), publish=(f"{API}.CONSUMER.INFO.{bucket(name)}.*",))
+    return [inspects(bucket(name)), reads(bucket(name)), follows(bucket(name)), counts]
 
 
 def looks_up(name: str) -> list[Row]:
@@ -153,7 +155,8 @@ def lists_blobs(name: str) -> list[Row]:
 
 def stores_blobs(name: str) -> list[Row]:
     """nats-py purges the chunks of a blob that could not be stored."""
-    return [*publishes(f"{BLOBS}.{name}.>"), purges(blob_store(name))]
+    purge = Row(Use.PURGE, blob_store(name), publish=(f"{API}.STREAM.PURGE.{blob_store(name)}",))
+    return [*publishes(f"{BLOBS}.{name}.>"), purge]
 
 
 def permissions(rows: list[Row], inbox: str, *, may_respond: bool = False) -> Permissions:

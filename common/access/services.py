@@ -41,6 +41,8 @@ STORES = (
     rows.blob_store(streams.BLOBS_BUCKET),
 )
 """Every stream there is, those behind buckets and blobs included."""
+WORK_QUEUES = {stream.name for stream in streams.STREAMS if stream.retention == "workqueue"}
+"""Streams that none can follow: JetStream refuses it."""
 SCHEDULER_CONSUMERS = (
     streams.SCHEDULER_CHECKED,
     streams.SCHEDULER_PACKAGES,
@@ -122,7 +124,9 @@ def gateway(deployment: Deployment) -> list[Row]:
 
 def operator(_: Deployment) -> list[Row]:
     """The operator's command line and programs: it sends jobs for every tenant and reads everything, and changes nothing else."""
-    found = [row for store in STORES for row in (rows.inspects(store), rows.reads(store), rows.follows(store))]
+    found = [row for store in STORES for row in (rows.inspects(store), rows.reads(store))]
+    found += [rows.follows(store) for store in STORES if store not in WORK_QUEUES]
+    found += [row for each in streams.BUCKETS for row in rows.watches(each.name)]
     found += rows.lists_blobs(streams.BLOBS_BUCKET)
     return [*found, *rows.publishes("jobs.*.*", "jobs.*.*.*", "ask.*.*"), rows.subscribes("events.>")]
 

@@ -17,10 +17,12 @@ from common.access.services import Deployment
 from common.bus import Bus
 from marlaas.stack import servers
 from marlaas.stack.servers import Command
+from tests.common.access.spying import refusals
 from tests.conftest import HASTY, running
 
 OWN_QUEUES = ("tiny@a", "tiny@b")
 DEPLOYMENT = Deployment(("tiny",), ("math", "module", "own"), sampler_queues=OWN_QUEUES, trainer_queues=OWN_QUEUES)
+TRACE = "\ntrace: true\nmax_traced_msg_len: 16\n"
 TENANTS = ("acme", "globex")
 
 
@@ -33,6 +35,7 @@ class Keyed:
     port: int
     command: Command
     process: subprocess.Popen[bytes]
+    log: Path
     revoked: dict[str, dict[str, int]] = field(default_factory=dict)
 
     async def connect(self, user: str, **options: object) -> Bus:
@@ -82,16 +85,21 @@ def services_key(keys: SigningKeys, name: str, allowed: Permissions) -> Path:
 
 
 @asynccontextmanager
-async def keyed_server(folder: Path, *, sync: str = "1s") -> AsyncGenerator[Keyed]:
+async def keyed_server(folder: Path, *, sync: str = "1s", traced: bool = False, refuses: bool = False) -> AsyncGenerator[Keyed]:
+    """Fails at its end where it has refused something to a service, unless it `refuses` on purpose.
+
+    `traced`: whether its log has all that is published, for `tests/common/access/spying.py`.
+    """
     keys = open_or_make(folder / "keys")
     issue_service_keys(keys, DEPLOYMENT)
     port = servers.free_port()
-    accounts = server_configuration(keys, folder / "nats" / "accounts")
+    accounts = server_configuration(keys, folder / "nats" / "accounts") + (TRACE if traced else "")
     command = servers.nats_command(folder / "nats", port, sync=sync, accounts=accounts)
     with running(command, port, folder / "nats.log") as process:
-        server = Keyed(servers.nats_url(port), keys, port, command, process)
+        server = Keyed(servers.nats_url(port), keys, port, command, process, folder / "nats.log")
         for tenant in TENANTS:
             await server.push(tenant)
         async with await server.connect("scheduler") as scheduler:
             await scheduler.declare()
         yield server
+    assert refuses or refusals(server.log) == []

@@ -89,7 +89,7 @@ def heard(key: str) -> list[str]:
 
 @pytest.fixture
 async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path) as server:
+    async with keyed_server(tmp_path, refuses=True) as server:
         yield server
 
 

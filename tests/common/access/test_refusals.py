@@ -25,7 +25,7 @@ REPORT = ReplicaReport(replica="one", service="env")
 
 @pytest.fixture
 async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path) as server:
+    async with keyed_server(tmp_path, refuses=True) as server:
         yield server
 
 

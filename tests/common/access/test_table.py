@@ -121,7 +121,6 @@ def test_services_share_nothing_but_what_both_are_told() -> None:
         "$JS.API.CONSUMER.INFO.KV_pools.*",
         "$JS.API.CONSUMER.INFO.KV_replicas.*",
         "$JS.API.CONSUMER.INFO.KV_tasks.*",
-        "$JS.API.CONSUMER.INFO.LEASES.*",
         "$JS.FC.KV_aliases.>",
         "$JS.FC.KV_leases.>",
         "$JS.FC.KV_pools.>",
