@@ -26,6 +26,7 @@ ACCEPTANCE: dict[str, str] = {
     "constrained": "--tokens 50",
     "dashboard": "--tasks 2 --steps 5 --rounds 1 --changes 1",
     "door": "--requests 5 --connections 50 --seconds 1",
+    "endurance": "--minutes 3 --kill-every 10 --steps 2",
     "environments": "--episodes 160 --turns 2",
     "fairness": "--tasks 2 --warm 1 --seconds 2 --jobs 20",
     "gpu": "trainer --small --parts largest",
@@ -56,7 +57,7 @@ ACCEPTANCE: dict[str, str] = {
 }
 """The others. Left out are the parts of `serving` that measure for long (`latency`, `greedy`, `contended`), and of `gpu` those that are
 programs of these lists."""
-LIMITS_S = {"serving": 600}
+LIMITS_S = {"serving": 600, "endurance": 1500}
 """Of programs that start many stacks."""
 TESTED_ELSEWHERE = {
     "canary",
