@@ -193,9 +193,14 @@ def is_locked(data: Path) -> bool:
 
 
 def prepare_folder(data: Path) -> None:
-    """Make the directory of a new stack. Raises: StackError when it is not writable, or a stack runs there already."""
+    """Make the directory of a new stack, or close one that others could enter: adapters, prompts and logs are of all tenants.
+
+    Raises: StackError when it is not writable, or a stack runs there already.
+    """
     try:
-        (data / "logs").mkdir(parents=True, exist_ok=True)
+        for folder in reversed((data / "logs", data, *data.parents)):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        data.chmod(0o700)
     except OSError as error:
         raise _unusable(data, error) from None
     if is_locked(data):
@@ -205,7 +210,7 @@ def prepare_folder(data: Path) -> None:
 @contextmanager
 def locked(data: Path) -> Generator[None]:
     """Hold the data directory. Raises: StackError when another supervisor does."""
-    file = os.open(data / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = os.open(data / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,7 +19,18 @@ from common.messages.lives import LIVES
 from common.streams import HISTORY_BUCKET
 from marlaas.stack import control, os_processes, servers
 from marlaas.stack.servers import HOST
-from marlaas.stack.state_files import Component, Service, Stack, StackError, StackPlan, is_locked, read_stack, running_stack, write_stack
+from marlaas.stack.state_files import (
+    Component,
+    Service,
+    Stack,
+    StackError,
+    StackPlan,
+    is_locked,
+    prepare_folder,
+    read_stack,
+    running_stack,
+    write_stack,
+)
 from marlaas.stack.supervised_process import HEALTH_EVERY_S, last_words
 from tests.chaos.disk import empty, fill, small_disk
 from tests.marlaas.waiting import until
@@ -70,11 +81,13 @@ def test_everything_starts_in_order_and_stops_without_a_trace(data: Path) -> Non
     first, second = plan.services
     plan = plan.model_copy(update={"services": [first, second.model_copy(update={"leaves": [max(cores)]})]})
     seen: list[list[str]] = []
+    data.chmod(0o755)  # as an older version made it
     state = control.wait_until_ready(control.start(plan), lambda state: seen.append([c.condition for c in state.components]))
     assert [c.condition for c in state.components] == ["ready", "ready", "done", "ready", "ready"]
     assert all("ready" in conditions[:2] or conditions[3] == "waiting" for conditions in seen)
     assert running_stack(data).nats_url == servers.nats_url(plan.nats_port)
     assert (data / "logs" / "migrations.log").read_text() == "migrated\n"
+    assert data.stat().st_mode & 0o777 == 0o700
     given = [os.sched_getaffinity(one.process.pid) for name in ("dummy0", "dummy1") if (one := state.component(name)).process is not None]
     assert given == [cores, cores - {max(cores)} or cores]
 
@@ -85,6 +98,19 @@ def test_everything_starts_in_order_and_stops_without_a_trace(data: Path) -> Non
     assert not control.stop(data)
     with pytest.raises(StackError, match=r"no stack runs on .*marlaas up"):
         running_stack(data)
+
+
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_folder_of_a_stack_is_its_users_alone_whoever_made_it(tmp_path: Path, mask: int) -> None:
+    given = os.umask(mask)
+    try:
+        new, old = tmp_path / "home" / "demo", tmp_path / "old"
+        old.mkdir(mode=0o755)
+        for folder in (new, old):
+            prepare_folder(folder)
+    finally:
+        os.umask(given)
+    assert {oct(path.stat().st_mode & 0o777) for path in (new.parent, new, new / "logs", old)} == {"0o700"}
 
 
 def test_settings_reach_every_service_and_come_before_the_plans_own(tmp_path: Path) -> None:
