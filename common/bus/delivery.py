@@ -57,7 +57,7 @@ class Delivery:
         kind = self.headers.get(KIND_HEADER, model.kind)
         if kind != model.kind:
             raise Reject(f"{self.subject} carries '{kind}'; this version understands '{model.kind}'")
-        message = model.decode(self.body)
+        message = model.decode(self.body, by_user=self.subject.startswith("jobs."))
         require_agreement(self.subject, self.headers, message)
         return message
 

@@ -1,8 +1,10 @@
 """Formats of files and answers.
 
+bounds.py        bounds of bodies that users send, checked before anything is built
 jsonl.py         rows of a file for training
 strict_json.py   JSON as RFC 8259 has it
 toml_file.py     TOML files whose tables have one type
+toml_reader.py   TOML bodies that users send
 step_times.py    times of many steps as bytes
 wrong_values.py  what is wrong with a value, in plain words
 """

@@ -7,8 +7,19 @@ from typing import NoReturn, cast
 
 from pydantic import JsonValue
 
+LINE_SEPARATORS = "\x85\u2028\u2029"
+"""Separators of lines that JSON permits in texts as they are."""
 MAX_SHOWN_CHARS = 40
 """Maximum length of the text that an error quotes."""
+
+
+def on_one_line(text: str) -> str:
+    """The same JSON for readers that end lines where Unicode does: in a text, a separator may be written as an escape."""
+    if text.isascii():
+        return text
+    for separator in LINE_SEPARATORS:
+        text = text.replace(separator, f"\\u{ord(separator):04x}")
+    return text
 
 
 def read(text: str) -> JsonValue:

@@ -7,12 +7,15 @@ import msgpack
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from common.errors import Reject
+from common.formats.bounds import MAX_DEPTH, MAX_VALUES, check_json, check_packed
 from common.formats.wrong_values import first_complaint
 
 MAX_SENTENCE_CHARS = 4000
 """Maximum length of a sentence: it may quote texts of any length, and lies in messages and rows that are bounded."""
 Sentence = Annotated[str, AfterValidator(lambda text: shortened(text.replace("\0", "\N{REPLACEMENT CHARACTER}")))]
 """Text that may quote anything, without the one character that PostgreSQL does not store."""
+MAX_OTHER_VALUES, MAX_OTHER_DEPTH = 1_000, 8
+"""Values and depth of a user's message beside the task, which alone may have MAX_VALUES."""
 V = TypeVar("V", bound=BaseModel)
 
 
@@ -36,13 +39,15 @@ class Message(Value):
         return packed
 
     @classmethod
-    def decode(cls, body: bytes) -> Self:
+    def decode(cls, body: bytes, *, by_user: bool = False) -> Self:
         """The message in `body`, MessagePack or JSON (a JSON object starts with a brace, MessagePack maps never do).
 
         Unknown fields are dropped in a task's sections too, which are strict only where a user writes them (`parse_spec`).
-        Raises: Reject, naming the field that is wrong.
+        `by_user`: whether its values are counted before any is built. Raises: Reject, naming the field that is wrong.
         """
         try:
+            if by_user:
+                _check_bounds(body)
             if body[:1] == b"{":
                 return cls.model_validate_json(body, extra="ignore")
             return cls.model_validate(msgpack.unpackb(body), extra="ignore")
@@ -50,6 +55,14 @@ class Message(Value):
             raise Reject(f"not a {cls.kind} message: {first_complaint(error, quoting=False)}") from None
         except (ValueError, msgpack.UnpackException) as error:
             raise Reject(f"not a {cls.kind} message: {error}") from None
+
+
+def _check_bounds(body: bytes) -> None:
+    """Raises: ValueError."""
+    if body[:1] == b"{":
+        check_json(body, MAX_VALUES + MAX_OTHER_VALUES)
+    else:
+        check_packed(body, MAX_VALUES + MAX_OTHER_VALUES, MAX_DEPTH + MAX_OTHER_DEPTH)
 
 
 def shortened(text: str) -> str:

@@ -1,14 +1,17 @@
 """Validation of a submitted task, with complaints for its user."""
 
 import json
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import get_args, get_origin
+from itertools import islice
+from typing import Annotated, get_args, get_origin
 
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
 from common.errors import Reject
+from common.formats.bounds import OutOfBounds, check_json
 from common.formats.wrong_values import field_of, reason_of
 from common.spec.task import TaskSpec
 
@@ -22,6 +25,8 @@ MAX_ERRORS = 20
 """Maximum validation errors reported per submission."""
 MAX_INTEGER = 2**63 - 1
 """Maximum integer that every message can carry."""
+_SUSPECT = re.compile(rb"\\u(?:0000|d[89a-f])|[0-9]{19}|[0-9]e\+|NaN|Infinity")
+"""In JSON, what no value lacks that cannot be stored: others need not be looked at one by one."""
 MIN_PROMPTS = 2
 """Minimum prompts of an evaluation whose mean has an interval."""
 MAX_WEIGHT = 1e6
@@ -62,10 +67,15 @@ def check_fields(raw: dict[str, JsonValue]) -> None:
 
 def check_storable(raw: dict[str, JsonValue]) -> None:
     """Raises: Reject for what no message can carry, or PostgreSQL hold."""
-    if complaints := [*_not_storable(raw)]:
-        raise Reject(*complaints)
-    if (size := len(json.dumps(raw))) > MAX_BYTES:
+    written = json.dumps(raw).encode()
+    if (size := len(written)) > MAX_BYTES:
         raise Reject(f"task: it has {size} bytes as JSON, the maximum is {MAX_BYTES}; move data into files of the environment")
+    try:
+        check_json(written)
+    except OutOfBounds as error:
+        raise Reject(f"task: {error}") from None
+    if _SUSPECT.search(written) and (complaints := [*islice(_not_storable(raw), MAX_ERRORS)]):
+        raise Reject(*complaints)
 
 
 def _is_disagreement(detail: ErrorDetails) -> bool:
@@ -75,9 +85,8 @@ def _is_disagreement(detail: ErrorDetails) -> bool:
 
 
 def _complaints(found: list[ErrorDetails]) -> list[str]:
-    all_of_them = [complaint for detail in found for complaint in _complaints_of(detail)]
-    more = [f"and {len(all_of_them) - MAX_ERRORS} more"] if len(all_of_them) > MAX_ERRORS else []
-    return [*all_of_them[:MAX_ERRORS], *more]
+    shown = [complaint for detail in found[:MAX_ERRORS] for complaint in _complaints_of(detail)][:MAX_ERRORS]
+    return [*shown, *([f"and {len(found) - MAX_ERRORS} more"] if len(found) > MAX_ERRORS else [])]
 
 
 def _too_much(spec: TaskSpec) -> Iterator[str]:
@@ -168,4 +177,5 @@ def _model_of(section: type[BaseModel], field: str | int) -> type[BaseModel] | N
     known = section.model_fields.get(str(field))
     annotation = known.annotation if known else None
     annotation = get_args(annotation)[0] if get_origin(annotation) is tuple else annotation
+    annotation = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

@@ -1,8 +1,9 @@
 """Sections of a task file. Every field is declared and documented here and in `task.py`, and nowhere else. Unknown keys are errors."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic_core import PydanticKnownError
 
 from common.formats.wrong_values import described
 from common.spec.template import TemplateArguments
@@ -21,6 +22,8 @@ ENVIRONMENT_PATTERN = described(
 )
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
+MAX_TOOLS = 64
+"""Maximum tools of a task."""
 StopString = Annotated[str, Field(min_length=1, max_length=64)]
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 DEFAULTS_BY_LOSS: dict[str, dict[str, float | str]] = {
@@ -54,6 +57,13 @@ NamedTool = Annotated[ToolSection, BeforeValidator(_as_tool, json_schema_input_t
 """A tool as a task file may write it: the name alone is enough."""
 
 
+def _are_few(value: object) -> object:
+    """Before the validator looks at entries, each of which may cost it several errors."""
+    if isinstance(value, list | tuple) and len(entries := cast("list[object]", value)) > MAX_TOOLS:
+        raise PydanticKnownError("too_long", {"field_type": "List", "max_length": MAX_TOOLS, "actual_length": len(entries)})
+    return value
+
+
 class EnvironmentSection(Section):
     """Source of prompts and rewards."""
 
@@ -68,7 +78,7 @@ class EnvironmentSection(Section):
     rank_weights: dict[str, Weight] = {}
     """A group-relative part of the reward: the weight times an attempt's rank among those of its group by this component, from 0
     (lowest) to 1 (highest), ties in the middle. `reward` ranks by the reward itself. Added when advantages are computed."""
-    tools: tuple[NamedTool, ...] = ()
+    tools: Annotated[tuple[NamedTool, ...], BeforeValidator(_are_few)] = Field(default=(), max_length=MAX_TOOLS)
     """Tools that the policy may call before it answers: names, or tables `{ name = "…", options = { … } }`; see docs/environments.md."""
     list_tools: bool = True
     """Put the tools' schemas into the first prompt, as the chat template does. False for a model that knows them."""

@@ -11,6 +11,7 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from common.formats.strict_json import on_one_line
 from gateway_svc.access import Caller
 from gateway_svc.drain import Drain
 from gateway_svc.http.errors import as_problem
@@ -31,13 +32,14 @@ class Sse:
     """One server-sent event."""
 
     data: str
+    """JSON on one line, or a word."""
     event: str | None = None
     id: str | None = None
 
     def encode(self) -> bytes:
         lines = [f"event: {self.event}"] if self.event is not None else []
         lines += [f"id: {self.id}"] if self.id is not None else []
-        return "\n".join([*lines, *(f"data: {line}" for line in self.data.split("\n")), "", ""]).encode()
+        return "\n".join([*lines, f"data: {on_one_line(self.data)}", "", ""]).encode()
 
 
 def error_event(problem: Problem) -> Sse:

@@ -9,6 +9,7 @@ from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
 import structlog
+from fastapi.routing import APIRoute
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,8 +18,9 @@ from common.bus import is_loopback
 from gateway_svc.http.errors import as_problem
 from gateway_svc.http.family import Family, Render, problem_json
 from gateway_svc.http.gateway import READING, Gateway
-from gateway_svc.limits.pacing import Pacing, Place
-from gateway_svc.limits.refusals import headers_of
+from gateway_svc.limits.meter import Meter
+from gateway_svc.limits.pacing import Pacing, Place, TooBusy
+from gateway_svc.limits.refusals import headers_of, too_busy
 from gateway_svc.problems import Problem
 
 MIN_RATE = 16 * 1024
@@ -44,7 +46,8 @@ class Guard:
         self._app = app
         self._gateway = gateway
         self._pacing = pacing or Pacing()
-        self._renders: Mapping[str, Render] = {path: family.render for family in families for path in family.paths}
+        own = {head_of(route.path): family.render for family in families for route in family.router.routes if isinstance(route, APIRoute)}
+        self._renders: Mapping[str, Render] = {**own, **{path: family.render for family in families for path in family.paths}}
         self._limits: Mapping[str, int] = {path: limit for family in families for path, limit in family.body_bytes.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +66,10 @@ class Guard:
                 if not is_health:
                     await body.complete_if_short()
                     scope["state"]["place"] = sent.place = await self._pacing.begin(self._sender(scope, headers))
-                await self._app(scope, body, sent)
+                sent.meter = Meter(self._app(scope, body, sent))
+                await sent.meter
+            except TooBusy as busy:
+                await self._fail(too_busy(busy), scope, receive, sent)
             except Exception as error:
                 await self._fail(error, scope, receive, sent)
             finally:
@@ -109,6 +115,11 @@ class Guard:
             await self.render(scope["path"], problem)(scope, receive, sent)
 
 
+def head_of(path: str) -> str:
+    """The beginning that a family's routes have in common: `/v1/tasks` of `/v1/tasks/{task}`."""
+    return "/".join(path.split("/")[:3])
+
+
 def check_site(headers: Headers, origins: Collection[str] = ()) -> None:
     """Raises: Problem for what a browser sends for a page of another site, unless the page is of one of these origins."""
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and headers.get("origin") not in origins:
@@ -132,6 +143,7 @@ class _Sent:
         self.status: int | None = None
         self.place: Place | None = None
         """Among the sender's requests that are prepared; None: not yet."""
+        self.meter: Meter | None = None
 
     def leave(self) -> None:
         if self.place is not None:
@@ -139,6 +151,8 @@ class _Sent:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            if self.place is not None and self.meter is not None:
+                self.place.charge(self.meter.beyond_free_s(self._body.size))
             self.leave()
             if message["status"] in (401, 413):
                 await self._body.discard()
@@ -156,7 +170,7 @@ class _Body:
         self._limit = limit
         self._timeout_s = timeout_s
         self._began = time.monotonic()
-        self._size = 0
+        self.size = 0
         self._is_read = False
         self._held: Message | None = None
         """A body that is complete, and not taken yet."""
@@ -187,16 +201,16 @@ class _Body:
             return held
         if self._is_read:  # what comes now is that the client has gone
             return await self._receive()
-        left_s = self._began + self._timeout_s + self._size / MIN_RATE - time.monotonic()
+        left_s = self._began + self._timeout_s + self.size / MIN_RATE - time.monotonic()
         try:
             async with asyncio.timeout(left_s):
                 message = await self._receive()
         except TimeoutError:
             headers = {"Connection": "close"}
             raise Problem(408, "Request timeout", "the body came too slowly", "too_slow", headers=headers) from None
-        self._size += len(message.get("body", b""))
+        self.size += len(message.get("body", b""))
         self._is_read = not message.get("more_body", False)
-        if self._size > self._limit:
+        if self.size > self._limit:
             raise self._too_large()
         return message
 
@@ -207,9 +221,9 @@ class _Body:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_S):
-                while not self._is_read and self._size < self._limit + DISCARDED:
+                while not self._is_read and self.size < self._limit + DISCARDED:
                     message = await self._receive()
-                    self._size += len(message.get("body", b""))
+                    self.size += len(message.get("body", b""))
                     self._is_read = not message.get("more_body", False)
 
     def _too_large(self) -> Problem:

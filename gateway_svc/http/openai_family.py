@@ -20,7 +20,7 @@ from gateway_svc.http.errors import without_part
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
 from gateway_svc.http.gateway import check_job, gateway_of, note_standings
 from gateway_svc.http.strict import StrictRoute
-from gateway_svc.openai.errors import ErrorAnswer, error_answer, headers_of
+from gateway_svc.openai.errors import ErrorAnswer, error_answer, headers_of, unsupported
 from gateway_svc.openai.models import resolve
 from gateway_svc.openai.parsing import problem_of
 from gateway_svc.openai.sampling.choices import sampled
@@ -37,7 +37,10 @@ Numbered = tuple[int, ServedDelta]
 
 
 class OpenAIRoute(StrictRoute):
-    """Names what a body has wrong as OpenAI does."""
+    """Names what a request has wrong as OpenAI does."""
+
+    def no_parameter(self, name: str, reason: str) -> Problem:
+        return unsupported(name, reason)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

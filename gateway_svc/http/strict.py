@@ -1,16 +1,19 @@
 """Bodies as strict JSON: routes of the class StrictRoute read nothing else. Parameters as the document has them: pydantic takes more."""
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import date
 from typing import Annotated, Any
 
 from fastapi import Request, Response
+from fastapi.dependencies.utils import get_flat_dependant
 from fastapi.routing import APIRoute
 from pydantic import AwareDatetime, BeforeValidator
 
+from common.formats.bounds import MAX_VALUES, PART_BYTES, JsonScan, OutOfBounds
 from gateway_svc.http.gateway import BEARER, gateway_of
-from gateway_svc.problems import FieldError, Problem
-from gateway_svc.strict_json import read_json
+from gateway_svc.problems import FieldError, Problem, invalid
+from gateway_svc.strict_json import read_scanned, wrong
 
 
 def _is_a_word(value: Any) -> Any:
@@ -34,24 +37,50 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_is_no_number)]
 
 
 class StrictRequest(Request):
+    max_values = MAX_VALUES
+    """Maximum values of its body, where it is JSON."""
+
     async def json(self) -> Any:
-        """Raises: Problem."""
-        return read_json(await self.body())
+        """Other requests have turns of the loop between the steps. Raises: Problem."""
+        scan, parts = JsonScan(self.max_values), list[bytes]()
+        async for part in self.stream():
+            for start in range(0, len(part), PART_BYTES):
+                try:
+                    scan.feed(part[start : start + PART_BYTES])
+                except OutOfBounds as error:
+                    raise wrong(str(error)) from None
+                await asyncio.sleep(0)
+            parts.append(part)
+        return read_scanned(b"".join(parts))
 
 
 class StrictRoute(APIRoute):
     """A route whose body, if it has one, is strict JSON of the content type application/json. None is parsed whose sender has no key."""
 
+    max_values: Mapping[str, int] = {}
+    """Path → maximum values of its bodies, in place of MAX_VALUES."""
+
+    def has_parameter(self, name: str) -> bool:
+        """Whether its query may have it."""
+        return any(name == one.alias for one in get_flat_dependant(self.dependant).query_params)
+
+    def no_parameter(self, name: str, reason: str) -> Problem:
+        return invalid(FieldError(name, reason))
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def handle_strictly(request: Request) -> Response:
+            if unknown := [name for name in request.query_params if not self.has_parameter(name)]:
+                raise self.no_parameter(unknown[0][:60], "there is no such parameter here")
             if self.body_field is not None:
                 credentials = await BEARER(request)
                 async with gateway_of(request).access.entered(credentials.credentials if credentials is not None else None):
                     pass  # FastAPI reads the body before it asks who sends it
                 check_content_type(request, "application/json")
-            return await handle(StrictRequest(request.scope, request.receive))
+            strict = StrictRequest(request.scope, request.receive)
+            strict.max_values = self.max_values.get(self.path, MAX_VALUES)
+            return await handle(strict)
 
         return handle_strictly
 

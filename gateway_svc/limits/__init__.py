@@ -10,6 +10,7 @@ account.py   one tenant's or key's part at this gateway: what it took ahead, its
 limiter.py   Limiter: the accounts of a request, and its tenant's terms
 terms.py     terms of tenants, asked of the scheduler and kept for a moment
 pacing.py    requests of one sender that this process prepares at once, so that another's need not wait for all of them
+meter.py     processor time of one request, which pacing charges to its sender
 estimate.py  tokens that a request is charged before they are known
 refusals.py  what a client is told: problems and headers
 """

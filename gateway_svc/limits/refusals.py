@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from common.limits import Limit, sentence
 from common.messages import SpentBudget
 from gateway_svc.limits.account import LimitMet, Standing
+from gateway_svc.limits.pacing import TooBusy
 from gateway_svc.limits.window import RATES, Kind, Rate
 from gateway_svc.problems import FieldError, Problem
 
@@ -33,6 +34,12 @@ def too_many(met: LimitMet, tenant: str, *, of_key: bool) -> Problem:
 def store_away() -> Problem:
     detail = "nobody can say what is used of the limits: NATS's store does not answer; send it again later"
     return Problem(503, "Unavailable", detail, "limits_unavailable", headers={"Retry-After": str(STORE_AWAY_S)})
+
+
+def too_busy(busy: TooBusy) -> Problem:
+    wait_s = math.ceil(busy.wait_s)
+    detail = f"{busy}; send it again in {wait_s} s, and send smaller requests"
+    return Problem(429, "Too many requests", detail, "rate_limited", headers={"Retry-After": str(wait_s)})
 
 
 def budget_spent(spent: SpentBudget) -> Problem:

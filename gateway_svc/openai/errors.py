@@ -1,5 +1,6 @@
 """Errors in OpenAI's shape."""
 
+import re
 from collections.abc import Mapping
 
 from pydantic import BaseModel
@@ -24,6 +25,10 @@ STATUSES: Mapping[Failure, tuple[int, str, Mapping[str, str]]] = {
     "internal": (500, "internal", {}),
 }
 """Failure of sampling → status, `code`, headers."""
+
+
+_FIELD = re.compile(r"([a-z_]+(?:\[\d+\])?(?:\.[a-z_]+)*): ")
+"""Beginning of a sampler's reason that is about a field."""
 
 
 class ErrorOf(BaseModel):
@@ -76,9 +81,10 @@ def model_not_found(name: str, reason: str) -> Problem:
     return Problem(404, "Not found", f"no model '{name}': {reason}", "model_not_found", [FieldError("model", reason)])
 
 
-def failed_sampling(failure: Failure, reason: str) -> Problem:
-    """A failure that the sampler reports, or the lack of one."""
+def failed_sampling(failure: Failure, reason: str, prompt: str) -> Problem:
+    """A failure that the sampler reports, or the lack of one. `prompt`: the field that has the prompt."""
     status, code, headers = STATUSES[failure]
-    params = {"context_length_exceeded": "messages"}
-    errors = [FieldError(params[failure], reason)] if failure in params else []
+    named = _FIELD.match(reason) if failure == "invalid" else None
+    param = prompt if failure == "context_length_exceeded" else named[1] if named else ""
+    errors = [FieldError(param, reason)] if param else []
     return Problem(status, "Sampling failed", reason or f"sampling failed: {failure}", code, errors, headers)

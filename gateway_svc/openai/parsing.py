@@ -1,10 +1,12 @@
 """Requests as values: each field is honoured, harmless or refused by name, and none is ignored."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+from functools import cache
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from annotated_types import MaxLen
+from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError, PydanticKnownError
 
 from common.formats.wrong_values import reason_of
 from gateway_svc.openai.errors import missing, unsupported, wrong_value
@@ -13,6 +15,8 @@ from gateway_svc.problems import Problem
 
 R = TypeVar("R", bound=BaseModel)
 
+MAX_BRANCHES = 16
+"""Maximum errors that are looked at: of the types that the first wrong field may have."""
 UNSUPPORTED = "unsupported"
 """Type of the validation errors that name what is not honoured."""
 
@@ -21,6 +25,16 @@ class Strict(BaseModel):
     """A part of a request. Unknown names are errors, and no value is converted from another type."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_known_fields(cls, raw: Any) -> Any:
+        """The first unknown one is enough: the validator would make an error for each."""
+        if isinstance(raw, dict) and (
+            unknown := next((name for name in cast("dict[str, Any]", raw) if name not in cls.model_fields), None)
+        ):
+            raise not_honoured("there is no such field here", unknown)
+        return cast("Any", raw)
 
 
 def not_honoured(reason: str, param: str = "") -> PydanticCustomError:
@@ -55,6 +69,21 @@ class WholeRequest(Strict):
         body: dict[str, JsonValue] = raw
         return {name: value for name, value in body.items() if _is_honoured(cls, name, value)}
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _has_few_entries(cls, value: Any, info: ValidationInfo) -> Any:
+        """The bound of a list or an object, before the validator makes an error for each entry that is wrong."""
+        if isinstance(value, list | dict) and (most := _max_length(cls, info.field_name or "")) is not None:
+            entries = len(cast("list[Any] | dict[str, Any]", value))
+            if entries > most:
+                raise PydanticKnownError("too_long", {"field_type": "List", "max_length": most, "actual_length": entries})
+        return cast("Any", value)
+
+
+@cache
+def _max_length(model: type[BaseModel], field: str) -> int | None:
+    return next((one.max_length for one in model.model_fields[field].metadata if isinstance(one, MaxLen)), None)
+
 
 def parse_request(model: type[R], body: JsonValue) -> R:
     """The request in `body`. Raises: Problem naming the first field that is wrong or not honoured."""
@@ -80,9 +109,10 @@ def _is_honoured(model: type[WholeRequest], name: str, value: JsonValue) -> bool
 
 def problem_of(details: Sequence[ErrorDetails], body: JsonValue) -> Problem:
     """What is wrong with a body: the first field that the validator names."""
-    first, *others = details
+    first, *others = details[:MAX_BRANCHES]
     kind, place = first["type"], _path(first["loc"], body)
-    param = place or str(first.get("ctx", {}).get("param", ""))
+    named = first.get("ctx", {}).get("param")
+    param = _path([*first["loc"], str(named)], body) if named else place
     reason = reason_of(first, *(other for other in others if place and _path(other["loc"], body) == place))
     if kind == "extra_forbidden":
         return unsupported(param, "there is no such field here")

@@ -37,6 +37,7 @@ async def prompt_of(chat: Chat, request: ServeRequest, context: int, thoughts: t
             case ServeRequest(messages=list() as messages, text=None, ids=None):
                 said = [_message(message) for message in messages]
                 ids, rendered = await chat.conversation(said, request.tools, request.template, context)
+                await _check_names(chat, request, said, rendered, context)
                 begins_inside = Thoughts.after(rendered, thoughts).begins_inside
             case ServeRequest(messages=None, text=str() as text, ids=None):
                 ids = await chat.plain(text, context)
@@ -50,9 +51,21 @@ async def prompt_of(chat: Chat, request: ServeRequest, context: int, thoughts: t
         raise Refused("invalid", str(error)) from None
     if not ids or not all(0 <= token < chat.vocabulary for token in ids):
         raise Refused("invalid", f"a prompt has at least one token, each from 0 to {chat.vocabulary - 1}")
+    if strange := [token for token in request.sampling.logit_bias if not 0 <= token < chat.vocabulary]:
+        raise Refused("invalid", f"logit_bias: {strange[0]} is no token's id; the model has the ids 0 to {chat.vocabulary - 1}")
     if len(ids) + (wanted or 1) > context:
         raise Refused("context_length_exceeded", _too_long(f"{len(ids)} tokens", wanted, context))
     return Prompt(ids, wanted or context - len(ids), begins_inside)
+
+
+async def _check_names(chat: Chat, request: ServeRequest, said: list[dict[str, Any]], rendered: str, context: int) -> None:
+    """Raises: Refused for a name that the template does not show."""
+    named = next((place for place, message in enumerate(said) if "name" in message), None)
+    if named is None:
+        return
+    unnamed = [{field: value for field, value in message.items() if field != "name"} for message in said]
+    if (await chat.conversation(unnamed, request.tools, request.template, context))[1] == rendered:
+        raise Refused("invalid", f"messages[{named}].name: the model's chat template shows no names; leave it out")
 
 
 def _too_long(size: str, wanted: int | None, context: int) -> str:

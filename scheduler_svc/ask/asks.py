@@ -105,7 +105,7 @@ class Asks:
         kind = request.headers.get(KIND_HEADER, verb.request.kind)
         if kind != verb.request.kind:
             raise Reject(f"'{name}' takes '{verb.request.kind}', not '{kind[:40]}'")
-        asked = verb.request.decode(request.body or b"{}")
+        asked = verb.request.decode(request.body or b"{}", by_user=True)
         question = Question(None if tenant == streams.EVERY_TENANT else tenant, self._sources, asker_of(request))
         await question.count()
         return await verb.answer(question, asked)

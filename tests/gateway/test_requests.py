@@ -40,7 +40,7 @@ def nested(depth: int) -> str:
         (b'{"a": "\\udfff"}', "surrogate"),
         (f'{{"a": {nested(32)}}}'.encode(), "nested"),
         (b"[" * 500_000, "nested"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "integer"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "digits"),
         (b"[]", "one object"),
         (b"", "not JSON"),
     ],

@@ -83,7 +83,7 @@ async def submit_toml(visitor: Looking, form: Form) -> Response:
     visitor.check_job("submit")
     found, errors, status, text = None, list[FieldError](), 200, form.get("text", "")
     try:
-        found = await _submit(visitor, read_task(text.encode(), TOML), form)
+        found = await _submit(visitor, await read_task(text.encode(), TOML, visitor.request.state.place), form)
     except Problem as problem:
         errors, status = _errors_of(problem), problem.status
     if isinstance(found, Response):

@@ -11,7 +11,6 @@ from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, gateway_of, tenant_of
 from gateway_svc.http.openai_family import OpenAIRoute, render, responses
 from gateway_svc.http.routes.tasks import control_task, status_of
-from gateway_svc.openai.errors import unsupported
 from gateway_svc.openai.graders import GraderAnswer, GraderRequest, check_grader
 from gateway_svc.openai.jobs.creating import Creation
 from gateway_svc.openai.jobs.job import Job
@@ -27,7 +26,15 @@ PATH = "/v1/fine_tuning"
 MAX_PAGE = 100
 _METADATA = re.compile(r"^metadata\[(?P<name>[^\]]{1,64})\]$")
 
-router = APIRouter(prefix=f"{PATH}/jobs", tags=["fine-tuning"], route_class=OpenAIRoute)
+
+class JobsRoute(OpenAIRoute):
+    def has_parameter(self, name: str) -> bool:
+        """Metadata of any name filters the list."""
+        is_filter = name == "metadata" or _METADATA.match(name) is not None
+        return super().has_parameter(name) or (is_filter and self.endpoint is read_jobs)
+
+
+router = APIRouter(prefix=f"{PATH}/jobs", tags=["fine-tuning"], route_class=JobsRoute)
 FAMILY = Family(router, render, (PATH,))
 graders = APIRouter(prefix=f"{PATH}/alpha/graders", tags=["fine-tuning"], route_class=OpenAIRoute)
 GRADERS = Family(graders)
@@ -107,13 +114,11 @@ async def _known(caller: Caller, job: str) -> str:
 
 
 def _wanted(request: Request) -> dict[str, str] | None:
-    """Filter of a list: None for all, empty for jobs without metadata. Raises: Problem for a parameter that is none."""
+    """Filter of a list: None for all, empty for jobs without metadata. Raises: Problem."""
     found: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if match := _METADATA.match(name):
             found[match["name"]] = value
-        elif name not in ("after", "limit", "tenant", "metadata"):
-            raise unsupported(name[:60], "there is no such parameter here")
     said = request.query_params.get("metadata")
     if said not in (None, "null"):
         raise Problem(400, "Invalid request", "metadata: it is 'null', or give metadata[KEY]=VALUE", "invalid_value")

@@ -25,8 +25,15 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 ERRORS = (400, 401, 402, 403, 404, 408, 409, 413, 415, 429, 500, 503)
 PATHS = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/models")
 
-router = APIRouter(prefix="/v1", tags=["inference"], route_class=OpenAIRoute)
-FAMILY = Family(router, render, PATHS, dict.fromkeys(PATHS[:3], MAX_BODY_BYTES))
+
+class InferenceRoute(OpenAIRoute):
+    """Conversations have many messages, and prompts may be token ids."""
+
+    max_values = {"/v1/chat/completions": 32_768, "/v1/responses": 32_768, "/v1/completions": 131_072 + 10_000}
+
+
+router = APIRouter(prefix="/v1", tags=["inference"], route_class=InferenceRoute)
+FAMILY = Family(router, render, (*PATHS, "/v1"), dict.fromkeys(PATHS[:3], MAX_BODY_BYTES))
 
 
 @router.post("/chat/completions", responses=responses(ChatAnswer, *ERRORS, is_streamed=True), response_class=Response)

@@ -71,7 +71,7 @@ async def submit_task(
     """Submit a task file, as JSON or TOML, and wait until it is accepted or rejected."""
     media_type = check_content_type(request, JSON, TOML)
     check_job(caller, "preview" if dry_run else "submit")
-    spec = for_tenant(read_task(await request.body(), media_type), caller.tenant)
+    spec = await _given(request, caller, media_type)
     if dry_run:
         response.status_code = 200
         return _preview(await preview(caller.door, spec, timeout_s=gateway_of(request).settings.submit_timeout_s))
@@ -97,7 +97,18 @@ async def submit_task_as(request: Request, response: Response, caller: Acting, t
     check_job(caller, "submit")
     if re.fullmatch(TASK_ID_PATTERN, task) is None:
         raise invalid(FieldError("task", "small letters, digits and hyphens, 63 at most, a letter or digit first and last"))
-    return await _submitted(request, response, caller, for_tenant(read_task(await request.body(), media_type), caller.tenant), task)
+    return await _submitted(
+        request,
+        response,
+        caller,
+        await _given(request, caller, media_type),
+        task,
+    )
+
+
+async def _given(request: Request, caller: Caller, media_type: str) -> dict[str, JsonValue]:
+    """The task file of the request, with its tenant. Raises: Problem."""
+    return for_tenant(await read_task(await request.body(), media_type, request.state.place), caller.tenant)
 
 
 async def _submitted(request: Request, response: Response, caller: Caller, spec: dict[str, JsonValue], task: str | None) -> Any:

@@ -8,6 +8,9 @@ from pydantic import BeforeValidator, Field, JsonValue
 from common.messages.serving import ServedCall, ServedMessage
 from gateway_svc.openai.parsing import Strict, Unset, not_honoured
 
+MAX_CALLS = 128
+"""Maximum calls of a message."""
+
 
 def _joined(value: JsonValue) -> JsonValue:
     """Parts of a content, joined by line breaks. Raises: PydanticCustomError for a part that is no text."""
@@ -68,7 +71,7 @@ class _Call(Strict):
 class _Assistant(_Named):
     role: Literal["assistant"]
     content: Content | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: Annotated[list[_Call], Field(max_length=MAX_CALLS)] | None = None
     refusal: Unset = None
     audio: Unset = None
     function_call: Unset = None

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 
 from common.door.asking import Door
 from common.door.training.progress import step_pages
+from common.formats.strict_json import on_one_line
 from common.messages import TaskStatus
 from gateway_svc.openai.files.file import FileObject
 from gateway_svc.openai.result_ids import result_id
@@ -12,7 +13,7 @@ from gateway_svc.openai.result_ids import result_id
 async def result_parts(door: Door, task: str) -> AsyncGenerator[bytes]:
     """Every step of the task as a line of JSON, oldest first. Raises: as `Door.ask`."""
     async for page in step_pages(door, task):
-        yield b"".join(step.model_dump_json().encode() + b"\n" for step in page)
+        yield "".join(f"{on_one_line(step.model_dump_json())}\n" for step in page).encode()
 
 
 async def result_object(door: Door, status: TaskStatus) -> FileObject:

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from common.door.asking import Door, UnknownHere
+from common.door.asking import UnknownHere
 from common.door.errors import TaskRejected, Unanswered, rejection_reasons
 from common.door.tenancy.files import Files
-from common.door.training.progress import read_spec, read_status
+from common.door.training.progress import read_status
 from common.door.training.submission import new_task_id, preview, submit
 from common.messages import SubmitTask, TaskStatus
 from gateway_svc.access import Caller
 from gateway_svc.openai.errors import wrong_value
 from gateway_svc.openai.jobs.job import Job, job_of
+from gateway_svc.openai.jobs.reading import read_job
 from gateway_svc.openai.jobs.repeats import submitted_before
 from gateway_svc.openai.jobs.request import (
     NO_ROWS,
@@ -104,16 +105,12 @@ class Creation:
         task = new_task_id(name) if self.key is None else id_of(tenant, self.key)
         job = SubmitTask(task=task, tenant=tenant, spec=spec)
         if self.is_repeated and self.key is None and (earlier := await submitted_before(self.caller.door, job)) is not None:
-            return await _job(self.caller.door, earlier.task)
+            return await read_job(self.caller.door, await read_status(self.caller.door, earlier.task))
         try:
             accepted = await submit(self.caller.door, spec, task, timeout_s=self.timeout_s)
         except Unanswered:
             return job_of(_unanswered(task, spec), spec)
-        return await _job(self.caller.door, accepted.task)
-
-
-async def _job(door: Door, task: str) -> Job:
-    return job_of(await read_status(door, task), await read_spec(door, task))
+        return await read_job(self.caller.door, await read_status(self.caller.door, accepted.task))
 
 
 def _unanswered(task: str, spec: Values) -> TaskStatus:

@@ -1,5 +1,6 @@
 """A task's state as a job."""
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -29,13 +30,14 @@ class JobError(BaseModel):
 
 
 class Hyperparameters(BaseModel):
-    """Effective values of a task file, under OpenAI's names; the last two are always `auto`."""
+    """Effective values of a task file, under OpenAI's names; the multiplier is always `auto`."""
 
     batch_size: int | Literal["auto"]
     eval_interval: int | Literal["auto"]
     eval_samples: int | Literal["auto"]
     learning_rate_multiplier: Literal["auto"] = "auto"
-    n_epochs: Literal["auto"] = "auto"
+    n_epochs: int | Literal["auto"] = "auto"
+    """Of a file that is there: the fewest that make as many steps."""
 
 
 class Reinforcement(BaseModel):
@@ -89,9 +91,15 @@ class Job(BaseModel):
     marlaas: TaskOfJob
 
 
-def job_of(status: TaskStatus, spec: Mapping[str, JsonValue], *, trained_tokens: int | None = None) -> Job:
-    """`spec`: the task file as the scheduler has it. `trained_tokens`: of a task that has ended."""
-    state, hyperparameters = status_of(status), _hyperparameters(spec)
+def job_of(
+    status: TaskStatus,
+    spec: Mapping[str, JsonValue],
+    *,
+    trained_tokens: int | None = None,
+    rows: Mapping[str, int] = {},  # never changed
+) -> Job:
+    """`spec`: the task file as the scheduler has it. `trained_tokens`: of a task that has ended. `rows`: of files, by id."""
+    state, hyperparameters = status_of(status), _hyperparameters(spec, rows.get(training_file_of(spec)))
     has_ended, grader = state in ENDED, _table(_table(spec, "environment"), "options").get("grader")
     return Job(
         id=status.task,
@@ -109,13 +117,13 @@ def job_of(status: TaskStatus, spec: Mapping[str, JsonValue], *, trained_tokens:
         seed=seed if isinstance(seed := spec.get("seed"), int) else 0,
         status=state,
         trained_tokens=trained_tokens if has_ended else None,
-        training_file=_training_file(spec),
+        training_file=training_file_of(spec),
         validation_file=held_out if isinstance(held_out := _table(_table(spec, "evaluation"), "options").get("file"), str) else None,
         marlaas=TaskOfJob(spec=dict(spec), **status.model_dump(include=set(TaskOfJob.model_fields) - {"spec"})),
     )
 
 
-def _training_file(spec: Mapping[str, JsonValue]) -> str:
+def training_file_of(spec: Mapping[str, JsonValue]) -> str:
     name = str(_table(spec, "environment").get("name", ""))
     return name.removeprefix(f"{FILE_FAMILY}:") if is_file(name) else f"{ENVIRONMENT}{name}"
 
@@ -135,7 +143,7 @@ def _error(status: TaskStatus) -> JobError:
     return JobError(code=code, message=status.reason or f"the task was {status.state}", param=None)
 
 
-def _hyperparameters(spec: Mapping[str, JsonValue]) -> Hyperparameters:
+def _hyperparameters(spec: Mapping[str, JsonValue], rows: int | None) -> Hyperparameters:
     evaluation, groups = _table(spec, "evaluation"), _table(spec, "algorithm").get("groups_per_step")
     every = evaluation.get("every")
     prompts = evaluation.get("prompts") if every else None
@@ -143,7 +151,16 @@ def _hyperparameters(spec: Mapping[str, JsonValue]) -> Hyperparameters:
         batch_size=groups if isinstance(groups, int) else "auto",
         eval_interval=every if isinstance(every, int) and every else "auto",
         eval_samples=prompts if isinstance(prompts, int) else "auto",
+        n_epochs=_epochs(spec.get("steps"), groups, rows) or "auto",
     )
+
+
+def _epochs(steps: JsonValue, groups: JsonValue, rows: int | None) -> int | None:
+    """None where no number of epochs makes so many steps."""
+    if not (rows and isinstance(steps, int) and isinstance(groups, int)):
+        return None
+    fewest = (steps - 1) * groups // rows + 1
+    return fewest if math.ceil(fewest * rows / groups) == steps else None
 
 
 def _model(status: TaskStatus, start: Mapping[str, JsonValue]) -> str:

@@ -2,17 +2,18 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
 from common.door.asking import Door, UnknownHere
+from common.door.tenancy.files import Files
 from common.door.training.progress import read_spec, read_status, read_steps, read_versions, step_pages
-from common.messages import AskEvents, AskTasks, EventsAnswer, TasksAnswer, TaskStatus
+from common.messages import FILE_ID_PATTERN, AskEvents, AskTasks, EventsAnswer, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER, cursor_after
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.openai.errors import wrong_value
-from gateway_svc.openai.jobs.job import ENDED, Job, job_of, metadata_of, status_of
+from gateway_svc.openai.jobs.job import ENDED, Job, job_of, metadata_of, status_of, training_file_of
 from gateway_svc.openai.jobs.paging import Page, page_of
 from gateway_svc.openai.jobs.records import Checkpoint, JobEvent, checkpoint_of, event_of, number_of_event
 
@@ -26,7 +27,7 @@ Metadata = Mapping[str, str]
 async def read_job(door: Door, status: TaskStatus) -> Job:
     """Raises: as `Door.ask`."""
     spec, tokens = await asyncio.gather(_spec(door, status.task), _trained_tokens(door, status))
-    return job_of(status, spec, trained_tokens=tokens)
+    return job_of(status, spec, trained_tokens=tokens, rows=await _rows(door, [(status, spec)]))
 
 
 async def list_jobs(door: Door, after: str | None, limit: int, metadata: Metadata | None) -> Page[Job]:
@@ -38,7 +39,8 @@ async def list_jobs(door: Door, after: str | None, limit: int, metadata: Metadat
         if len(found) > limit:
             break
     tokens = await asyncio.gather(*(_trained_tokens(door, status) for status, _ in found))
-    return page_of([job_of(status, spec, trained_tokens=of) for (status, spec), of in zip(found, tokens, strict=True)], limit)
+    rows = await _rows(door, found)
+    return page_of([job_of(status, spec, trained_tokens=of, rows=rows) for (status, spec), of in zip(found, tokens, strict=True)], limit)
 
 
 async def list_events(door: Door, task: str, after: str | None, limit: int) -> Page[JobEvent]:
@@ -105,6 +107,13 @@ async def _spec(door: Door, task: str) -> Mapping[str, JsonValue]:
         return await read_spec(door, task)
     except UnknownHere:
         return {}
+
+
+async def _rows(door: Door, jobs: Sequence[tuple[TaskStatus, Mapping[str, JsonValue]]]) -> dict[str, int]:
+    """Rows of the files that jobs train on, each asked for once, and of those that are there still."""
+    files = {file: status.tenant for status, spec in jobs if re.fullmatch(FILE_ID_PATTERN, file := training_file_of(spec))}
+    found = await asyncio.gather(*(Files(door).copies(file, tenant) for file, tenant in files.items()))
+    return {one.file: one.rows for copies in found for one in copies[:1]}
 
 
 async def _trained_tokens(door: Door, status: TaskStatus) -> int | None:

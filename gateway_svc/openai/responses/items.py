@@ -104,8 +104,9 @@ def as_messages(instructions: str | None, given: Sequence[InputItem]) -> list[Se
                 found.append(ServedMessage(role=role, content=item.content))
             case _FunctionCall():
                 call = ServedCall(id=item.call_id, name=item.name, arguments=item.arguments)
-                before = found.pop() if found and found[-1].role == "assistant" else ServedMessage(role="assistant")
-                found.append(before.model_copy(update={"tool_calls": [*before.tool_calls, call]}))
+                if not found or found[-1].role != "assistant":
+                    found.append(ServedMessage(role="assistant", tool_calls=[]))
+                found[-1].tool_calls.append(call)
             case _FunctionOutput():
                 found.append(ServedMessage(role="tool", content=item.output, tool_call_id=item.call_id))
     return found

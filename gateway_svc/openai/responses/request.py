@@ -75,6 +75,7 @@ class ResponseRequest(SamplingFields):
             tools=tools,
             parallel_calls=self.parallel_tool_calls,
             template=self.chat_template_kwargs,
+            param="input",
         )
         top = (self.top_logprobs or 0) if self.wants_logprobs else None
         return Choice(prompt, self.settings(self.first_seed, self.max_output_tokens, top))

@@ -46,7 +46,7 @@ async def sampled(
     if len(choices) == 1:  # without a queue, which costs a switch of tasks for each delta
         async with aclosing(sampler.sample(choices[0], target, request=id_of(request, 0), key=key, held=held)) as deltas:
             async for delta in deltas:
-                yield 0, _succeeded(delta)
+                yield 0, _succeeded(delta, choices[0])
         return
     waiting = asyncio.Queue[tuple[int, ServedDelta | Exception | None]](WAITING)
 
@@ -69,17 +69,17 @@ async def sampled(
             elif isinstance(found, Exception):
                 raise found
             else:
-                yield number, _succeeded(found)
+                yield number, _succeeded(found, choices[number])
     finally:
         for one in pumps:
             one.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-def _succeeded(delta: ServedDelta) -> ServedDelta:
+def _succeeded(delta: ServedDelta, choice: Choice) -> ServedDelta:
     """Raises: Problem when it reports a failure."""
     if delta.failure is not None:
-        raise failed_sampling(delta.failure, delta.reason)
+        raise failed_sampling(delta.failure, delta.reason, choice.prompt.param)
     return delta
 
 

@@ -21,6 +21,8 @@ class Prompt:
     tools: Sequence[dict[str, JsonValue]] = ()
     parallel_calls: bool = True
     template: dict[str, JsonValue] = field(default_factory=dict)
+    param: str = "messages"
+    """Field of the request that it is from."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ MAX_TOKENS = 16
 MAX_PROMPTS = 64
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Text = Annotated[str, Field(min_length=1)]
-Ids = Annotated[list[TokenId], Field(min_length=1)]
+Ids = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 
 
 def _as_prompts(value: JsonValue) -> JsonValue:
@@ -23,7 +23,8 @@ def _as_prompts(value: JsonValue) -> JsonValue:
     return [value] if isinstance(value, str) or is_ids else value
 
 
-Prompts = Annotated[list[Text] | list[Ids], BeforeValidator(_as_prompts), Field(min_length=1, max_length=MAX_PROMPTS)]
+_FEW = Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)
+Prompts = Annotated[Annotated[list[Text], _FEW] | Annotated[list[Ids], _FEW], BeforeValidator(_as_prompts)]
 
 
 class CompletionRequest(SamplingFields):
@@ -61,4 +62,4 @@ class CompletionRequest(SamplingFields):
 
 
 def _prompt(given: str | Sequence[int]) -> Prompt:
-    return Prompt(text=given) if isinstance(given, str) else Prompt(ids=given)
+    return Prompt(text=given, param="prompt") if isinstance(given, str) else Prompt(ids=given, param="prompt")

@@ -1,0 +1,124 @@
+"""Bounds of bodies that users send, checked on their bytes before any value is built.
+
+One byte of a body may become a hundred in memory, and microseconds of an event loop: an empty array of MessagePack, an element of JSON, a
+length that a header claims. So values are counted, at the speed of `bytes.count` where the format permits it.
+"""
+
+import re
+
+MAX_VALUES = 10_000
+"""Maximum values of a body, at any depth: data belongs into files."""
+MAX_DEPTH = 32
+"""Maximum nesting of arrays and objects."""
+PART_BYTES = 64 * 1024
+"""Bytes that are scanned at once: half a millisecond."""
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+MAX_DIGITS = 400
+"""Maximum digits of a number: reading more takes time that grows with the square of their number, and no float has so many."""
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
+_PACKED_FIXED = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8}
+_PACKED_FIXED |= {0xCC + n: 2 ** (n % 4) for n in range(8)} | {0xD4 + n: 1 + 2**n for n in range(5)}
+"""First byte → bytes of the value behind it: constants, numbers, fixed extensions."""
+_PACKED_SIZED = {
+    0xC4: (1, 0),
+    0xC5: (2, 0),
+    0xC6: (4, 0),
+    0xC7: (1, 1),
+    0xC8: (2, 1),
+    0xC9: (4, 1),
+    0xD9: (1, 0),
+    0xDA: (2, 0),
+    0xDB: (4, 0),
+}
+"""First byte → bytes of the length behind it, and of a type: bytes, extensions, texts."""
+_PACKED_NESTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
+"""First byte → bytes of the count behind it, and values of each entry: arrays and maps."""
+
+
+class OutOfBounds(ValueError):
+    """The text says which bound is exceeded."""
+
+
+class JsonScan:
+    """Counts the values of a JSON text that comes in parts. What is no JSON is counted up to its first error, and may pass."""
+
+    def __init__(self, max_values: int = MAX_VALUES) -> None:
+        self._max_values = max_values
+        self._values = 0
+        self._depth = 0
+        self._is_in_text = 0
+        self._held = b""
+        """A backslash at the end of the last part, which belongs to the next character."""
+
+    def feed(self, part: bytes) -> None:
+        """Raises: OutOfBounds."""
+        part = self._held + part
+        is_cut = (len(part) - len(part.rstrip(b"\\"))) % 2 == 1
+        part, self._held = (part[:-1], b"\\") if is_cut else (part, b"")
+        bare = part.replace(b"\\\\", b"").replace(b'\\"', b"")  # each quotation mark that is left begins or ends a text
+        if bare.count(b'"') > 4 * self._max_values + 2:  # a key and a value of each entry
+            raise _too_many(self._max_values)
+        pieces = bare.split(b'"')
+        outside = b'"'.join(pieces[self._is_in_text :: 2])
+        self._is_in_text ^= (len(pieces) - 1) % 2
+        for bracket in outside.translate(None, _NO_BRACKETS):
+            self._depth += 1 if bracket in b"[{" else -1
+            if self._depth > MAX_DEPTH:
+                raise _too_deep(MAX_DEPTH)
+        self._values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        if self._values > self._max_values:
+            raise _too_many(self._max_values)
+        if _LONG_NUMBER.search(outside):
+            raise OutOfBounds(f"a number has more than {MAX_DIGITS} digits")
+
+
+def check_json(body: bytes, max_values: int = MAX_VALUES) -> None:
+    """Raises: OutOfBounds."""
+    scan = JsonScan(max_values)
+    for start in range(0, len(body), PART_BYTES):
+        scan.feed(body[start : start + PART_BYTES])
+
+
+def check_packed(body: bytes, max_values: int = MAX_VALUES, max_depth: int = MAX_DEPTH) -> None:
+    """The same of MessagePack, whose arrays and maps count with the entries that they claim: a reader allocates so much. What is cut off
+    may pass. Raises: OutOfBounds."""
+    at, values, open_ = 0, 0, list[int]()
+    while at < len(body):
+        while open_ and open_[-1] == 0:
+            open_.pop()
+        if open_:
+            open_[-1] -= 1
+        at, entries, of_each = _packed(body, at)
+        if entries:
+            values += entries
+            open_.append(entries * of_each)
+            if values > max_values:
+                raise _too_many(max_values)
+            if len(open_) > max_depth:
+                raise _too_deep(max_depth)
+
+
+def _packed(body: bytes, at: int) -> tuple[int, int, int]:
+    """Position behind one value; of an array or map behind its head, with its entries and the values of each."""
+    first = body[at]
+    if first < 0x80 or first >= 0xE0:
+        return at + 1, 0, 0
+    if first < 0xA0:
+        return at + 1, first & 0x0F, 2 if first < 0x90 else 1
+    if first < 0xC0:
+        return at + 1 + (first & 0x1F), 0, 0
+    if first in _PACKED_NESTED:
+        size, of_each = _PACKED_NESTED[first]
+        return at + 1 + size, int.from_bytes(body[at + 1 : at + 1 + size]), of_each
+    if first in _PACKED_SIZED:
+        size, more = _PACKED_SIZED[first]
+        return at + 1 + size + more + int.from_bytes(body[at + 1 : at + 1 + size]), 0, 0
+    return at + 1 + _PACKED_FIXED.get(first, 0), 0, 0
+
+
+def _too_many(max_values: int) -> OutOfBounds:
+    return OutOfBounds(f"more than {max_values} values; move data into files")
+
+
+def _too_deep(max_depth: int) -> OutOfBounds:
+    return OutOfBounds(f"more than {max_depth} arrays and objects are nested")
