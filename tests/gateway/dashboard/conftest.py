@@ -5,7 +5,7 @@ import pytest
 
 from common.bus import Bus
 from common.messages import GroupContext
-from tests.gateway.dashboard.site import Keys, Site, metrics, play, reward
+from tests.gateway.dashboard.site import Keys, Site, fill, metrics, play, reward
 from tests.gateway.serving import gateway
 from tests.scheduler.finished import stages
 from tests.scheduler.stages import World, running_world
@@ -34,4 +34,11 @@ async def site(world: World, nats_url: str) -> AsyncGenerator[Site]:
 async def played(site: Site) -> Site:
     """With four tasks of two tenants."""
     await play(site.world)
+    return site
+
+
+@pytest.fixture
+async def long(site: Site) -> Site:
+    """With a task of many steps."""
+    await fill(site.world)
     return site

@@ -40,6 +40,18 @@ PAGES = (
     "/keys",
 )
 SPEC = {"evaluation": {"every": 2, "prompts": 2}, "steps": 6}
+STEPS = 1629
+"""Of the task of `fill`."""
+FILL = f"""
+INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint, first_admitted_at,
+                   first_scored_at, last_scored_at, batched_at, started_at, finished_at, trained_at, metrics)
+SELECT task, n, 'trained', 0.123456789 * n, random(), 1, 10, jsonb_set(adapter, '{{version}}', to_jsonb(n + 1)), checkpoint,
+       first_admitted_at, first_scored_at, last_scored_at, batched_at, started_at, finished_at, trained_at, metrics
+FROM steps, generate_series(6, {STEPS - 1}) n WHERE task = 'letters-1' AND version = 5;
+UPDATE tasks SET version = {STEPS}, steps = {STEPS} WHERE id = 'letters-1';
+INSERT INTO stored_blobs (name, task, kind, version, bytes)
+SELECT 'of-' || n, 'letters-1', 'adapter', n, 1 FROM generate_series(100, 219) n;
+"""
 
 
 @dataclass
@@ -122,6 +134,14 @@ async def play(world: World) -> None:
         await world.event(task, "finished")
     await world.event("slow-1", "accepted")
     await world.event("foreign-1", "finished", "globex")
+
+
+async def fill(world: World) -> None:
+    """The task `letters-1` of STEPS steps, some of whose adapters are stored."""
+    await world.run("letters-1", spec(name="letters", keep={"adapters": "all"}, **SPEC))
+    async with world.database.transaction() as tx:
+        for statement in FILL.split(";")[:-1]:
+            await tx.connection.exec_driver_sql(statement)
 
 
 @dataclass

@@ -1,34 +1,9 @@
 """Pages of a task with many steps."""
 
-import pytest
-
 from common.door.asking import Door
 from common.door.training.progress import read_steps
 from tests.gateway.dashboard.reading import cells, texts_of
-from tests.gateway.dashboard.site import SPEC, Site, session
-from tests.scheduler.stages import spec
-
-STEPS = 1629
-FILL = f"""
-INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint, first_admitted_at,
-                   first_scored_at, last_scored_at, batched_at, started_at, finished_at, trained_at, metrics)
-SELECT task, n, 'trained', 0.123456789 * n, random(), 1, 10, jsonb_set(adapter, '{{version}}', to_jsonb(n + 1)), checkpoint,
-       first_admitted_at, first_scored_at, last_scored_at, batched_at, started_at, finished_at, trained_at, metrics
-FROM steps, generate_series(6, {STEPS - 1}) n WHERE task = 'letters-1' AND version = 5;
-UPDATE tasks SET version = {STEPS}, steps = {STEPS} WHERE id = 'letters-1';
-INSERT INTO stored_blobs (name, task, kind, version, bytes)
-SELECT 'of-' || n, 'letters-1', 'adapter', n, 1 FROM generate_series(100, 219) n;
-"""
-
-
-@pytest.fixture
-async def long(site: Site) -> Site:
-    """With the task `letters-1` of so many steps, some of whose adapters are stored."""
-    await site.world.run("letters-1", spec(name="letters", keep={"adapters": "all"}, **SPEC))
-    async with site.world.database.transaction() as tx:
-        for statement in FILL.split(";")[:-1]:
-            await tx.connection.exec_driver_sql(statement)
-    return site
+from tests.gateway.dashboard.site import STEPS, Site, session
 
 
 async def test_thinned_steps_have_their_ends_and_the_tokens_of_all(long: Site) -> None:
