@@ -17,6 +17,8 @@ ELECTED = "a cluster elects a leader after each node that is killed"
 REASONS: dict[str, str] = {
     "tests/chaos/": "breaks a real stack for minutes",
     "tests/compose/": "builds, starts and kills containers",
+    "tests/common/access/test_blobs.py::test_blob_arrives_through_every_reader_with_each_services_key":
+        "64 MiB are stored once, read eleven times, and overwritten",
     "tests/common/access/test_protocol.py::test_every_door_is_open_to_those_who_have_a_row_and_every_permission_is_used":
         "each of the six services does all that it may, with 5 MB in each stream that is followed",
     "tests/common/test_cluster.py::test_everything_is_declared_with_as_many_copies_and_never_with_fewer": ELECTED,
