@@ -20,6 +20,7 @@ from gateway_svc.serving.buffer import Buffer
 from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress
 from gateway_svc.serving.reports import Reports, report_of
+from gateway_svc.serving.restarts import Restarts
 from gateway_svc.serving.room import MAX_STREAMS, MAX_WAITING_BYTES, Held, Room, TooManyStreams
 from gateway_svc.serving.texts import Texts
 from gateway_svc.serving.turns import Turns
@@ -82,6 +83,7 @@ class Serving:
         self._turns = Turns()
         self.reports = Reports(bus)
         self.texts = Texts(bus, gateway)
+        self.restarts = Restarts(bus)
 
     @property
     def requests(self) -> int:
@@ -91,6 +93,7 @@ class Serving:
         """Takes deltas and sends reports, until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self.reports.run())
+            runners.create_task(self.restarts.run())
             runners.create_task(self._listen())
             runners.create_task(self._look_often())
 
@@ -193,7 +196,8 @@ class Serving:
             return _failed(stream, "engine_lost", f"{MAX_ATTEMPTS} attempts were lost")
         progress.begin_next()
         stream.room.note(waits=True)
-        first_token_by_s = now_s + RESUME_S if progress.ids else stream.request.first_token_by_s
+        resume_s = max(RESUME_S, self.restarts.expected_s(stream.request.pool) or 0.0)  # where it restarts there is no other replica
+        first_token_by_s = now_s + resume_s if progress.ids else stream.request.first_token_by_s
         update = {"attempt": progress.attempt, "sampled": progress.ids, "first_token_by_s": first_token_by_s}
         stream.request = stream.request.model_copy(update=update)
         try:

@@ -10,7 +10,8 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.errors import Reject
-from common.messages import ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest, ServingEnded
+from common.messages import ProcessLife, ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest, ServingEnded
+from gateway_svc.serving.client import GRACE_S, MAX_UNHEARD, RESUME_S
 from gateway_svc.serving.progress import SILENT_S
 from gateway_svc.serving.reports import Reports
 from gateway_svc.serving.room import TooManyStreams
@@ -43,6 +44,23 @@ async def test_deltas_of_all_requests_of_a_gateway_share_messages(bus: Bus) -> N
         replica = await stage.replica(sequences=20)
         answers = await asyncio.gather(*(stage.answer(stage.request(60)) for _ in range(20)))
         assert sum(len(answer.deltas) for answer in answers) > 3 * replica.wire.told
+
+
+async def test_stream_waits_for_its_only_replica_which_restarts(bus: Bus) -> None:
+    """For as long as its start took the last time, which is longer than another replica may take."""
+    async with performing(bus) as stage:
+        await stage.replica()
+        request, now_s = stage.request(150), bus.clock.now_s()
+        life = ProcessLife(service="rollout", replica="r", pool=request.pool, began_s=now_s, start_s=40.0)
+        await bus.kv.put(streams.HISTORY_BUCKET, "rollout.r", life)
+        running = asyncio.create_task(stage.answer(request))
+        await eventually(lambda: stage.replicas[0].source.running and stage.replicas[0].wire.told > 5)
+        await stage.replicas[0].die()
+        await asyncio.sleep(SILENT_S + MAX_UNHEARD * (RESUME_S + GRACE_S) + 1)  # when it would have ended
+        await stage.replica()
+        answer = await running
+        assert answer.last.finish == "length", answer.last
+        assert answer.ids == await expected(request)
 
 
 @pytest.mark.parametrize("fault", ["dies", "stops", "loses one", "falls silent", "repeats"])

@@ -1,13 +1,16 @@
 """OpenAI's client against replicas through NATS: the sampler's own serving, with a source of tokens in place of its engine."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
 
+from common.messages import ProcessLife
+from common.streams import HISTORY_BUCKET
 from tests.conftest import eventually
 from tests.gateway.openai.conftest import openai as client_of
 from tests.gateway.serving import gateway
@@ -86,6 +89,34 @@ async def test_without_a_replica_it_is_503_in_time_and_never_sampled(world: Worl
     assert (caught.value.status_code, caught.value.code) == (503, "overdue")
     assert caught.value.response.headers["retry-after"]
     assert len(late.source.begun) == 1
+
+
+@pytest.mark.parametrize(("first_token_s", "start_s", "waits"), [(0.5, 40.0, False), (2.0, 1.5, True)], ids=["too long", "soon"])
+async def test_where_the_sampler_restarts_the_answer_says_when(
+    world: World, nats_url: str, first_token_s: float, start_s: float, waits: bool
+) -> None:
+    """Immediately where it takes longer than a request waits; a request that waited in vain is told too."""
+    now_s = world.bus.clock.now_s()
+    life = ProcessLife(service="rollout", replica="r0", pool="tiny", began_s=now_s, start_s=start_s).dead("killed by SIGKILL", now_s)
+    await world.bus.kv.put(HISTORY_BUCKET, "rollout.r0", life)
+    async with gateway(world.bus, nats_url, first_token_s=first_token_s) as address, client_of(address) as client:
+
+        async def refusal() -> openai.InternalServerError:
+            with pytest.raises(openai.InternalServerError) as caught:
+                await client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=4)
+            return caught.value
+
+        await eventually(lambda: is_restarting(refusal))
+        began = time.monotonic()
+        found = await refusal()
+        assert (time.monotonic() - began > first_token_s) == waits
+        assert (found.status_code, found.code) == (503, "restarting") and "'tiny' is restarting, about" in str(found)
+        assert 1 <= int(found.response.headers["retry-after"]) <= start_s
+
+
+async def is_restarting(refusal: Callable[[], Awaitable[openai.InternalServerError]]) -> bool:
+    """Whether the gateway has looked."""
+    return (await refusal()).code == "restarting"
 
 
 @pytest.mark.parametrize("is_begun", [False, True])

@@ -1,0 +1,50 @@
+"""When a pool that has no sampler now is expected to have one: what a client is told rather than that its time has passed."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from common.bus import Bus
+from common.messages import ProcessLife, ReplicaReport, trouble_of
+from common.messages.lives import LIVES, life_key
+from common.resilience.periodic import run_periodically
+from common.streams import HISTORY_BUCKET, REPLICA_TTL_S, REPLICAS_BUCKET
+
+log = structlog.get_logger()
+
+
+class Restarts:
+    """Of all pools, as of the last look. `run` must run."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._lives: Sequence[ProcessLife] = ()
+        self._alive: set[str] = set()
+
+    async def run(self) -> None:
+        """Look periodically, until cancelled."""
+
+        def unknown(error: Exception) -> None:
+            log.warning("replicas_unknown", error=str(error) or type(error).__name__)
+
+        await run_periodically(self._look, REPLICA_TTL_S / 5, unknown, at_once=True)
+
+    async def _look(self) -> None:
+        reports = await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
+        lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)
+        self._alive = {life_key(report.service, report.replica) for report in reports}
+        self._lives = [life for life in lives if life.service == "rollout" and life.ended != ""]
+
+    def expected_s(self, pool: str) -> float | None:
+        """Seconds until the first sampler of the pool is ready; None where one works, or no start of one has been measured."""
+        now_s, left = self._bus.clock.now_s(), list[float]()
+        for life in self._lives:
+            if life.pool != pool:
+                continue
+            is_alive = life_key(life.service, life.replica) in self._alive
+            trouble = trouble_of(life, now_s, is_alive=is_alive)
+            if trouble is None or trouble.state == "recovered" or (trouble.state == "faulty" and life.ready_s is not None and is_alive):
+                return None
+            if (start_s := trouble.starts_in_s or life.start_s) is not None:
+                left.append(start_s)
+        return min(left, default=None)
