@@ -76,7 +76,8 @@ def main() -> None:
     parser.add_argument("--kill-every", type=float, default=60.0, help="seconds from one service's recovery to the next kill")
     parser.add_argument("--steps", type=int, default=8, help="of each task")
     options = parser.parse_args()
-    result = {"machine": report.machine()} | run(options)
+    machine = report.machine()
+    result: dict[str, Any] = {"machine": machine, **run(options)}
     print(f"written: {report.write(NAME, result)}")
     print(json.dumps({name: value for name, value in result.items() if name != "machine"}, indent=2))
     if result["complaints"]:

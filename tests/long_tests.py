@@ -24,6 +24,12 @@ REASONS: dict[str, str] = {
     "tests/common/test_cluster.py::test_everything_is_declared_with_as_many_copies_and_never_with_fewer": ELECTED,
     "tests/common/test_cluster.py::test_followers_values_and_blobs_outlive_each_node": ELECTED,
     "tests/common/test_cluster.py::test_nodes_are_killed_one_at_a_time_and_every_message_has_its_effect_once": ELECTED,
+    "tests/marlaas/stack/test_control.py::test_service_that_dies_three_times_is_faulty_and_its_next_process_reports_that":
+        "a service starts four times",
+    "tests/marlaas/stack/test_control.py::test_stack_survives_a_full_disk_and_resumes_when_there_is_room":
+        "starts fail for some seconds, with growing pauses",
+    "tests/serving/test_streams.py::test_stream_waits_for_its_only_replica_which_restarts":
+        "it waits for as long as a stream would have lived otherwise",
     "tests/e2e/test_unavailable_servers.py::test_scheduler_waits_for_nats_and_postgres_and_continues_when_they_return":
         "each server is absent, there, and gone, and the service tries at growing distances",
     "tests/e2e/test_unavailable_servers.py::test_service_waits_for_nats_and_continues_when_it_returns":

@@ -32,7 +32,7 @@ async def kept(bus: Bus) -> ProcessLife:
 
 async def one_life(bus: Bus, error: BaseException | None = None, predecessor: str = "") -> ProcessLife:
     """A process that becomes ready and ends; returns its entry while it lived."""
-    health = Health()
+    health, lived = Health(), PLAIN
     with suppress(Fatal, ValueError, asyncio.CancelledError, ExceptionGroup):
         async with living(TrainerLike(replica="one", predecessor=predecessor), bus, health):
             health.set_ready()
