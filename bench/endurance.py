@@ -61,6 +61,8 @@ class Seen:
     """By HTTP status, or `cut`."""
     retry_after: int = 0
     """Of the refused chats, those that said when to try again."""
+    newest: dict[str, str] = field(default_factory=dict[str, str])
+    """Each tenant's last task that has finished."""
     kills: Counter[str] = field(default_factory=Counter[str])
     ready_again_s: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     """Seconds from a kill until all services were ready, by the one that was killed."""
@@ -126,7 +128,7 @@ def marlaas(data: Path, *arguments: str) -> str:
 async def endured(stack: Stack, data: Path, keys: dict[str, tuple[Path, str]], options: argparse.Namespace) -> Seen:
     """Train, chat and kill for so many minutes; returns once the last tasks have ended, and no service is new."""
     seen, until_s = Seen(), time.monotonic() + 60 * options.minutes
-    chatting = [asyncio.create_task(chat(stack, key, seen)) for _, key in keys.values()]
+    chatting = [asyncio.create_task(chat(stack, tenant, key, seen)) for tenant, (_, key) in keys.items()]
     training = [train(stack, tenant, creds, options.steps, seen, until_s) for tenant, (creds, _) in keys.items()]
     await asyncio.gather(*training, kill_in_turn(data, options.kill_every, seen, until_s))
     for one in chatting:
@@ -149,8 +151,10 @@ async def train(stack: Stack, tenant: str, creds: Path, steps: int, seen: Seen, 
                 seen.ended_otherwise.append(f"{task} has not ended after {TASK_S:.0f} s")
                 await client.cancel(task)
                 continue
-            seen.finished += status.state == "finished"
-            if status.state != "finished":
+            if status.state == "finished":
+                seen.finished += 1
+                seen.newest[tenant] = task
+            else:
                 seen.ended_otherwise.append(f"{task}: {status.state}: {status.reason}")
 
 
@@ -169,14 +173,14 @@ def spec(tenant: str, number: int, steps: int) -> Any:
     )
 
 
-async def chat(stack: Stack, key: str, seen: Seen) -> None:
-    """Ask the base model and the newest task's version in turn, until cancelled."""
+async def chat(stack: Stack, tenant: str, key: str, seen: Seen) -> None:
+    """Ask the base model and the newest task's last version in turn, until cancelled."""
     assert stack.gateway is not None
     headers, number = {"Authorization": f"Bearer {key}"}, 0
     async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=CHAT_S)) as http:
         while True:
             number += 1
-            model = POOL if number % 2 else f"endure-{max(1, seen.finished // len(TENANTS))}"
+            model = f"{seen.newest[tenant]}@latest" if tenant in seen.newest and number % 2 else POOL
             began = time.monotonic()
             body = {"model": model, "messages": [{"role": "user", "content": f"What is {number} * 7?"}], "max_tokens": 16}
             try:
@@ -257,6 +261,7 @@ def judged(stack: Stack, data: Path, seen: Seen) -> dict[str, Any]:
     complaints += [f"NATS refused: {line}" for line in refusals[:5]] + seen.ended_otherwise
     complaints += [f"doctor: {doctor.stdout or doctor.stderr}"] if doctor.returncode else []
     complaints += [] if sizes and min(sizes) > MIN_ADAPTER_BYTES else [f"an adapter has {min(sizes, default=0)} bytes"]
+    complaints += [f"{seen.chats['404']} chats with versions that there are were answered 404"] if seen.chats["404"] else []
     complaints += [] if seen.finished and seen.chats["200"] else ["no task finished, or no chat was answered"]
     return {
         "adapter_bytes": min(sizes, default=0),
