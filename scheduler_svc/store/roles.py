@@ -27,8 +27,10 @@ _FUNCTIONS = {
     "|pg_(safe_snapshot_)?blocking_pids|pg_notify|pg_notification_queue_usage|pg_prepared_xact"
     "|pg_get_(replication_slots|sequence_data|multixact_members)",
 }
-"""Who keeps the right to functions (regular expressions) that PostgreSQL gives to every role; none that it does not. With them a tenant could hold the
-scheduler's advisory locks, fill the disk, use up transaction numbers, or count what others store, do and wait for."""
+"""Who keeps the right to functions (regular expressions) that PostgreSQL gives to every role; none that it does not.
+
+With them a tenant could hold the scheduler's advisory locks, fill the disk, use up transaction numbers, or count what others store and do.
+"""
 _RESERVED_FUNCTIONS = [
     f"""
 DO $$ DECLARE f regprocedure; BEGIN
