@@ -49,11 +49,6 @@ function axisSize(plot, values) {
   return 24 + 7 * Math.max(3, ...(values ?? []).map((value) => String(value).length));
 }
 
-// Room at the right for half of the last label, which is centred at the edge.
-function sidePad(plot, side) {
-  return side === 1 ? 8 + 4 * short(plot.data[0].at(-1)).length : 8;
-}
-
 // Means over so many rows, of those that have a value: a curve of many points is noise, and its course is what is looked for.
 function smoothed(column, width) {
   const reach = Math.floor(width / 2);
@@ -80,7 +75,7 @@ function draw(plot) {
   const series = [{ label: names[0], value: (_, value) => short(value) }, ...styles(names).map((style) => ({ ...style, value: (_, value) => short(value), spanGaps: true, points: { show: few, size: 5 } }))];
   const { data, shown } = withMeans(columns, series);
   const options = {
-    padding: [8, sidePad, 0, 0],
+    padding: [8, 8 + 4 * short(data[0].at(-1)).length, 0, 0], // half of the last label, which is centred at the edge
     width: Math.max(plot.clientWidth, 200),
     height: HEIGHT,
     scales: { x: { time: false } },

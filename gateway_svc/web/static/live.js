@@ -20,6 +20,9 @@ if (stream && banner) {
   addEventListener("load", () => setTimeout(() => { if (!document.documentElement.dataset.live) show(true); }, PATIENCE_MS));
 }
 
+// On a phone the links to pages are one line, in which the present page's may be out of sight.
+document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+
 // What may be done to a task stands outside what is read again, so that nobody's half-given confirmation is closed.
 document.addEventListener("htmx:after:swap", () => {
   const allowed = document.querySelector("#task[data-controls]")?.dataset.controls.split(" ");
