@@ -6,14 +6,12 @@ import re
 from pydantic import JsonValue
 
 from common.formats import strict_json
-from common.formats.bounds import MAX_VALUES, OutOfBounds, check_json
+from common.formats.bounds import MAX_VALUES, OutOfBounds, check_json, may_be_unstorable
 from gateway_svc.problems import FieldError, Problem, invalid
 
 INTEGERS = range(-(2**63), 2**64)
 """Whole numbers that messages can have."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_SUSPECT = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|[0-9]{19}")
-"""What no text lacks that has a value which is refused: values of others need not be looked at one by one."""
 
 
 def read_json(body: bytes, max_values: int = MAX_VALUES) -> JsonValue:
@@ -35,7 +33,7 @@ def read_scanned(body: bytes) -> JsonValue:
         raise wrong(f"not JSON: {error.msg} at character {error.pos}") from None
     except ValueError as error:
         raise wrong(str(error)) from None
-    if _SUSPECT.search(body):
+    if may_be_unstorable(body):
         check_values(found)
     return found
 

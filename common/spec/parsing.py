@@ -1,7 +1,6 @@
 """Validation of a submitted task, with complaints for its user."""
 
 import json
-import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import islice
@@ -11,7 +10,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
 from common.errors import Reject
-from common.formats.bounds import OutOfBounds, check_json
+from common.formats.bounds import OutOfBounds, check_json, may_be_unstorable
 from common.formats.wrong_values import field_of, reason_of
 from common.spec.task import TaskSpec
 
@@ -25,8 +24,6 @@ MAX_ERRORS = 20
 """Maximum validation errors reported per submission."""
 MAX_INTEGER = 2**63 - 1
 """Maximum integer that every message can carry."""
-_SUSPECT = re.compile(rb"\\u(?:0000|d[89a-f])|[0-9]{19}|[0-9]e\+|NaN|Infinity")
-"""In JSON, what no value lacks that cannot be stored: others need not be looked at one by one."""
 MIN_PROMPTS = 2
 """Minimum prompts of an evaluation whose mean has an interval."""
 MAX_WEIGHT = 1e6
@@ -74,7 +71,7 @@ def check_storable(raw: dict[str, JsonValue]) -> None:
         check_json(written)
     except OutOfBounds as error:
         raise Reject(f"task: {error}") from None
-    if _SUSPECT.search(written) and (complaints := [*islice(_not_storable(raw), MAX_ERRORS)]):
+    if may_be_unstorable(written) and (complaints := [*islice(_not_storable(raw), MAX_ERRORS)]):
         raise Reject(*complaints)
 
 

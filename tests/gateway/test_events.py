@@ -1,10 +1,13 @@
 """Events as a stream: past and live, resumed anywhere, and ended."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
+import pytest
+from pydantic import BaseModel
 
 from common.bus import Bus
 from gateway_svc.access import Caller
@@ -200,3 +203,17 @@ async def test_stream_ends_with_its_key(bus: Bus, nats_url: str) -> None:
 
 def test_data_of_several_lines_keeps_them() -> None:
     assert Sse("a\nb", event="e", id="7").encode() == b"event: e\nid: 7\ndata: a\ndata: b\n\n"
+
+
+@pytest.mark.parametrize("separator", ["\x85", "\u2028", "\u2029"])
+def test_an_event_is_one_line_for_readers_that_know_every_separator_of_unicode(separator: str) -> None:
+    text = f"a{separator}b\nc"
+    lines = Sse(ChatText(text=text).model_dump_json(), "delta", "1").encode().decode().splitlines()
+
+    assert lines[:2] == ["event: delta", "id: 1"]
+    assert json.loads(lines[2].removeprefix("data: ")) == {"text": text}
+    assert lines[3:] == [""]
+
+
+class ChatText(BaseModel):
+    text: str

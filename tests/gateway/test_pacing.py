@@ -1,6 +1,7 @@
 """A sender's requests are prepared a few at a time, so that another sender's are answered meanwhile."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway_svc.drain import Drain
 from gateway_svc.http.guard import Guard
-from gateway_svc.limits.pacing import AT_ONCE, Pacing
+from gateway_svc.limits.meter import Meter
+from gateway_svc.limits.pacing import AT_ONCE, BURST_S, SHARE, Pacing, TooBusy
 from gateway_svc.settings import GatewaySettings
 
 
@@ -141,3 +143,72 @@ async def test_requests_that_are_overdue_in_one_moment_are_answered_a_few_in_a_t
         ticking[0].cancel()
     assert answered.total() == 40
     assert max(answered.values()) <= AT_ONCE
+
+
+async def test_a_sender_waits_until_its_share_has_paid_for_what_its_requests_cost_and_others_do_not() -> None:
+    now_s = 0.0
+    pacing = Pacing(hold_s=60, monotonic_s=lambda: now_s)
+    place = await pacing.begin("a")
+    place.charge(0.5)
+    place.leave()
+    waiting = asyncio.create_task(pacing.begin("a"))
+    await _settle()
+    assert not waiting.done()
+    (await asyncio.wait_for(pacing.begin("b"), 1)).leave()
+    waiting.cancel()
+    place.charge(2.0)
+    with pytest.raises(TooBusy) as refused:
+        await pacing.begin("a")
+    assert refused.value.wait_s == pytest.approx(2.5 / SHARE - BURST_S)
+    await _settle()
+    assert pacing.senders == 0
+    now_s = 2.5 / SHARE
+    (await asyncio.wait_for(pacing.begin("a"), 1)).leave()
+
+
+async def test_a_meter_counts_the_steps_of_its_request_and_nothing_else() -> None:
+    now_s = 0.0
+
+    async def request() -> None:
+        nonlocal now_s
+        now_s += 0.25
+        await asyncio.sleep(0)
+        now_s += 0.5
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.get_running_loop().create_future(), 0.01)
+        assert meter.spent_s == 0.75
+
+    async def other() -> None:
+        nonlocal now_s
+        await asyncio.sleep(0)
+        now_s += 7.0
+
+    meter = Meter(request(), lambda: now_s)
+
+    async def metered() -> None:
+        await meter
+
+    await asyncio.gather(metered(), other())
+
+
+async def test_a_request_that_costs_more_than_an_ordinary_one_is_charged_to_its_sender() -> None:
+    charged = list[float]()
+
+    class Charging(Pacing):
+        def charge(self, sender: str, processor_s: float) -> None:
+            charged.append(processor_s)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.thread_time()
+        while scope["path"] == "/v1/dear" and time.thread_time() - began < 0.05:
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    gateway = SimpleNamespace(settings=GatewaySettings(), drain=Drain())
+    guard = Guard(app, cast(Any, gateway), [], Charging())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as client:
+        await client.get("/v1/cheap")
+        await client.get("/v1/dear")
+    assert charged[0] < 0.02
+    assert 0.04 < charged[1] < 0.2

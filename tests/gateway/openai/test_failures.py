@@ -16,6 +16,7 @@ from gateway_svc.access import Caller
 from gateway_svc.drain import Drain
 from gateway_svc.http.event_stream import Ends, Sse
 from gateway_svc.http.openai_family import SamplingStream, error_event
+from gateway_svc.openai.errors import failed_sampling
 from gateway_svc.openai.sampling.choices import sampled
 from gateway_svc.openai.sampling.order import Choice, Prompt, Target
 from tests.conftest import eventually
@@ -44,6 +45,20 @@ async def test_a_failure_before_the_first_token_is_a_status(
     assert caught.value.status_code == status
     assert caught.value.code == (failure if failure != "invalid" else "invalid_value")
     assert ("retry-after" in caught.value.response.headers) == (status == 503)
+
+
+async def test_a_failure_names_the_field_that_it_is_about(opened: Opened) -> None:
+    async with opened(Source(lambda _: failing("context_length_exceeded"))) as client:
+        with pytest.raises(openai.BadRequestError) as of_chat:
+            await client.chat.completions.create(model="tiny", messages=HELLO)
+        with pytest.raises(openai.BadRequestError) as of_text:
+            await client.completions.create(model="tiny", prompt="a")
+        with pytest.raises(openai.BadRequestError) as of_responses:
+            await client.responses.create(model="tiny", input="a")
+
+    assert [of_chat.value.param, of_text.value.param, of_responses.value.param] == ["messages", "prompt", "input"]
+    assert failed_sampling("invalid", "logit_bias: 999 is no token's id", "prompt").errors[0].field == "logit_bias"
+    assert not failed_sampling("invalid", "a prompt has at least one token: none", "prompt").errors
 
 
 async def test_a_conflict_is_not_repeated_by_the_client(opened: Opened) -> None:

@@ -217,6 +217,8 @@ async def test_a_job_on_a_file_is_accepted_and_its_result_is_a_file(world: World
         spec: Any = created.model_extra and created.model_extra["marlaas"]["spec"]
         assert spec["environment"] == spec["environment"] | {"name": f"file:{train.id}", "options": {"grader": CHECK}}
         assert (spec["steps"], spec["evaluation"]["prompts"]) == (6, 5)
+        listed = (await client.fine_tuning.jobs.list()).data[0]
+        assert {one.hyperparameters.n_epochs for one in (created, listed, created.method.reinforcement)} == {2}
         assert spec["evaluation"]["options"] == {"file": held_out.id}
         with pytest.raises(openai.ConflictError, match="have not ended use it"):
             await client.files.delete(train.id)

@@ -75,6 +75,23 @@ async def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(client: As
     assert str(CONTEXT) in str(caught.value)
 
 
+@pytest.mark.parametrize("token", [550, 999_999])
+async def test_a_bias_for_what_is_no_token_is_refused_before_the_engine_sees_it(client: AsyncOpenAI, replica: Replica, token: int) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.completions.create(model="tiny", prompt="a", logit_bias={str(token): 100})
+
+    assert (caught.value.param, caught.value.code) == ("logit_bias", "invalid_value")
+    assert f"{token} is no token's id; the model has the ids 0 to 513" in str(caught.value)
+    assert not replica.source.begun
+
+
+async def test_a_name_that_the_template_does_not_show_is_refused(client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(model="tiny", messages=[*HELLO, {"role": "user", "content": "a", "name": "ann"}])
+
+    assert caught.value.param == "messages[1].name"
+
+
 async def test_without_a_replica_it_is_503_in_time_and_never_sampled(world: World, nats_url: str) -> None:
     async with gateway(world.bus, nats_url, first_token_s=0.5) as address, client_of(address) as client:
         with pytest.raises(openai.InternalServerError) as caught:
