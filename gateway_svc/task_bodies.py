@@ -5,15 +5,14 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, cast
 
 from pydantic import JsonValue
 
 from common.door.errors import TaskRejected, check_spec
 from common.formats import toml_reader
 from common.formats.toml_reader import read_toml
-from gateway_svc.limits.pacing import Place
 from gateway_svc.problems import FieldError, Problem, forbidden, invalid, rejected
 from gateway_svc.strict_json import check_values, read_json
 
@@ -24,6 +23,17 @@ READER_S = 30.0
 """Maximum seconds of the process that reads more, of which few run at once."""
 _READERS = asyncio.Semaphore(2)
 IDEMPOTENCY_KEY = r"^[\x21-\x7e]{1,255}$"
+
+
+class Place(Protocol):
+    """Of the request among its sender's."""
+
+    charge: Callable[[float], None]
+    """Has the sender pay for processor seconds."""
+
+    def keep(self) -> None:
+        """However long it takes, the next request of the sender waits."""
+        ...
 
 
 async def read_task(body: bytes, media_type: str, place: Place) -> dict[str, JsonValue]:

@@ -15,8 +15,15 @@ MAX_DIGITS = 400
 """Maximum digits of a number: reading more takes time that grows with the square of their number, and no float has so many."""
 _NINES = bytes.maketrans(b"012345678", b"9" * 9)
 _MARKS = (b"\\u", b"e+", b"E+", b"NaN", b"Infinity")
-_PACKED_FIXED = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8}
-_PACKED_FIXED |= {0xCC + n: 2 ** (n % 4) for n in range(8)} | {0xD4 + n: 1 + 2**n for n in range(5)}
+_PACKED_FIXED = {
+    0xC0: 0,
+    0xC2: 0,
+    0xC3: 0,
+    0xCA: 4,
+    0xCB: 8,
+    **{0xCC + n: 2 ** (n % 4) for n in range(8)},
+    **{0xD4 + n: 1 + 2**n for n in range(5)},
+}
 """First byte → bytes of the value behind it: constants, numbers, fixed extensions."""
 _PACKED_SIZED = {
     0xC4: (1, 0),

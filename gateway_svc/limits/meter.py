@@ -1,7 +1,7 @@
 """Meter: the processor time of one request."""
 
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 FREE_S = 0.003
@@ -11,9 +11,9 @@ FREE_S_PER_BYTE = 5e-9
 
 
 class Meter:
-    """Runs a coroutine, and adds up the time of its steps: what other tasks do meanwhile is not in it."""
+    """Awaits a coroutine, and adds up the time of its steps: what other tasks do meanwhile is not in it."""
 
-    def __init__(self, work: Coroutine[Any, Any, None], clock_s: Callable[[], float] = time.thread_time) -> None:
+    def __init__(self, work: Awaitable[None], clock_s: Callable[[], float] = time.thread_time) -> None:
         """`Any`: whatever the loop and the coroutine say to each other."""
         self._work = work
         self._clock_s = clock_s
