@@ -61,6 +61,8 @@ class Opened:
     state: bytes
     tool_names: tuple[str, ...] = ()
     """Names of the tools that the opening requests."""
+    has_tools: bool = False
+    """Whether replies may call any, those that the prompt does not list too."""
     worked_s: float = field(default=0.0, compare=False)
     """Seconds that a worker or hosted process worked for the call; 0 on the event loop, where calls overlap."""
 

@@ -64,7 +64,7 @@ class EnvService:
         Raises: Retry when something that the environment needs is unavailable.
         """
         message = delivery.read(CheckEnvironment)
-        objection = None
+        objection, has_tools = None, False
         for place, environment in _environments(message):
             if objection is not None:
                 break
@@ -76,7 +76,8 @@ class EnvService:
             if failure is not None and failure.is_infrastructure and delivery.attempt < 2:
                 raise Retry(failure.reason, delay_s=CHECK_RETRY_S)
             objection = None if failure is None else place + failure.reason
-        answer = EnvironmentChecked(tenant=message.tenant, task=message.task, objection=objection)
+            has_tools |= isinstance(outcomes[0], Opened) and outcomes[0].has_tools
+        answer = EnvironmentChecked(tenant=message.tenant, task=message.task, objection=objection, has_tools=has_tools)
         yield Outgoing(streams.checked(message.task), answer, f"checked:{message.task}")
 
     async def open(self, delivery: Delivery) -> AsyncIterator[Outgoing]:

@@ -14,7 +14,8 @@ Layout    top to bottom, imports go down only
     engine_stream.py   one request's tokens as they are sampled; engine_scheduler.py gives it a place among rollouts
     engine_work.py     requests, their results, and what the engine did for whom
     sleeping/          in the processes of an engine that sleeps: its worker on a CPU, and checks while all else is frozen
-    token_bytes.py     bytes of single tokens
+    template/          what chat templates read and demand: variables, and turns with answers of tools
+    token_bytes.py     bytes of single tokens, and how many characters one may stand for
     stop_strings.py    which token of a reply completes one of the task's stop strings
     request_ids.py     request ids, seeds and message ids: the same for a redelivered message
     cpu/               kernels that vLLM needs on a CPU

@@ -86,6 +86,7 @@ async def main(running: Running[RolloutSettings]) -> None:
                 kv_tokens=capacity.kv_tokens,
                 invariant=engine.is_invariant,
                 template_variables=sorted(chat.template_variables),
+                takes_answers=chat.takes_answers,
                 busy={"sequences": rollout.sequences, "adapters": adapters.held, "serving": serving.requests if serving else 0}
                 | (executor.busy if executor else {}),
                 serves=serving is not None,

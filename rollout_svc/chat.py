@@ -23,10 +23,12 @@ from pydantic import JsonValue
 
 from common.errors import Fatal
 from common.messages import ChatMessage, Opening, TokenRecord, TurnRequest
-from common.spec import NOT_ARGUMENTS, Limits, unknown_arguments
+from common.spec import Limits, unknown_arguments
 from rollout_svc.control_tokens import MARK, ControlTokens, openings_of
 from rollout_svc.stop_strings import StopStrings
-from rollout_svc.token_bytes import TokenBytes
+from rollout_svc.template.tool_turns import Messages, after_turn, answer_turn, named_template, plain, plain_ids
+from rollout_svc.template.variables import template_variables
+from rollout_svc.token_bytes import TokenBytes, max_chars
 
 CACHED_PROMPTS = 512
 """Entries: the members of a group share their first prompt, and come in one message or in several."""
@@ -38,8 +40,8 @@ LONG_CHARS = 8_000
 """Maximum length encoded on the event loop; longer messages are encoded in a thread."""
 KEPT_REFUSALS = 512
 """Cached refusals of long prompts, so that they are not encoded for each member of a group."""
-MAX_CHARS_PER_BYTE = 2
-"""Maximum of Unicode normalization: it joins three characters into two bytes, as u, two dots and an accent."""
+MAX_PROBE_TOKENS = 10_000
+"""Maximum tokens of the answer of a tool that shows whether a template takes them."""
 NO_ARGUMENTS: Mapping[str, JsonValue] = {}
 DUMMY_REPLY = "a-made-up-reply"
 CUT = "..."
@@ -64,9 +66,9 @@ class Chat:
         self._tokenizer = tokenizer  # of transformers, whose classes are loosely typed
         self.stop_ids = tuple(stop_ids)
         """Tokens that end a turn."""
-        self.template_variables = _template_variables(tokenizer)
+        self.template_variables = template_variables(tokenizer)
         """Variables of the chat template that a task may set."""
-        self._max_chars = _max_chars(tokenizer)
+        self._max_chars = max_chars(tokenizer)
         self._controls = ControlTokens(tokenizer)
         self._bytes = TokenBytes(tokenizer)
         # Arguments of the template are JSON in keys: as values, true and 1 would be one key.
@@ -82,11 +84,15 @@ class Chat:
         from transformers import AutoTokenizer, GenerationConfig
 
         try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(model)
+            # Flags of its repository that would break control tokens up, and change the text of replies.
+            tokenizer: Any = AutoTokenizer.from_pretrained(model, split_special_tokens=False, clean_up_tokenization_spaces=False)
         except (OSError, ValueError) as error:
             raise Fatal(f"no tokenizer for {model}: {str(error).splitlines()[0]}") from None
         if not tokenizer.chat_template:
             raise Fatal(f"the tokenizer of {model} has no chat template; use an instruction-tuned model or add chat_template.jinja")
+        if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
+            names = ", ".join(sorted(tokenizer.chat_template))
+            raise Fatal(f"the tokenizer of {model} has chat templates {names}, and none named default; add chat_template.jinja")
         try:
             configured: Any = GenerationConfig.from_pretrained(model).eos_token_id
         except OSError:  # no generation_config.json
@@ -154,7 +160,7 @@ class Chat:
 
     async def plain(self, text: str, max_tokens: int) -> list[int]:
         """Tokens of a text that no template is applied to, after those that the tokenizer begins every text with. Raises: as above."""
-        begins = list(self._tokenizer.encode("", add_special_tokens=True))
+        begins = self._begins
         disarmed = str(self._controls.disarmed(text, names=False))
         return await self._apart(len(text), lambda: [*begins, *self._encode_up_to(max_tokens - len(begins), disarmed)])
 
@@ -183,6 +189,12 @@ class Chat:
         """Tokens that no text from outside becomes."""
         return frozenset(id for id, token in self._tokenizer.added_tokens_decoder.items() if self._controls.spells(token.content))
 
+    @cached_property
+    def _begins(self) -> list[int]:
+        """Tokens that the tokenizer begins every text with; others may end one."""
+        bare, whole = (self._tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
+        return list(next((whole[:at] for at in range(len(whole)) if whole[at : at + len(bare)] == bare), ()))
+
     @property
     def vocabulary(self) -> int:
         """Number of tokens."""
@@ -203,7 +215,7 @@ class Chat:
         return StopStrings(backend, strings)
 
     def _encode_first(self, messages: tuple[ChatMessage, ...], tools: str, template: str, max_tokens: int) -> tuple[int, ...]:
-        rendered = self._render([message.model_dump() for message in messages], json.loads(tools), template)
+        rendered = self._render([plain(message) for message in messages], json.loads(tools), template)
         return self._encode_up_to(max_tokens, rendered)
 
     def _encode_later(self, request: TurnRequest, template: str, max_tokens: int) -> list[int]:
@@ -214,12 +226,27 @@ class Chat:
 
     def _encode_after_reply(self, messages: tuple[ChatMessage, ...], template: str, max_tokens: int) -> tuple[int, ...]:
         """Tokens that the template writes after a reply; the first, the end of the reply's turn, is not counted."""
-        dummy = [{"role": "user", "content": "."}, {"role": "assistant", "content": DUMMY_REPLY}]
-        rendered = self._render([*dummy, *(message.model_dump() for message in messages)], [], template)
-        after = rendered.partition(DUMMY_REPLY)[2]
+        dummy: Messages = [{"role": "user", "content": "."}, {"role": "assistant", "content": DUMMY_REPLY}]
+        try:
+            rendered = self._render([*dummy, *map(plain, messages)], [], template)
+            after = rendered.partition(DUMMY_REPLY)[2]
+        except UnusablePrompt:
+            if not any(message.role == "tool" for message in messages):
+                raise
+            said, answers = answer_turn(dummy, messages)
+            before = self._render(said, [], template, opens_reply=False)
+            after = after_turn(before, self._render([*said, *answers], [], template), [self.decode([token]) for token in self.stop_ids])
         if not after:
             raise UnusablePrompt("the model's chat template leaves out earlier replies, so that turns cannot be appended to each other")
         return self._encode_up_to(max_tokens + 1, after)
+
+    @cached_property
+    def takes_answers(self) -> bool:
+        """Whether the template writes answers of tools after a reply."""
+        try:
+            return bool(self._encode_after_reply((ChatMessage(role="tool", content="7", name="calculator"),), "{}", MAX_PROBE_TOKENS))
+        except (UnusablePrompt, PromptTooLong):
+            return False
 
     def _encode_cut(self, request: TurnRequest, template: str, max_tokens: int) -> list[int] | None:
         """The new messages with the tools' answers cut to `max_tokens` for all; None where that is too few.
@@ -250,17 +277,23 @@ class Chat:
         fits = start - 1 + bisect_left(range(start, min(end, longest)), True, key=lambda kept: cut(kept) is None)
         return cut(fits)
 
-    def _render(self, messages: list[dict[str, Any]], tools: list[Any], template: str) -> str:
+    def _render(self, messages: Messages, tools: list[Any], template: str, *, opens_reply: bool = True) -> str:
+        """Messages that the template refuses are rendered with other ids of calls, where they have some."""
         arguments: dict[str, JsonValue] = json.loads(template)
         if complaints := [*unknown_arguments(arguments, self.template_variables)]:
             raise UnusablePrompt("; ".join(complaints))
         said: Any = [{**_mapping(self._controls.disarmed(message)), "role": message["role"]} for message in messages]
+        named, other = named_template(self._tokenizer.chat_template, messages), plain_ids(said)
         given: Any = self._controls.disarmed(arguments, names=False)
         known: Any = self._controls.disarmed(tools) or None
-        try:
-            return str(self._tokenizer.apply_chat_template(said, tools=known, add_generation_prompt=True, tokenize=False, **given))
-        except Exception as error:  # an expression of the template may raise any, for a message or an argument of a wrong type
-            raise UnusablePrompt(f"the model's chat template refuses these messages: {error}") from None
+        complaint = ""
+        for tried in [said] if other == said else [said, other]:
+            try:
+                asked = {"tools": known, "add_generation_prompt": opens_reply, "tokenize": False, **named, **given}
+                return str(self._tokenizer.apply_chat_template(tried, **asked))
+            except Exception as error:  # an expression of the template may raise any, for a message or an argument of a wrong type
+                complaint = complaint or str(error)
+        raise UnusablePrompt(f"the model's chat template refuses these messages: {complaint}")
 
     def _encode_up_to(self, max_tokens: int, text: str) -> tuple[int, ...]:
         """Raises: PromptTooLong for more than `max_tokens`."""
@@ -291,40 +324,6 @@ def _appended(transcript: TokenRecord, ids: Sequence[int], max_tokens: int) -> l
     if len(new) > max_tokens:
         raise PromptTooLong(f"{len(new)} tokens")
     return new
-
-
-def _max_chars(tokenizer: Any) -> int | None:
-    """Maximum characters that one token can stand for; None where it is unknown.
-
-    Known where tokens together have every byte of the text: a vocabulary of bytes, a normalization that drops nothing, and
-    no token that takes the blanks beside it along.
-    """
-    from tokenizers.decoders import ByteLevel
-    from tokenizers.normalizers import NFC
-
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or not isinstance(backend.decoder, ByteLevel) or not isinstance(backend.normalizer, NFC | None):
-        return None
-    if any(added.lstrip or added.rstrip for added in tokenizer.added_tokens_decoder.values()):
-        return None
-    return MAX_CHARS_PER_BYTE * max(len(token.encode()) for token in tokenizer.get_vocab())
-
-
-def _template_variables(tokenizer: Any) -> frozenset[str]:
-    """Variables that the chat template, or any of several, reads and that are neither constants nor set by the tokenizer."""
-    from jinja2 import TemplateError
-    from jinja2.meta import find_undeclared_variables
-    from transformers.utils.chat_template_utils import _compile_jinja_template  # with its extensions, which Jinja alone cannot parse
-
-    written: Any = tokenizer.chat_template
-    found: set[str] = set()
-    for source in written.values() if isinstance(written, dict) else [written]:
-        try:
-            environment: Any = _compile_jinja_template(source).environment
-        except TemplateError as error:
-            raise Fatal(f"the model's chat template is not valid: {error}") from None
-        found |= find_undeclared_variables(environment.parse(source))
-    return frozenset(found - NOT_ARGUMENTS - tokenizer.special_tokens_map.keys())
 
 
 def _digest(request: TurnRequest, limits: Limits, arguments: Mapping[str, JsonValue]) -> bytes:

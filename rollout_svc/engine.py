@@ -27,7 +27,7 @@ from common.errors import Fatal, HandedBack, Reject
 from common.pools import precision_on
 from rollout_svc.engine_config import CHECK_PRIORITY, EXACT, ROUGH, URGENT_PRIORITY, EngineSettings
 from rollout_svc.engine_process import death, one_line, runs_on_cpu, shut_down, signal_to, silence, start_llm, tokens_so_far
-from rollout_svc.engine_work import Gate, Sampled, SampleRequest, WorkMeter, invariance_requests, warm_up_request
+from rollout_svc.engine_work import Gate, Sampled, SampleRequest, WorkMeter, invariance_requests, require_embedded, warm_up_request
 
 HEALTH_PERIOD_S = 1.0
 PROBE_PERIOD_S = 10.0
@@ -250,10 +250,10 @@ class Engine:
     async def generate(
         self, request_id: str, ids: Sequence[int], params: Any, adapter: str | None, priority: int, apart: str = "", task: str = ""
     ) -> AsyncGenerator[Any]:
-        """vLLM's outputs for one request, which it aborts when the generator is closed early. `apart`: name of those who share a prefix
-        cache; it is one of theirs alone. `task`: whom its tokens are counted for."""
+        """vLLM's outputs for one request, aborted when the generator is closed early. `apart`: whose prefix cache; `task`: whose tokens."""
         if priority > CHECK_PRIORITY and not await self.gate.enter(request_id):
             return
+        require_embedded(ids, self._llm.vllm_config.model_config.get_vocab_size())
         lora = self._requests[adapter] if adapter is not None else None
         prompt = {"type": "token", "prompt_token_ids": list(ids)} | ({"cache_salt": apart} if apart else {})
         entry = self.work.begin(request_id, task)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.accelerators import Served
-from common.errors import HandedBack
+from common.errors import HandedBack, Reject
 from rollout_svc.stop_strings import StopStrings
 
 REMEMBERED_REQUESTS = 256
@@ -45,6 +45,13 @@ class Sampled:
     ids: list[int]
     logprobs: list[float]
     finish: Literal["stop", "length", "aborted"]
+
+
+def require_embedded(ids: Sequence[int], rows: int) -> None:
+    """Raises: Reject for a token without an embedding, as a tokenizer may have more tokens than the model: it would end the engine."""
+    if ids and not 0 <= min(ids) <= max(ids) < rows:
+        wrong = next(token for token in ids if not 0 <= token < rows)
+        raise Reject(f"the prompt has token {wrong}, and the model has embeddings for tokens 0 to {rows - 1} only")
 
 
 def warm_up_request(number: int, length: int, priority: int) -> SampleRequest:

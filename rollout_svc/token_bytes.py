@@ -7,6 +7,10 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 """A byte of tokenizers that fall back to bytes."""
 
 
+MAX_CHARS_PER_BYTE = 2
+"""Maximum of Unicode normalization: it joins three characters into two bytes, as u, two dots and an accent."""
+
+
 class TokenBytes:
     def __init__(self, tokenizer: Any) -> None:  # of transformers, whose classes are loosely typed
         from tokenizers.decoders import ByteLevel
@@ -35,3 +39,20 @@ def _bytes() -> dict[str, int]:
 
 
 BYTES = _bytes()
+
+
+def max_chars(tokenizer: Any) -> int | None:
+    """Maximum characters that one token can stand for; None where it is unknown.
+
+    Known where tokens together have every byte of the text: a vocabulary of bytes, a normalization that drops nothing, and
+    no token that takes the blanks beside it along.
+    """
+    from tokenizers.decoders import ByteLevel
+    from tokenizers.normalizers import NFC
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not isinstance(backend.decoder, ByteLevel) or not isinstance(backend.normalizer, NFC | None):
+        return None
+    if any(added.lstrip or added.rstrip for added in tokenizer.added_tokens_decoder.values()):
+        return None
+    return MAX_CHARS_PER_BYTE * max(len(token.encode()) for token in tokenizer.get_vocab())

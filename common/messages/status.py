@@ -147,6 +147,8 @@ class ReplicaReport(Message, kind="replica-report.1"):
     template_variables: list[str] | None = None
     """Rollout replicas: variables of the model's chat template that a task may set; None from replicas that know neither
     `sampling.template` nor `sampling.stop`."""
+    takes_answers: bool | None = None
+    """Rollout replicas: whether the model's chat template writes answers of tools; None where unknown."""
     serves: bool = False
     """Rollout replicas: whether they take requests to versions (`[NAME.serving]` of the pools file)."""
     busy: dict[str, float] = {}

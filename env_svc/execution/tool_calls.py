@@ -154,7 +154,7 @@ class ToolCallExecutor:
             return opened
         tool_state = ToolState.at_opening(opened.tool_names, opened.tools)
         listed = [validated.tool.schema for validated in tool_set.values()] if context.environment.list_tools else []
-        return replace(opened, tools=[*listed, *opened.tools], state=tool_state.wrap(opened.state))
+        return replace(opened, tools=[*listed, *opened.tools], state=tool_state.wrap(opened.state), has_tools=True)
 
     async def _tools_of_opening(self, context: _CallContext, names: Sequence[str]) -> ToolSet:
         """Raises: WrongOptions also for a name that is not allowed, ToolUnavailable."""
@@ -189,7 +189,9 @@ class ToolCallExecutor:
                 return turn.position, answer
         beyond = [_ToolAnswer(f"not called: at most {limits.max_calls} calls are made for one reply", is_error=True)]
         given = [*(one for one in answers if isinstance(one, _ToolAnswer)), *beyond * (len(turn.calls) - len(made))]
-        messages = [ChatMessage(role="tool", content=_cut(one.text, limits.max_answer_chars)) for one in given]
+        names = [call.name if isinstance(call, ToolCall) else None for call in turn.calls]
+        texts = [_cut(one.text, limits.max_answer_chars) for one in given]
+        messages = [ChatMessage(role="tool", content=text, name=name) for text, name in zip(texts, names, strict=True)]
         errors = sum(one.is_error for one in given)
         return turn.position, Continued(messages, turn.tool_state.counting(len(given) - errors, errors).wrap(turn.step.state))
 

@@ -9,6 +9,13 @@ from common.messages import ReplicaReport
 from common.spec import TaskSpec, unknown_arguments
 
 
+def tool_objection(pool: str, reports: Iterable[ReplicaReport]) -> str | None:
+    """Why a task whose environment has tools cannot be sampled in `pool`; None where it can, or no live sampler knows."""
+    if any(report.service == "rollout" and report.pool == pool and report.takes_answers is False for report in reports):
+        return f"it has tools, and the chat template of pool '{pool}' takes no answers of tools; choose another pool, or list none"
+    return None
+
+
 def sampler_objections(spec: TaskSpec, reports: Iterable[ReplicaReport]) -> Iterator[str]:
     """Reasons why a live sampler of the task's pool cannot sample as `sampling` says."""
     complaints: set[str] = set()

@@ -10,6 +10,7 @@ import pytest
 from common.errors import Fatal, Reject
 from rollout_svc.engine import Engine
 from rollout_svc.engine_config import EngineSettings
+from rollout_svc.engine_stream import StreamRequest, stream
 from rollout_svc.parking.capacity import Capacity
 from tests.conftest import eventually
 from tests.rollout.conftest import END, POOL, PROMPT, Oracle, expected, sample_request
@@ -48,6 +49,18 @@ async def test_token_that_ends_a_turn_is_sampled_with_its_logprob(engine: Engine
     for answer in ended:
         assert answer.ids[-1] == END and END not in answer.ids[:-1]
         np.testing.assert_allclose(answer.logprobs, expected(oracle, PROMPT, answer, None), atol=1e-4)
+
+
+@pytest.mark.parametrize("token", [576, 10**6, -1])
+async def test_prompt_with_a_token_that_has_no_embedding_is_refused_and_ends_no_engine(engine: Engine, token: int) -> None:
+    """A tokenizer may have more tokens than the model: of environments, of conversations, and as ids of a prompt."""
+    for sampling in (engine.sample(sample_request(ids=[*PROMPT, token])), engine.prompt_logprobs([*PROMPT, token], None)):
+        with pytest.raises(Reject, match=rf"the prompt has token {token}, and the model has embeddings for tokens 0 to 575 only"):
+            await sampling
+    served = StreamRequest("served", [*PROMPT, token], max_tokens=4, seed=0, stop_ids=[END], adapter=None, tenant="acme")
+    with pytest.raises(Reject, match=f"token {token}"):
+        _ = [part async for part in stream(engine, served)]
+    assert (await engine.sample(sample_request(max_tokens=3, stop_ids=[]))).finish == "length"
 
 
 async def test_reply_that_is_cut_says_so(engine: Engine) -> None:

@@ -115,6 +115,7 @@ class Stages:
     """Environment and trainer with hooks, and the messages that they received."""
 
     objection: str | None = None
+    has_tools: bool = False
     failure: Callable[[GroupContext, int], str | None] = lambda group, member: None
     reward: Callable[[GroupContext, int], float] = lambda group, member: float(member)
     components: Callable[[GroupContext, int], dict[str, float]] = lambda group, member: {}
@@ -133,7 +134,7 @@ class Stages:
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         asked = delivery.read(CheckEnvironment)
         self.checks.append(asked)
-        answer = EnvironmentChecked(tenant=asked.tenant, task=asked.task, objection=self.objection)
+        answer = EnvironmentChecked(tenant=asked.tenant, task=asked.task, objection=self.objection, has_tools=self.has_tools)
         yield Outgoing(streams.checked(asked.task), answer, f"{asked.task}:checked")
 
     async def open(self, delivery: Delivery) -> AsyncIterator[Outgoing]:

@@ -15,6 +15,8 @@ class ChatMessage(Value):
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
+    name: str | None = None
+    """Of an answer of a tool: the tool, which some chat templates demand."""
 
 
 class GroupContext(Value):
@@ -96,6 +98,8 @@ class EnvironmentChecked(Message, kind="environment-checked.1"):
     task: str
     objection: Sentence | None
     """None when the environment opened its first prompt, with the task's options and with those of evaluations."""
+    has_tools: bool = False
+    """Whether one of them gave tools to the policy."""
 
 
 class OpenGroup(Message, kind="open-group.1"):

@@ -6,8 +6,9 @@ from pydantic import JsonValue
 
 from common.bus import Delivery
 from common.errors import Reject
-from common.messages import EnvironmentChecked
+from common.messages import EnvironmentChecked, ReplicaReport
 from common.spec import TaskSpec
+from scheduler_svc.decisions.replica_support import tool_objection
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.environment_resolution import request_waiting_checks
@@ -25,22 +26,26 @@ async def handle_environment_checks(context: HandlerContext, deliveries: Sequenc
     async with context.transaction() as tx:
         answers = [delivery.read(EnvironmentChecked) for delivery in deliveries]
         for answer in answers:
-            await environment_checked(tx, answer)
+            await environment_checked(tx, answer, context.replicas.reports)
         for tenant in sorted({answer.tenant for answer in answers}):
             await request_waiting_checks(tx, tenant, context.replicas.families)
 
 
-async def environment_checked(tx: Transaction, answer: EnvironmentChecked) -> None:
-    """Start the task, or reject it with the environment's objection. Raises: Reject when the answer names another tenant."""
+async def environment_checked(tx: Transaction, answer: EnvironmentChecked, replicas: Sequence[ReplicaReport] = ()) -> None:
+    """Start the task, or reject it with the environment's objection, or that of its pool's samplers to tools.
+
+    Raises: Reject when the answer names another tenant.
+    """
     locked = await tasks.lock_tasks(tx.connection, [answer.task])
     if not locked or locked[0].state != TaskState.SUBMITTED:
         return
     task = locked[0]
     if answer.tenant != task.tenant:
         raise Reject(f"the check names tenant '{answer.tenant}', which is not that of task {task.id}")
-    if answer.objection is not None:
+    objection = answer.objection or (tool_objection(task.spec.pool, replicas) if answer.has_tools else None)
+    if objection is not None:
         tx.record(audit.rejected(task.tenant, task.id, "environment"))
-        await end_task(tx, task, TaskState.REJECTED, reason=answer.objection, data={"reasons": [f"environment: {answer.objection}"]})
+        await end_task(tx, task, TaskState.REJECTED, reason=objection, data={"reasons": [f"environment: {objection}"]})
         return
     await join_fair_queue(tx.connection, task)
     await tasks.transition_task(tx.connection, task.id, [TaskState.SUBMITTED], TaskState.RUNNING)

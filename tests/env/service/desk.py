@@ -135,6 +135,14 @@ class Desk:
         protocols: dict[str, dict[str, JsonValue]] | None = None,
     ) -> str | None:
         """The objection of a check, None where there is none."""
+        return (await self.checked(environment, evaluation, protocols)).objection
+
+    async def checked(
+        self,
+        environment: EnvironmentSection,
+        evaluation: EnvironmentSection | None = None,
+        protocols: dict[str, dict[str, JsonValue]] | None = None,
+    ) -> EnvironmentChecked:
         check = CheckEnvironment(
             tenant="acme",
             task="task-a",
@@ -148,7 +156,7 @@ class Desk:
         await eventually(lambda: self.checks)
         (answer,) = self.checks
         assert (answer.tenant, answer.task) == ("acme", "task-a")
-        return answer.objection
+        return answer
 
     async def take_sample(self, delivery: Delivery) -> None:
         self.samples.append(delivery.read(SampleTurns))

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import JsonValue
@@ -34,6 +35,19 @@ async def test_misspelt_weight_is_an_objection(desk: Desk, section: str) -> None
 async def test_check_says_whether_the_environment_opens(desk: Desk, name: str, options: dict[str, object], objection: str | None) -> None:
     found = await desk.objection(EnvironmentSection(name=name, options=options))  # pyright: ignore
     assert found is None if objection is None else objection in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("given", "has_tools"),
+    [
+        ({"name": "tests.env.toys:Countdown"}, False),
+        ({"name": "tests.env.toys:Countdown", "tools": ["calculator"], "list_tools": False}, True),
+        ({"name": "calculator"}, True),
+    ],
+)
+async def test_check_says_whether_the_policy_has_tools(desk: Desk, given: dict[str, Any], has_tools: bool) -> None:
+    answer = await desk.checked(EnvironmentSection(**given))
+    assert (answer.objection, answer.has_tools) == (None, has_tools)
 
 
 @pytest.fixture

@@ -80,3 +80,17 @@ async def test_a_rejected_task_is_in_the_audit_without_the_objection(bus: Bus, d
         await eventually_equals(lambda: world.rows(rejected), expected)
         assert await world.rows(f"SELECT id FROM audit a WHERE to_jsonb(a)::text ~ '{CANARY}'") == []
         stages.gate.set()
+
+
+async def test_task_with_tools_is_rejected_where_the_pools_template_takes_no_answers(bus: Bus, database_url: str) -> None:
+    stages = Stages(has_tools=True, trains=False)
+    async with running_world(bus, database_url, stages) as world:
+        await world.run("unknown", until="accepted")
+        world.rollout = world.rollout.model_copy(update={"takes_answers": False})
+        await eventually(lambda: any(one.takes_answers is False for one in world.scheduler._replicas.reports))
+        reasons = (await world.run("refused", until="rejected"))["reasons"]
+        assert reasons == [
+            "environment: it has tools, and the chat template of pool 'tiny' takes no answers of tools; choose another pool, or list none"
+        ]
+        stages.has_tools = False
+        await world.run("without", until="accepted")
