@@ -90,6 +90,8 @@ class Keys:
         token = tenant_token(self.keys.operator, account.public, name, self.keys.services.public, at_s, limits=AccountLimits(), revoked={})
         async with await Bus.connect(self.url, "bench", creds=self.keys.credentials(SYSTEM)) as system:
             await system.accounts.push(token)
+        async with await Bus.connect(self.url, "bench", creds=self.keys.credentials("scheduler")) as scheduler:
+            await scheduler.own_jobs.declare([name])
         seed = Seed.new(Kind.USER)
         return self._written(name, tenant_user_token(account, seed.public, f"{name}-owner", name, "owner", at_s), seed)
 

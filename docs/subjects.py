@@ -1,7 +1,7 @@
 """The page of subjects and permissions, made from `common/access`."""
 
 from common import streams
-from common.access.roles import EXPORTS, JOBS_OF_ROLE, ROLES, imports, role_permissions
+from common.access.roles import JOBS_OF_ROLE, ROLES, Import, imports, role_permissions
 from common.access.rows import Row, Use
 from common.access.services import SERVICES, Deployment, table
 from common.messages import OWN_FAMILY
@@ -47,14 +47,15 @@ def page() -> str:
         summary = (SERVICES[service].__doc__ or "").splitlines()
         lines += ["", f"### {service}", *([f"\n{summary[0]}"] if summary else []), "", *_uses(rows)]
     lines += ["", "## Tenants", "", "An account each, without JetStream, that takes from the services' account:", ""]
-    lines += [f"- `{subject}` ({kind})" for kind, subject in imports("<tenant>")]
-    lines += ["", f"The account `admin` takes the same of every tenant: {', '.join(f'`{subject}`' for _, subject in EXPORTS)}.", ""]
+    lines += [f"- `{each.subject}` ({each.kind}){_exported(each)}" for each in imports("<tenant>")]
+    lines += ["", f"The account `admin` takes the same of every tenant: {', '.join(f'`{each.subject}`' for each in imports('*'))}.", ""]
     lines += ["| role | jobs | asks | hears |", "|---|---|---|---|"]
     for role in ROLES:
         tenant = "*" if role == "admin" else "<tenant>"
         found = role_permissions(role, tenant, "<key>")
         asks = ", ".join(subject.rpartition(".")[2] for subject in found.publish if subject.startswith("ask."))
         lines.append(f"| {role} | {', '.join(JOBS_OF_ROLE[role]) or 'none'} | {asks} | `{found.subscribe[0]}` |")
+    lines += ["", "A key hears its own replies only, on `_INBOX.<key>.>`."]
     lines += ["", "A job's subject is `jobs.<verb>.<tenant>`, or `jobs.<verb>.<tenant>.<key>`, which NATS takes from that key only.", ""]
     return "\n".join(lines)
 
@@ -62,6 +63,10 @@ def page() -> str:
 def _uses(rows: list[Row]) -> list[str]:
     found = {use: list(dict.fromkeys(row.target for row in rows if row.use is use)) for use in Use}
     return [f"- {USES[use]} {', '.join(f'`{target}`' for target in targets)}" for use, targets in found.items() if targets]
+
+
+def _exported(taken: Import) -> str:
+    return "" if taken.exported == taken.subject else f", there `{taken.exported}`: stored in `{streams.own_jobs('<tenant>').name}`"
 
 
 def _code(text: str) -> str:

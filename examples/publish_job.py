@@ -4,7 +4,8 @@
     python publish_job.py letters.toml nats://127.0.0.1:4222 --creds acme.creds
     python publish_job.py letters.toml nats://user:password@127.0.0.1:4222    # where NATS wants a password
 
-The file is a key of the task's tenant: `marlaas keys create acme NAME --to acme.creds`.
+The file is a key of the task's tenant: `marlaas keys create acme NAME --to acme.creds`. It names the subjects on which the key may hear
+answers; the id of a task ends in digits that follow from its tenant's name, so that tenants' ids are never the same.
 
 A job is one message on `jobs.submit.<tenant>`: docs/schemas/submit-task.1.json. NATS has stored it when the publication
 is acknowledged; the answer, `accepted` or `rejected` with reasons, is the first event on `events.<tenant>.<task>`.
@@ -15,6 +16,8 @@ program asks for those after the last that it has, and it drops what it has (doc
 
 import argparse
 import asyncio
+import hashlib
+import re
 import secrets
 import sys
 import tomllib
@@ -30,8 +33,10 @@ SILENCE_S = 15
 
 async def main(task_file: Path, url: str, creds: str | None) -> int:
     spec = tomllib.loads(task_file.read_text())
-    tenant, task = spec["tenant"], f"{spec['name']}-{secrets.token_hex(4)}"  # the id is ours to make, and unique
-    client = await nats.connect(url, user_credentials=creds)
+    tenant = spec["tenant"]
+    mark = hashlib.sha256(tenant.encode()).hexdigest()[:10]
+    task = f"{spec['name'][:39]}-{secrets.token_hex(6)}-{mark}"  # the id is ours to make, and unique
+    client = await nats.connect(url, user_credentials=creds, inbox_prefix=inbox_of(creds))
     try:
         events = await client.subscribe(f"events.{tenant}.{task}")
         await client.flush()  # the server listens for us before it has the job
@@ -42,7 +47,8 @@ async def main(task_file: Path, url: str, creds: str | None) -> int:
         seen = 0
         while True:
             try:
-                arrived = [msgpack.unpackb((await events.next_msg(timeout=SILENCE_S)).data)]
+                message = await events.next_msg(timeout=SILENCE_S)
+                arrived = [msgpack.unpackb(message.data)] if (message.headers or {}).get("Marlaas-Kind") == "event.1" else []
             except TimeoutError:
                 arrived = []
             if not arrived or (arrived[0]["number"] or 0) > seen + 1:
@@ -57,6 +63,12 @@ async def main(task_file: Path, url: str, creds: str | None) -> int:
                     return int(event["event"] != "finished")
     finally:
         await client.close()
+
+
+def inbox_of(creds: str | None) -> str:
+    """Beginning of the subjects on which the key may hear answers; the usual one without a key."""
+    found = re.search(r"--inbox-prefix (\S+)", Path(creds).read_text()) if creds else None
+    return found[1] if found else "_INBOX"
 
 
 async def events_after(client: nats.NATS, tenant: str, task: str, number: int) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from common.door.errors import TaskRejected, check_spec
 from common.formats import toml_reader
 from common.formats.toml_reader import read_toml
+from common.spec import marked
 from gateway_svc.problems import FieldError, Problem, forbidden, invalid, rejected
 from gateway_svc.strict_json import check_values, read_json
 
@@ -69,7 +70,7 @@ def _wrong_fields(spec: Mapping[str, JsonValue]) -> Sequence[FieldError]:
 
 def id_of(tenant: str, idempotency_key: str) -> str:
     """The id of the one task that a tenant submits with this key."""
-    return f"once-{hashlib.sha256(f'{tenant} {idempotency_key}'.encode()).hexdigest()[:32]}"
+    return marked(f"once-{hashlib.sha256(f'{tenant} {idempotency_key}'.encode()).hexdigest()[:32]}", tenant)
 
 
 async def _read_toml(body: bytes, place: Place) -> JsonValue:

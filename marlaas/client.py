@@ -36,7 +36,6 @@ from common.door.training.download import Pruned, Stored, download_adapter, make
 from common.door.training.failures import Failure
 from common.door.training.following import follow
 from common.door.training.jobs import NatsJobs
-from common.door.training.submission import new_task_id
 from common.messages import (
     AdapterRef,
     Event,
@@ -44,7 +43,7 @@ from common.messages import (
     SetTenant,
     TaskStatus,
 )
-from common.spec import TaskSpec
+from common.spec import TaskSpec, new_task_id
 from common.task_states import ENDED
 from marlaas.over_http.address import EXAMPLE, is_http
 from marlaas.over_http.connecting import entered

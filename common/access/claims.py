@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.access.keys import Claims, Seed, encode
-from common.access.roles import ADMIN, EXPORTS, Role, imports, role_permissions
+from common.access.roles import ADMIN, EXPORTS, Import, Role, events_of, imports, role_permissions
 from common.access.rows import Permissions
 from common.limits import LIMITS
 
@@ -19,6 +19,8 @@ SUSPENDED_UNTIL_S = 4_102_444_800
 """The year 2100: every key that is made before then counts as revoked."""
 ANSWER_NS = 30_000_000_000
 """Nanoseconds in which a request may be answered."""
+REFUSED = "refused"
+"""Before the subject of what is published among events within an account: an answer to a request that names it as its reply subject."""
 ROLE_TAG, TENANT_TAG = "role:", "tenant:"
 
 
@@ -56,12 +58,13 @@ def tenant_token(
     `revoked`: public key of a user, or EVERYONE → Unix time; tokens made until then are refused, and their connections closed.
     """
     of = "*" if tenant == ADMIN else tenant
-    taken = [
-        {"name": subject, "subject": subject, "account": services, "type": kind} | ({"share": True} if subject.startswith("ask.") else {})
-        for kind, subject in imports(of)
-    ]
-    bounds = _limits(limits.connections, limits.subscriptions, limits.message_bytes)
-    return _account(operator, account, tenant, at_s, {"limits": bounds, "imports": taken, "revocations": dict(revoked)})
+    content = {
+        "limits": _limits(limits.connections, limits.subscriptions, limits.message_bytes),
+        "imports": [_import(each, services) for each in imports(of)],
+        "mappings": {events_of(of): [{"subject": f"{REFUSED}.{events_of(of)}", "weight": 100}]},
+        "revocations": dict(revoked),
+    }
+    return _account(operator, account, tenant, at_s, content)
 
 
 def user_token(account: Seed, user: str, name: str, allowed: Permissions, at_s: int, tags: tuple[str, ...] = (), end_s: int = 0) -> str:
@@ -93,6 +96,12 @@ def tenant_user_token(account: Seed, user: str, name: str, tenant: str, role: Ro
 def deletion_token(operator: Seed, accounts: list[str], at_s: int) -> str:
     """A request to NATS to forget accounts and to close their connections."""
     return encode(operator, {"sub": operator.public, "iat": at_s, "nats": _kind("generic") | {"accounts": accounts}})
+
+
+def _import(taken: Import, services: str) -> Claims:
+    renamed = {} if taken.subject == taken.exported else {"local_subject": taken.renamed}
+    shared = {"share": True} if taken.subject.startswith("ask.") else {}
+    return {"name": taken.subject, "subject": taken.exported, "account": services, "type": taken.kind} | renamed | shared
 
 
 def _account(operator: Seed, account: str, name: str, at_s: int, content: Claims) -> str:

@@ -21,6 +21,7 @@ FORM = """\
 
 ************************* IMPORTANT *************************
 The holder of this file has its rights. Keep it secret.
+Answers reach it below one subject only: nats --inbox-prefix {inbox}
 
 -----BEGIN USER NKEY SEED-----
 {seed}
@@ -39,7 +40,7 @@ class Held:
 
     def text(self) -> str:
         """What a creds file would hold; secret."""
-        return FORM.format(token=self.token, seed=self.seed.reveal())
+        return FORM.format(token=self.token, seed=self.seed.reveal(), inbox=_described(self, self.token).inbox)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """Roles of tenants' keys, as lists of permitted subjects. A tenant's account has no JetStream; what it imports bounds all its keys."""
 
+import itertools
+import re
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from common import streams
@@ -64,12 +67,13 @@ OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets", "access", "audit", 
 def role_permissions(role: Role, tenant: str, key: str) -> Permissions:
     """What a key may do. `tenant`: its name; `*` for an admin. `key`: its public key.
 
-    The short subject of a job names no key; the long one is permitted to this key alone, so it proves who has sent the job.
+    The short subject of a job names no key; the long one is permitted to this key alone, so it proves who has sent the job. Answers are
+    heard by the key that has asked: those to an owner hold what a reader may not ask for.
     """
     jobs = [f"jobs.{verb}.{tenant}{end}" for verb in JOBS_OF_ROLE[role] for end in ("", f".{key}")]
     questions = [f"ask.{tenant}.{verb}" for verb in QUESTIONS if _may_ask(role, verb)]
-    events = "events.>" if role == "admin" else f"events.{tenant}.>"
-    return Permissions((*jobs, *questions), (events, f"{INBOX}.>"), INBOX)
+    inbox = f"{INBOX}.{key}"
+    return Permissions((*jobs, *questions), (events_of(tenant), f"{inbox}.>"), inbox)
 
 
 def _may_ask(role: Role, verb: str) -> bool:
@@ -78,15 +82,41 @@ def _may_ask(role: Role, verb: str) -> bool:
     return role in ("owner", "admin") or verb not in OWNERS_QUESTIONS
 
 
-def imports(tenant: str) -> tuple[tuple[Literal["service", "stream"], str], ...]:
-    """What a tenant's account takes from the services' account; `*` for the account `admin`."""
-    events = "events.>" if tenant == "*" else f"events.{tenant}.>"
-    return (("service", f"jobs.*.{tenant}"), ("service", f"jobs.*.{tenant}.*"), ("service", f"ask.{tenant}.*"), ("stream", events))
+@dataclass(frozen=True)
+class Import:
+    """What an account takes from the services' account."""
+
+    kind: Literal["service", "stream"]
+    subject: str
+    """In the account itself."""
+    exported: str
+    """In the services' account."""
+
+    @property
+    def renamed(self) -> str:
+        """`subject` as a token says it: with `$1`, … for the wildcards of `exported`."""
+        numbers = itertools.count(1)
+        return re.sub(r"\*", lambda _: f"${next(numbers)}", self.subject)
+
+
+def imports(tenant: str) -> tuple[Import, ...]:
+    """What a tenant's account takes; `*` for the account `admin`."""
+    jobs = (f"jobs.*.{tenant}", f"jobs.*.{tenant}.*")
+    sent = [Import("service", subject, subject if tenant == "*" else streams.from_tenant(tenant, subject)) for subject in jobs]
+    ask, events = f"ask.{tenant}.*", events_of(tenant)
+    return (*sent, Import("service", ask, ask), Import("stream", events, events))
+
+
+def events_of(tenant: str) -> str:
+    """`tenant`: its name; `*` for all."""
+    return "events.>" if tenant == "*" else f"events.{tenant}.>"
 
 
 EXPORTS: tuple[tuple[Literal["service", "stream"], str], ...] = (
     ("service", "jobs.*.*"),
     ("service", "jobs.*.*.*"),
+    ("service", streams.from_tenant("*", "jobs.*.*")),
+    ("service", streams.from_tenant("*", "jobs.*.*.*")),
     ("service", "ask.*.*"),
     ("stream", "events.>"),
 )

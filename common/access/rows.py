@@ -1,6 +1,6 @@
 """A line of an access table, and the subjects that NATS must permit for it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from common.streams import Consumer, failed
@@ -121,6 +121,21 @@ def recreates(stream: str) -> Row:
 def forgets(stream: str, consumer: str) -> Row:
     """Delete a consumer; the stream keeps its messages."""
     return Row(Use.FORGET, stream, publish=(f"{API}.CONSUMER.DELETE.{stream}.{consumer}",))
+
+
+def owns_each(stream: str, consumer: Consumer) -> list[Row]:
+    """Make, look at and delete streams of which there is one a tenant, and take the messages of a consumer that has one name in all.
+
+    A stream's name is one token, so that NATS can be told of no part of it: the consumer's name and filter are what is permitted.
+    """
+    requests = {Use.DECLARE: f"{API}.STREAM.CREATE.*", Use.RECREATE: f"{API}.STREAM.DELETE.*"}
+    found = [lists(stream), *(Row(use, stream, publish=(request,)) for use, request in requests.items())]
+    return found + consumes(replace(consumer, stream="*"))
+
+
+def lists(stream: str) -> Row:
+    """Read which streams there are, with their configurations and numbers of messages."""
+    return Row(Use.INSPECT, stream, publish=(f"{API}.STREAM.LIST",))
 
 
 def bucket(name: str) -> str:

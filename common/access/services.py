@@ -67,6 +67,7 @@ def scheduler(_: Deployment) -> list[Row]:
         found += rows.consumes(consumer)
         found.append(rows.inspects_consumer(consumer))
     found += rows.consumes_all(streams.JOBS.name, streams.scheduler_jobs("<tenant>"), streams.NAMELESS_JOBS)
+    found += rows.owns_each(streams.own_jobs("<tenant>").name, streams.scheduler_own_jobs("<tenant>"))
     found.append(rows.subscribes(streams.STORED_JOBS))
     found.append(rows.forgets(streams.JOBS.name, streams.ALL_JOBS))
     for each in streams.BUCKETS:
@@ -128,6 +129,7 @@ def operator(_: Deployment) -> list[Row]:
     found += [rows.follows(store) for store in STORES if store not in WORK_QUEUES]
     found += [row for each in streams.BUCKETS for row in rows.watches(each.name)]
     found += rows.lists_blobs(streams.BLOBS_BUCKET)
+    found.append(rows.lists(streams.own_jobs("<tenant>").name))
     return [*found, *rows.publishes("jobs.*.*", "jobs.*.*.*", "ask.*.*"), rows.subscribes("events.>")]
 
 

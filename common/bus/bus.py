@@ -24,6 +24,7 @@ from common.bus.pull import Pull
 from common.bus.requests import Requests
 from common.bus.stored.declarations import Declarations
 from common.bus.stored.key_value import KeyValueStore
+from common.bus.stored.own_jobs import OwnJobs
 from common.bus.stored.snapshots import Snapshots
 from common.bus.stored.stream_reader import StreamReader
 from common.bus.transport.connection import Connection, Server
@@ -57,6 +58,7 @@ class Bus:
         self.close, self.wait_fatal, self.retry_until_ready = connection.close, connection.wait_fatal, connection.retry_until_ready
         self.unless_refused = connection.unless_refused
         self.declarations = Declarations(connection)
+        self.own_jobs = OwnJobs(connection, self.declarations)
         self._handling = Handling(self.publish, connection.timings.backoff)
         self._pulls: list[Pull] = []
         self.kv = KeyValueStore(connection)

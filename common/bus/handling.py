@@ -122,7 +122,7 @@ class Handling:
             body=delivery.body if len(delivery.body) <= MAX_DEAD_LETTER_BYTES else b"",
             sequence=delivery.sequence,
         )
-        out = Outgoing(failed(consumer.stage, task or "none"), letter, f"failed:{consumer.name}:{delivery.sequence}")
+        out = Outgoing(failed(consumer.stage, task or "none"), letter, f"failed:{consumer.stream}:{consumer.name}:{delivery.sequence}")
         try:
             try:
                 await self._publish(out)

@@ -11,8 +11,8 @@ from common.streams import Consumer
 KEPT = 10_000
 """Maximum messages that are remembered, the newest; another replica may have ended the others."""
 
-_Key = tuple[str, int, datetime]
-"""Consumer, sequence of a message in its stream, and when it was stored: a restored stream has its sequences once more."""
+_Key = tuple[str, str, int, datetime]
+"""Stream, consumer, sequence of a message in its stream, and when it was stored: a restored stream has its sequences once more."""
 
 
 @dataclass
@@ -61,4 +61,4 @@ class Outcomes:
 
 
 def _key(consumer: Consumer, message: Msg) -> _Key:
-    return consumer.name, message.metadata.sequence.stream, message.metadata.timestamp
+    return consumer.stream, consumer.name, message.metadata.sequence.stream, message.metadata.timestamp

@@ -100,8 +100,8 @@ class Door(Asking):
             raise TooManyJobs("the deployment has as many jobs waiting as it can store; send this one again later") from None
         except QueueFull:
             _, verb, tenant, *_ = out.subject.split(".")
-            waiting = f"tenant '{tenant}' has {streams.MAX_WAITING_JOBS} jobs '{verb}' waiting, which is the maximum"
-            raise TooManyJobs(f"{waiting}; send this one again once some are handled") from None
+            most = f"{streams.MAX_WAITING_JOBS} '{verb}' of one key, {streams.MAX_OWN_JOBS} of all"
+            raise TooManyJobs(f"tenant '{tenant}' has as many jobs waiting as may: {most}; send this one again later") from None
 
     async def next_event(self, live: Listening, timeout_s: float) -> Event | None:
         """None when none comes for so long, and for what is no event: any client may publish where a server has no keys.

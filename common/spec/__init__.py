@@ -23,4 +23,5 @@ from common.spec.sections import (
     ToolSection,
 )
 from common.spec.task import TaskSpec
+from common.spec.task_ids import is_marked, mark_of, marked, new_task_id
 from common.spec.template import NOT_ARGUMENTS, unknown_arguments

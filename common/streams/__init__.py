@@ -1,7 +1,8 @@
 """Subjects, streams, consumers and buckets, as data.
 
     jobs.<verb>.<tenant>[.<key>]                      anyone → scheduler          work queue, a consumer a tenant
-    stored.jobs.>                                     NATS → scheduler            none: headers of jobs that are stored
+    from.<tenant>.jobs.<verb>.<tenant>[.<key>]        tenant's key → scheduler    work queue, a stream a tenant, stored as the job
+    stored.<stream>.jobs.>                            NATS → scheduler            none: headers of jobs that are stored
     prompts.check.<family>.<task>                     scheduler → env             work queue
     prompts.package.<family>.<tenant>.<package>       scheduler → env             work queue
     prompts.open.<family>.<task>.<group>              scheduler → env             work queue
@@ -55,6 +56,7 @@ from common.streams.consumers import (
     rollout_samples,
     rollout_serves,
     scheduler_jobs,
+    scheduler_own_jobs,
     trainer_batches,
 )
 from common.streams.contents import about_packages, in_flight, is_on, package_of, stored_reports, task_of, token
@@ -70,6 +72,7 @@ from common.streams.stores import (
     DAY_S,
     EVENTS,
     FAILED,
+    FIRST_OWN_JOB,
     HISTORY,
     HISTORY_BUCKET,
     HTTP_KEYS,
@@ -82,6 +85,7 @@ from common.streams.stores import (
     LEASE_TTL_S,
     LEASES,
     LEASES_BUCKET,
+    MAX_OWN_JOBS,
     MAX_WAITING_JOBS,
     MIN_BUCKET_BYTES,
     MIN_STREAM_BYTES,
@@ -103,7 +107,10 @@ from common.streams.stores import (
     Bucket,
     Stream,
     bound_of,
+    is_own_job,
+    own_jobs,
     reserved_bytes,
+    tenant_of,
 )
 from common.streams.subjects import (
     ASK_QUEUE,
@@ -129,6 +136,7 @@ from common.streams.subjects import (
     events,
     executor_now,
     failed,
+    from_tenant,
     lease_done,
     lease_order,
     move_pool,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from common.streams.stores import JOBS, own_jobs
 from common.streams.subjects import SHARD
 
 
@@ -45,6 +46,11 @@ def scheduler_jobs(tenant: str) -> Consumer:
     """Jobs of one tenant: none waits behind another tenant's."""
     name, subject = f"scheduler-jobs-{tenant}", f"jobs.*.{tenant}"
     return Consumer(name, "JOBS", subject, "jobs", task_token=-1, also=f"{subject}.>", unused_s=UNUSED_JOBS_S)
+
+
+def scheduler_own_jobs(tenant: str) -> Consumer:
+    """Jobs that the tenant's keys have sent. Its name is the same in every tenant's stream, so that the scheduler is permitted no other."""
+    return Consumer("scheduler-own-jobs", own_jobs(tenant).name, JOBS.subjects[0], "jobs", task_token=-1, unused_s=UNUSED_JOBS_S)
 
 
 NAMELESS_JOBS = Consumer("scheduler-jobs-_", "JOBS", "jobs.*", "jobs", task_token=-1, unused_s=UNUSED_JOBS_S)

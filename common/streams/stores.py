@@ -1,7 +1,9 @@
 """Streams and buckets, with their bounds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from common.streams.subjects import from_tenant
 
 DAY_S = 86_400.0
 KIND_HEADER = "Marlaas-Kind"
@@ -31,7 +33,12 @@ class Stream:
     retention: Literal["workqueue", "limits"] = "workqueue"
     max_per_subject: int = -1
     """Maximum messages of one subject. A new one drops the oldest, or is refused where `refuses` says so."""
+    max_messages: int = -1
+    """Maximum messages in all; a new one is refused where `refuses` says so."""
     refuses: bool = False
+    stored_as: tuple[str, str] | None = None
+    """Subject of an arriving message, as a pattern, and the one that it is stored under."""
+    first_sequence: int | None = None
     announced: str = ""
     """Subject, for NATS's core, of the headers of each message once it is stored; empty: it is not announced."""
     max_age_s: float = 0.0
@@ -63,8 +70,44 @@ class Bucket:
 
 MAX_WAITING_JOBS = 100
 """Jobs of one tenant, verb and key that wait or are handled; NATS refuses more, and takes those of others."""
-STORED_JOBS = "stored.jobs.>"
-JOBS = Stream("JOBS", ("jobs.>",), share=0.05, max_per_subject=MAX_WAITING_JOBS, refuses=True, announced=STORED_JOBS)
+STORED_JOBS = "stored.*.jobs.>"
+"""By the stream that has stored one."""
+JOBS = Stream("JOBS", ("jobs.>",), share=0.05, max_per_subject=MAX_WAITING_JOBS, refuses=True, announced="stored.JOBS.jobs.>")
+MAX_OWN_JOBS = 2 * MAX_WAITING_JOBS
+"""The same of one tenant, all verbs and keys together. No bytes are reserved: those of a thousand tenants would be the whole store."""
+OWN_JOBS = "JOBS_"
+FIRST_OWN_JOB = 2**40
+"""Sequence of a tenant's first job in its own stream: with the tenant's name, a sequence names one job there and in JOBS."""
+
+
+def own_jobs(tenant: str) -> Stream:
+    """Jobs that keys of the tenant have sent: what JetStream compares and answers, such as message ids and sequences, is the tenant's own.
+
+    JOBS has those of the operators, and all where NATS wants no keys.
+    """
+    arrives, stored = from_tenant(tenant, "jobs.>"), JOBS.subjects[0]
+    return replace(
+        JOBS,
+        name=f"{OWN_JOBS}{tenant}",
+        subjects=(arrives,),
+        share=0.0,
+        max_messages=MAX_OWN_JOBS,
+        stored_as=(arrives, stored),
+        announced=f"stored.{OWN_JOBS}{tenant}.{stored}",
+        first_sequence=FIRST_OWN_JOB,
+    )
+
+
+def is_own_job(sequence: int) -> bool:
+    """Whether a tenant's key has sent the job with this sequence; otherwise an operator, or any client where NATS wants no keys."""
+    return sequence >= FIRST_OWN_JOB
+
+
+def tenant_of(stream: str) -> str:
+    """Inverse of `own_jobs`, of a name; empty for another stream's."""
+    return stream.removeprefix(OWN_JOBS) if stream.startswith(OWN_JOBS) else ""
+
+
 PROMPTS = Stream("PROMPTS", ("prompts.check.>", "prompts.package.>", "prompts.open.>", "prompts.sample.>", "filling.PROMPTS"), share=0.17)
 TURNS = Stream("TURNS", ("trajectories.turn.>", "trajectories.checked.>", "trajectories.package.>", "filling.TURNS"), share=0.2)
 SCORED = Stream("SCORED", ("trajectories.scored.>", "filling.SCORED"), retention="limits", share=0.215)

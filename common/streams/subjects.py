@@ -90,6 +90,11 @@ def sent_by(job: str, key: str) -> str:
     return f"{job}.{key}"
 
 
+def from_tenant(tenant: str, job: str) -> str:
+    """Subject in the services' account of a job that a key of the tenant has sent; what is stored has `job`'s own."""
+    return f"from.{tenant}.{job}"
+
+
 def check(family: str, task: str) -> str:
     return f"prompts.check.{family}.{task}"
 

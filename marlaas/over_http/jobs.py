@@ -9,9 +9,9 @@ from common.door.asking import UnknownHere
 from common.door.errors import ClientError, NoAnswer, TaskRejected, Unanswered, WrongState, check_id, rejection_reasons
 from common.door.protocol import Verb
 from common.door.training.control import check_live
-from common.door.training.submission import REASONS_S, given_values, is_readable, new_task_id
+from common.door.training.submission import REASONS_S, given_values, is_readable
 from common.messages import AdapterRef, AskTask, Event, StatusAnswer, TaskStatus
-from common.spec import TaskSpec
+from common.spec import TaskSpec, new_task_id
 from marlaas.over_http.connection import Params
 from marlaas.over_http.door import HttpDoor
 from marlaas.over_http.downloading import downloaded
@@ -38,7 +38,7 @@ class HttpJobs:
         if task is not None:
             check_id(task)
         given, tenant, name = await self._checked(spec)
-        task = task or new_task_id(name)
+        task = task or new_task_id(name, tenant)
         is_stored = False
         try:
             async with asyncio.timeout(timeout_s):

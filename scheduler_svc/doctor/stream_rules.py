@@ -32,7 +32,7 @@ from scheduler_svc.store.queries.tenancy import packages
 from scheduler_svc.store.queries.tenancy.aliases import Alias, all_aliases
 from scheduler_svc.store.states import TaskState, TrajectoryState
 from scheduler_svc.store.tables import dead_letters, steps, tasks, trajectories
-from scheduler_svc.store.tenancy.keys import RecordedHttpKey, http_keys
+from scheduler_svc.store.tenancy.keys import RecordedHttpKey, http_keys, tenants_with_accounts
 
 MAX_CONCURRENT_READS = 32
 
@@ -72,6 +72,8 @@ class Recorded:
     """Deleted tasks whose data in NATS was erased."""
     http_keys: list[RecordedHttpKey]
     aliases: list[Alias]
+    with_keys: set[str]
+    """Tenants that may have keys."""
 
 
 async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded:
@@ -92,6 +94,7 @@ async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded
         deleted=set((await connection.execute(deleted, {"grace_s": grace_s})).scalars()),
         http_keys=await http_keys(connection),
         aliases=await all_aliases(connection),
+        with_keys={tenant for tenant, is_deleted in (await tenants_with_accounts(connection)).items() if not is_deleted},
     )
 
 
@@ -106,7 +109,7 @@ async def examine_streams(bus: Bus, recorded: Recorded) -> list[Violation]:
         await _deleted(bus, recorded),
         await _http_keys(bus, recorded),
         await _aliases(bus, recorded),
-        await _bounds(bus),
+        await _bounds(bus, recorded),
         await _faulty(bus),
     ]
     return [violation for part in parts for violation in part]
@@ -229,8 +232,10 @@ def _named(alias: KnownAlias | None) -> str:
     return alias.adapter.name if alias is not None else "nothing"
 
 
-async def _bounds(bus: Bus) -> list[Violation]:
+async def _bounds(bus: Bus, recorded: Recorded) -> list[Violation]:
     found = await bus.declarations.differences(streams.STREAMS, streams.BUCKETS)
+    lost = sorted(recorded.with_keys - (await bus.own_jobs.waiting()).keys())
+    found |= {streams.own_jobs(tenant).name: ["it is not there"] for tenant in lost}
     return [Violation(BOUNDS, f"stream={name}: {'; '.join(differences)}") for name, differences in found.items() if differences]
 
 

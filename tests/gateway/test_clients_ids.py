@@ -6,6 +6,7 @@ import json
 import httpx
 import pytest
 
+from common.spec import marked
 from tests.common.access.keyed import Keyed
 from tests.gateway.serving import client
 from tests.gateway.test_events import STREAM, Stream
@@ -55,6 +56,24 @@ async def test_events_of_every_task_are_those_of_the_tenant(keyed: Keyed, keyed_
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 await anext(others)
+
+
+async def test_id_of_another_tenant_is_refused_by_its_form(keyed: Keyed, keyed_world: World) -> None:
+    async with (
+        behind_keys(keyed, keyed_world) as (address, keys),
+        client(address, keys.valid["foreign"]) as foreign,
+        client(address, keys.valid["member"]) as member,
+    ):
+        theirs, absent, own = marked("slow-1", "acme"), marked("absent", "acme"), marked("slow-1", "globex")
+        made = await member.put(f"/v1/tasks/{theirs}", json=spec())
+        once = await member.post("/v1/tasks", json=spec(), headers={"Idempotency-Key": "x"})
+        again = await foreign.post("/v1/tasks", json=spec(tenant="globex"), headers={"Idempotency-Key": "x"})
+        assert [answer.status_code for answer in (made, once, again)] == [201, 201, 201]
+        assert once.json()["id"] != again.json()["id"]
+        refused = [await foreign.put(f"/v1/tasks/{task}", json=spec(tenant="globex")) for task in (theirs, absent)]
+        assert [answer.status_code for answer in refused] == [400, 400]
+        assert len({answer.text.replace(theirs, absent).replace(answer.headers["x-request-id"], "") for answer in refused}) == 1
+        assert (await foreign.put(f"/v1/tasks/{own}", json=spec(tenant="globex"))).status_code == 201
 
 
 async def test_deleted_task_still_has_its_events(world: World, door: httpx.AsyncClient) -> None:

@@ -14,7 +14,7 @@ from common.bus import Bus
 from common.door.tenancy.billing import Billing
 from common.door.tenancy.packages import Packages
 from common.messages import SetPrice
-from common.spec import TASK_ID_PATTERN
+from common.spec import TASK_ID_PATTERN, is_marked
 from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, new_task_id
 from marlaas.sync import SyncBilling, SyncPackages, connect
 from tests.conftest import eventually, eventually_equals
@@ -198,9 +198,10 @@ def test_blocking_groups_have_what_the_others_have(blocking: type, client: type)
 
 
 def test_new_ids_are_valid_and_differ() -> None:
-    ids = {new_task_id("a" * 40) for _ in range(100)}
+    ids = {new_task_id("a" * 40, "acme") for _ in range(100)}
     assert len(ids) == 100
     assert all(re.fullmatch(TASK_ID_PATTERN, one) for one in ids)
+    assert all(is_marked(one, "acme") and not is_marked(one, "globex") for one in ids)
 
 
 async def _names(client: Client, task: str) -> list[str]:

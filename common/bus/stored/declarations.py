@@ -111,6 +111,15 @@ class Declarations:
         )
         await self._retry_until_ready(lambda: self._js.add_consumer(consumer.stream, config))
 
+    async def add(self, stream: Stream, *, like: Stream) -> None:
+        """Create one that is not there, with as many copies as `like` has. Raises: Undeclared."""
+
+        async def add() -> None:
+            replicas = (await self._js.stream_info(like.name)).config.num_replicas or 1
+            await self._js.add_stream(_configuration(stream, replicas))
+
+        await self._retry_until_ready(add)
+
     async def forget_consumer(self, stream: Stream, name: str) -> None:
         """Delete a consumer; its messages stay. Nothing happens when there is none. Raises: Unavailable when NATS does not answer."""
         with unavailable_as(f"delete consumer {name}"), suppress(NotFoundError):
@@ -259,11 +268,14 @@ def _configuration(stream: Stream, replicas: int) -> api.StreamConfig:
         subjects=list(stream.subjects),
         retention=api.RetentionPolicy(stream.retention),
         storage=api.StorageType.FILE,
+        max_msgs=stream.max_messages,
         max_msgs_per_subject=stream.max_per_subject,
         max_msg_size=stream.max_message_bytes,
         discard=api.DiscardPolicy.NEW if stream.refuses else api.DiscardPolicy.OLD,
         discard_new_per_subject=stream.refuses,
-        republish=api.RePublish(src=stream.subjects[0], dest=stream.announced, headers_only=True) if stream.announced else None,
+        republish=api.RePublish(src=JOBS.subjects[0], dest=stream.announced, headers_only=True) if stream.announced else None,
+        subject_transform=api.SubjectTransform(*stream.stored_as) if stream.stored_as else None,
+        first_seq=stream.first_sequence,
         max_age=stream.max_age_s,
         duplicate_window=stream.duplicate_window_s,
         num_replicas=replicas,

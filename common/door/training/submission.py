@@ -16,7 +16,7 @@ from common.door.asking import Door
 from common.door.errors import ClientError, NoAnswer, TaskRejected, Unanswered, check_id, check_spec, rejection_reasons
 from common.errors import Reject, Retry
 from common.messages import Event, PreviewTask, SubmitTask
-from common.spec import NAME_PATTERN, TaskSpec, check_storable
+from common.spec import NAME_PATTERN, TaskSpec, check_storable, new_task_id
 
 REASONS_S = 5.0
 """Maximum time to wait for what the scheduler says of a task whose fields are wrong."""
@@ -52,11 +52,6 @@ async def _checked(door: Door, spec: TaskSpec | dict[str, JsonValue]) -> tuple[d
         raise TaskRejected(error.task, reasons or error.reasons) from None
 
 
-def new_task_id(name: str) -> str:
-    """An unused id: the name, and 48 random bits."""
-    return f"{name[:50]}-{secrets.token_hex(6)}"
-
-
 async def submit(door: Door, spec: TaskSpec | dict[str, JsonValue], task: str | None, *, timeout_s: float) -> Event:
     """Submit a task; returns its event `accepted`. `task`: its id, which may have been submitted before; None: a new one.
 
@@ -66,7 +61,7 @@ async def submit(door: Door, spec: TaskSpec | dict[str, JsonValue], task: str | 
         check_id(task)
     given, tenant, name = await _checked(door, spec)
     is_repeated = task is not None
-    task = task or new_task_id(name)
+    task = task or new_task_id(name, tenant)
     digest = hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]
     out = Outgoing(streams.submit(tenant), SubmitTask(task=task, tenant=tenant, spec=given), f"submit:{task}:{digest}")
     stored = asyncio.Event()

@@ -10,8 +10,9 @@ from common.door.asking import UnknownHere
 from common.door.errors import TaskRejected, Unanswered, rejection_reasons
 from common.door.tenancy.files import Files
 from common.door.training.progress import read_status
-from common.door.training.submission import new_task_id, preview, submit
+from common.door.training.submission import preview, submit
 from common.messages import SubmitTask, TaskStatus
+from common.spec import new_task_id
 from gateway_svc.access import Caller
 from gateway_svc.openai.errors import wrong_value
 from gateway_svc.openai.jobs.job import Job, job_of
@@ -102,7 +103,7 @@ class Creation:
 
     async def _submitted(self, spec: Values) -> Job:
         tenant, name = str(spec["tenant"]), str(spec["name"])
-        task = new_task_id(name) if self.key is None else id_of(tenant, self.key)
+        task = new_task_id(name, tenant) if self.key is None else id_of(tenant, self.key)
         job = SubmitTask(task=task, tenant=tenant, spec=spec)
         if self.is_repeated and self.key is None and (earlier := await submitted_before(self.caller.door, job)) is not None:
             return await read_job(self.caller.door, await read_status(self.caller.door, earlier.task))

@@ -10,7 +10,7 @@ from common.bus import Delivery
 from common.errors import Reject, Retry
 from common.messages import ControlTask, SubmitTask, shortened
 from common.pools import layers_of
-from common.spec import complete
+from common.spec import complete, is_marked, mark_of
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
 from scheduler_svc.dispatch.steps import send_ready_steps
 from scheduler_svc.handlers.context import HandlerContext, sender_of, verb_of
@@ -100,8 +100,10 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> 
     present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)  # so that it is not deleted before the query on deleted ones
     if present is not None:
         return await _repeat(tx, by, job, present, offer)
+    if by.job is not None and streams.is_own_job(by.job) and not is_marked(job.task, job.tenant):
+        return _refuse_id(tx, by, job, f"task: an id that '{job.tenant}' makes ends in '-{mark_of(job.tenant)}'; not '{job.task}'")
     if await tasks.is_others(tx.connection, job.tenant, job.task):
-        return _refuse_id(tx, by, job)
+        return _refuse_id(tx, by, job, _not_available(job))
     found = await examine(tx, job.tenant, job.task, job.spec, offer)
     reasons = [*found.reasons]
     if await deleted.find(tx.connection, job.task) is not None:
@@ -118,7 +120,7 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> 
     )
     if not await adding:  # another replica was faster
         present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
-        return _refuse_id(tx, by, job) if present is None else await _repeat(tx, by, job, present, offer)
+        return _refuse_id(tx, by, job, _not_available(job)) if present is None else await _repeat(tx, by, job, present, offer)
     if await deleted.find_tenant(tx.connection, job.tenant) is not None:  # marked since; from here on the mark waits for this task
         raise Retry(f"tenant '{job.tenant}' is being deleted", delay_s=0.0)
     log.info("task_submitted", task=job.task, tenant=job.tenant, family=family)
@@ -155,10 +157,15 @@ def _describes(job: SubmitTask, present: tasks.Task, offer: Offer) -> bool:
     return False
 
 
-def _refuse_id(tx: Transaction, by: Actor, job: SubmitTask) -> None:
-    """Reject a job under another tenant's id: the answer says neither that there is such a task nor whose, and no row is under it."""
+def _not_available(job: SubmitTask) -> str:
+    return f"task: the id '{job.task}' is not available; choose another"
+
+
+def _refuse_id(tx: Transaction, by: Actor, job: SubmitTask, objection: str) -> None:
+    """Reject a job under an id that another tenant has or may have: the answer does not say whether there is such a task, and no row is
+    under it. Ids that tenants' keys make are refused by their form alone.
+    """
     log.info("job_rejected", task=job.task, tenant=job.tenant, reasons=1)
-    objection = f"task: the id '{job.task}' is not available; choose another"
     tx.record(refused(by, objection))
     tx.answer(job.tenant, job.task, "rejected", {"reasons": [objection]})
 

@@ -5,7 +5,7 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Bus, Delivery
-from common.errors import Reject
+from common.errors import Reject, Undeclared
 from common.messages import SetAccess
 from scheduler_svc.handlers.context import HandlerContext, sender_of
 from scheduler_svc.lifecycle.tenancy import access
@@ -26,6 +26,8 @@ async def set_access(context: HandlerContext, delivery: Delivery) -> None:
         try:
             await _refuse_without_room(context.bus, request)
             effects = await access.set_access(tx, request)
+            if request.tenant and request.account:
+                await _declare_jobs(context.bus, request.tenant)
             tx.record(*(accepted(sender_of(delivery), one.target, one.detail, verb=one.verb) for one in effects))
             added = request.add and request.add.key
             log.info("access_set", tenant=tenant, account=request.account, added=added, revoked=request.revoke, suspended=request.suspended)
@@ -33,6 +35,14 @@ async def set_access(context: HandlerContext, delivery: Delivery) -> None:
             answer["reasons"] = [str(error)]
             tx.record(refused(sender_of(delivery), str(error)))
         tx.emit_event(tenant, "none", "access", answer)
+
+
+async def _declare_jobs(bus: Bus, tenant: str) -> None:
+    """Before NATS knows the account: what its keys send is stored. Raises: Reject; Unavailable."""
+    try:
+        await bus.own_jobs.declare([tenant])
+    except Undeclared as error:
+        raise Reject(f"tenant: '{tenant}' can send no jobs: {error}") from None
 
 
 async def _refuse_without_room(bus: Bus, request: SetAccess) -> None:

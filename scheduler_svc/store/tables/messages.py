@@ -60,7 +60,7 @@ dead_letters = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
     now_by_default("at"),
-    sa.Column("resent_by", sa.BigInteger),  # sequence of the requesting job in the stream JOBS
+    sa.Column("resent_by", sa.BigInteger),  # sequence of the requesting job in its stream
     moment("resent_at"),
     sa.Index(None, "task"),
     sa.Index("ix_dead_letters_sender", sa.text("split_part(subject, '.', 3)"), postgresql_where=sa.text("task IS NULL")),  # of a job

@@ -42,7 +42,7 @@ audit = sa.Table(
     moment("hour"),  # in which refusals are counted; absent for what was accepted
     sa.Column("count", sa.BigInteger, nullable=False, server_default=sa.text("1")),  # a trigger lets it grow, and nothing else change
     sa.Column("detail", JSONB, nullable=False, server_default=sa.text("'{}'")),
-    sa.Column("job", sa.BigInteger),  # its sequence in the stream JOBS
+    sa.Column("job", sa.BigInteger),  # its sequence in its stream
     sa.CheckConstraint("outcome IN ('accepted', 'rejected', 'refused')", name="outcome"),
     sa.CheckConstraint("via IN ('key', 'short form', 'ask', 'scheduler')", name="via"),
     sa.CheckConstraint("(outcome = 'refused') = (hour IS NOT NULL) AND (outcome = 'accepted') = (reason = '')", name="counted"),

@@ -24,7 +24,7 @@ tenants = sa.Table(
     sa.Column("events_days", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("tasks_days", sa.Integer, nullable=False, server_default=sa.text("0")),
     # Absent unless it is deleted; its row stays for what it consumed:
-    sa.Column("deleted_by", sa.BigInteger),  # sequence of the requesting job in the stream JOBS
+    sa.Column("deleted_by", sa.BigInteger),  # sequence of the requesting job in its stream
     sa.Column("deletion", JSONB),  # the request's id, and the receipt
     moment("deleted_at"),
     sa.CheckConstraint("weight > 0", name="weight_positive"),
@@ -262,7 +262,7 @@ deleted_tasks = sa.Table(
     sa.Column("sampled_tokens", sa.BigInteger, nullable=False),
     sa.Column("trained_tokens", sa.BigInteger, nullable=False),
     sa.Column("evaluation_tokens", sa.BigInteger, nullable=False),
-    sa.Column("deleted_by", sa.BigInteger, nullable=False),  # sequence of the requesting job in the stream JOBS
+    sa.Column("deleted_by", sa.BigInteger, nullable=False),  # sequence of the requesting job in its stream
     sa.Column("freed_bytes", sa.BigInteger),  # absent until its data is erased from NATS
     sa.Column("submitted_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("ended_at", sa.DateTime(timezone=True), nullable=False),

@@ -83,6 +83,12 @@ async def is_operators(connection: AsyncConnection, tenant: str, key: str) -> bo
     return (await connection.execute(select(~exists(accounts) | exists(admins)))).scalar_one()
 
 
+async def tenants_with_accounts(connection: AsyncConnection) -> dict[str, bool]:
+    """Tenant → whether all of it is deleted."""
+    rows = (await connection.execute(select(tenants.c.id, tenants.c.deleted_at).where(tenants.c.account.is_not(None)))).all()
+    return {row.id: row.deleted_at is not None for row in rows}
+
+
 async def accesses(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TenantAccess]:
     """Access of one tenant, or of at most `most` tenants after a name; without one, the operators' before them."""
     of_account = [limit_of(name).label(name) for name in IN_ACCOUNT]

@@ -101,5 +101,6 @@ async def keyed_server(folder: Path, *, sync: str = "1s", traced: bool = False, 
             await server.push(tenant)
         async with await server.connect("scheduler") as scheduler:
             await scheduler.declare()
+            await scheduler.own_jobs.declare(TENANTS)
         yield server
     assert refuses or refusals(server.log) == []

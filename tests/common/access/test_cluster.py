@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from common import streams
 from common.access.claims import AccountLimits, tenant_token
 from common.access.folder import SYSTEM, SigningKeys, issue_service_keys, open_or_make
 from common.bus import Bus
@@ -51,6 +50,7 @@ def cluster(signing: SigningKeys, tmp_path: Path) -> Iterator[Cluster]:
 async def test_account_that_one_node_is_told_of_works_at_each_and_without_one(cluster: Cluster, signing: SigningKeys) -> None:
     async with await Bus.connect(cluster.url, "scheduler", creds=signing.credentials("scheduler"), timings=HASTY) as scheduler:
         await scheduler.declare(replicas=NODES)
+        await scheduler.own_jobs.declare(["acme"])
     async with await Bus.connect(cluster.urls[0], SYSTEM, creds=signing.credentials(SYSTEM), timings=HASTY) as system:
         account, services, at_s = signing.new_tenant("acme").public, signing.services.public, int(time.time())
         await system.accounts.push(tenant_token(signing.operator, account, "acme", services, at_s, limits=AccountLimits(), revoked={}))
@@ -77,4 +77,4 @@ async def test_account_that_one_node_is_told_of_works_at_each_and_without_one(cl
 
 
 async def _has_jobs(scheduler: Bus, jobs: int) -> bool:
-    return sum((await scheduler.streams.subjects(streams.JOBS)).values()) == jobs
+    return await scheduler.own_jobs.waiting() == {"acme": jobs}

@@ -43,8 +43,8 @@ async def test_job_is_stored_once_and_names_the_key_that_sent_it(keyed: Keyed) -
     async with await connect(keyed, keyed.key("acme", "member")) as client, await keyed.connect("scheduler") as scheduler:
         assert client.key is not None
         subject = f"jobs.cancel.acme.{client.key.public}"
-        assert [await client.publish(cancel(subject)) for _ in range(2)] == [1, 1]
-        assert await scheduler.streams.subjects(streams.JOBS) == {subject: 1}
+        assert [await client.publish(cancel(subject)) for _ in range(2)] == [streams.FIRST_OWN_JOB] * 2
+        assert await scheduler.own_jobs.waiting() == {"acme": 1, "globex": 0}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def test_revoked_key_is_offline_at_once_and_others_of_the_tenant_stay(keye
         await eventually(lambda: not revoked.is_connected)
         with pytest.raises(Fatal, match="it was revoked"):
             await revoked.publish(cancel("jobs.cancel.acme"))
-        assert await kept.publish(cancel("jobs.cancel.acme")) == 1
+        assert await kept.publish(cancel("jobs.cancel.acme")) == streams.FIRST_OWN_JOB
     with pytest.raises(Fatal, match=r"refuses key '.*' \(owner of 'acme'\): it was revoked"):
         await connect(keyed, one)
 
@@ -90,7 +90,7 @@ async def test_key_in_memory_is_as_good_as_its_file_and_shows_no_secret(keyed: K
     assert token[1] not in repr(key)
     path.unlink()
     async with await Bus.connect(keyed.url, "client", creds=key, timings=HASTY) as client:
-        assert await client.publish(cancel(f"jobs.cancel.acme.{key.public}")) == 1
+        assert await client.publish(cancel(f"jobs.cancel.acme.{key.public}")) == streams.FIRST_OWN_JOB
         await keyed.revoke("acme", key.public)
         await eventually(lambda: not client.is_connected)
     with pytest.raises(KeyRefused, match="it was revoked"):
@@ -113,7 +113,7 @@ async def test_suspended_tenant_is_offline_until_it_is_resumed(keyed: Keyed) -> 
     await asyncio.sleep(1.1)  # tokens of accounts are compared by the second in which they were made
     await keyed.push("acme")
     async with await connect(keyed, key) as client:
-        assert await client.publish(cancel("jobs.cancel.acme")) == 1
+        assert await client.publish(cancel("jobs.cancel.acme")) == streams.FIRST_OWN_JOB
 
 
 async def test_key_with_an_end_is_refused_after_it_and_says_so(keyed: Keyed) -> None:
@@ -199,7 +199,7 @@ async def test_accounts_are_kept_over_a_restart(tmp_path: Path) -> None:
     accounts = server_configuration(before.keys, tmp_path / "nats" / "accounts")
     with running(servers.nats_command(tmp_path / "nats", before.port, accounts=accounts), before.port, tmp_path / "nats.log"):
         async with await connect(before, key) as client:
-            assert await client.publish(cancel("jobs.cancel.acme")) == 1
+            assert await client.publish(cancel("jobs.cancel.acme")) == streams.FIRST_OWN_JOB
 
 
 # ------------------------------------------------------------------------------------------------------- without a server

@@ -19,7 +19,7 @@ from tests.common.access.matching import covers
 ROOT = Path(__file__).parents[3]
 DEPLOYMENT = Deployment(("tiny", "big"), ("math", "code", "own"), sampler_queues=("tiny@a", "tiny@b"), trainer_queues=("big@a",))
 TABLE = table(DEPLOYMENT)
-NO_SUBJECTS = {"task_of", "queue", "pool_of"}
+NO_SUBJECTS = {"task_of", "queue", "pool_of", "tenant_of"}
 """Functions of `common/streams/` that give another string."""
 
 
@@ -46,7 +46,7 @@ def example_arguments(function: object) -> list[object]:
 
 def test_every_stream_is_declared_by_the_scheduler_alone() -> None:
     declared = {name: {row.target for row in rows if row.use is Use.DECLARE} for name, rows in TABLE.items()}
-    assert declared.pop("scheduler") == set(STORES)
+    assert declared.pop("scheduler") == {*STORES, streams.own_jobs("<tenant>").name}
     assert not any(declared.values())
     assert {stream.name for stream in vars(streams).values() if isinstance(stream, streams.Stream)} <= set(STORES)
     names = [value for name, value in vars(streams).items() if name.endswith("_BUCKET")]
@@ -66,6 +66,7 @@ def test_every_consumer_belongs_to_one_service() -> None:
 def test_every_subject_has_a_publisher(name: str, function: object) -> None:
     subject = function(*example_arguments(function))  # type: ignore[operator]
     publishers = [user for user in SERVICES if covers(service_permissions(user, DEPLOYMENT).publish, subject)]
+    publishers += [kind for kind, exported in EXPORTS if covers((exported,), subject)]
     assert publishers, f"nobody may publish streams.{name}: {subject}"
 
 
@@ -142,21 +143,21 @@ def test_services_share_nothing_but_what_both_are_told() -> None:
 @pytest.mark.parametrize("service", SERVICES)
 def test_service_hears_its_own_replies_only(service: str) -> None:
     heard = set(service_permissions(service, DEPLOYMENT).subscribe)
-    assert heard - {"ask.*.*", "stored.jobs.>", "events.>", "replies.*", "cancels.*", "leases.now.*.*"} == {f"_INBOX.{service}.>"}
+    assert heard - {"ask.*.*", "stored.*.jobs.>", "events.>", "replies.*", "cancels.*", "leases.now.*.*"} == {f"_INBOX.{service}.>"}
     assert ("replies.*" in heard) == (service == "gateway")
     assert ("cancels.*" in heard) == (service == "rollout")
     assert ("events.>" in heard) == (service == "operator")
-    assert ({"ask.*.*", "stored.jobs.>"} <= heard) == (service == "scheduler")
+    assert ({"ask.*.*", "stored.*.jobs.>"} <= heard) == (service == "scheduler")
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_role_permits_nothing_that_its_account_does_not_import(role: str) -> None:
     tenant = "*" if role == "admin" else "acme"
     found = role_permissions(role, tenant, "UKEY")  # type: ignore[arg-type]
-    allowed = tuple(subject for _, subject in imports(tenant))
+    allowed = tuple(each.subject for each in imports(tenant))
     assert all(covers(allowed, subject) for subject in found.publish)
-    assert all(covers((*allowed, "_INBOX.>"), subject) for subject in found.subscribe)
-    assert all(covers(tuple(given for _, given in EXPORTS), subject) for _, subject in imports(tenant))
+    assert all(covers((*allowed, "_INBOX.UKEY.>"), subject) for subject in found.subscribe)
+    assert all(covers(tuple(given for _, given in EXPORTS), each.exported) for each in imports(tenant))
 
 
 def test_roles_differ_by_what_they_may_change() -> None:

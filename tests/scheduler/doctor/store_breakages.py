@@ -204,6 +204,18 @@ async def unbind_a_stream(world: Copy) -> None:
     await world.bus.declare((replace(streams.EVENTS, max_per_subject=-1),))
 
 
+async def give_a_tenant_keys(world: Copy) -> None:
+    """Without a stream for its jobs."""
+    await world.execute(f"UPDATE tenants SET account = 'A{'B' * 55}' WHERE id = 'acme'")
+
+
+async def keep_the_jobs_of_tenants_apart(world: Copy) -> None:
+    """Also of one that is deleted, whose stream is gone."""
+    await give_a_tenant_keys(world)
+    await world.execute(f"INSERT INTO tenants (id, account, deleted_by, deleted_at) VALUES ('gone', 'A{'C' * 55}', 1, now())")
+    await world.bus.own_jobs.declare(["acme"])
+
+
 async def bound_the_bytes(world: Copy) -> None:
     await world.bus.declare(streams_bytes=10**9)
 
@@ -238,6 +250,7 @@ VIOLATIONS: list[tuple[str, Change]] = [
     (stream_rules.ALIASES, tell_of_a_deleted_alias),
     (stream_rules.FAULTY, die_three_times_alike),
     (stream_rules.BOUNDS, unbind_a_stream),
+    (stream_rules.BOUNDS, give_a_tenant_keys),
     (stream_rules.BOUNDS, keep_events_for_ever),
     (stream_rules.BOUNDS, unbind_the_bytes_of_one_stream),
     (stream_rules.BOUNDS, drop_the_oldest_of_a_full_queue),
@@ -299,6 +312,7 @@ COMPLIANT: list[tuple[str, Change, Depth]] = [
     (stream_rules.FAULTY, work_after_three_deaths, QUIESCENT),
     (stream_rules.FAULTY, begin_a_process, QUIESCENT),
     (stream_rules.BOUNDS, bound_the_bytes, QUIESCENT),
+    (stream_rules.BOUNDS, keep_the_jobs_of_tenants_apart, QUIESCENT),
     (stream_rules.ANNOUNCED, lose_the_announcements_of_an_ended_task, QUIESCENT),
     (stream_rules.STATUS, remove_the_status_of_an_ended_task, QUIESCENT),
     (stream_rules.WEIGHTS, announce_garbage_and_weights_of_another_task, QUIESCENT),

@@ -94,7 +94,7 @@ async def test_more_jobs_than_may_wait_are_refused_at_once(bus: Bus, nats_url: s
             with pytest.raises(ClientError) as refused:
                 await client.submit(spec(), "more")
             assert str(refused.value) == (
-                "tenant 'acme' has 100 jobs 'submit' waiting, which is the maximum; send this one again once some are handled"
+                "tenant 'acme' has as many jobs waiting as may: 100 'submit' of one key, 200 of all; send this one again later"
             )
             assert time.monotonic() - began < 5
         await eventually_equals(lambda: bus.streams.backlog(streams.JOBS), 0)
@@ -152,3 +152,21 @@ async def test_runner_ends_without_jobs_and_comes_back(bus: Bus, database_url: s
                 await eventually(lambda: intake._runners)
                 await world.event(task, "accepted")
                 await eventually(lambda: not intake._runners)
+
+
+async def test_stream_of_a_tenants_jobs_is_there_while_it_has_keys_and_goes_at_a_start_after_its_deletion(
+    bus: Bus, database_url: str
+) -> None:
+    async with running_world(bus, database_url, Stages(trains=False)) as world:
+        await world.run("a", until="accepted")
+        await world.execute(f"UPDATE tenants SET account = 'A{'B' * 55}'")
+        async with at_work(JobIntake(bus, world.scheduler._context).run()):
+            await eventually_equals(bus.own_jobs.waiting, {"acme": 0})
+            out = submission("b", spec())
+            await bus.publish(replace(out, subject=streams.from_tenant("acme", out.subject)))
+            await world.event("b", "rejected")  # its id has no mark of the tenant
+        await world.execute("UPDATE tenants SET deleted_by = 1, deletion = '{}'")
+        for is_deleted in ("NULL", "now()"):  # while it is being deleted its owner may ask for the rest
+            await world.execute(f"UPDATE tenants SET deleted_at = {is_deleted}")
+            async with at_work(JobIntake(bus, world.scheduler._context).run()):
+                await eventually_equals(bus.own_jobs.waiting, {"acme": 0} if is_deleted == "NULL" else {})

@@ -68,7 +68,7 @@ class Endless:
             await self._train(spec)
 
     async def _train(self, spec: TaskSpec) -> None:
-        task, began_s = new_task_id(spec.name), time.monotonic()
+        task, began_s = new_task_id(spec.name, spec.tenant), time.monotonic()
         await self._submit(spec, task)
         ended = [""]
 
