@@ -66,6 +66,8 @@ REASONS: dict[str, str] = {
         "a scheduler process is started and killed seven times",
     "tests/trainer/test_process.py::test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two":
         "two processes load torch, one after the other",
+    "tests/trainer/test_process.py::test_killed_process_restores_a_checkpoint_of_megabytes_with_the_key_of_a_trainer":
+        "two processes load torch, one after the other",
     "tests/trainer/test_replay.py::test_steps_replayed_in_another_process_have_the_recorded_digests": "three processes load torch",
 }  # fmt: skip
 """`path::function`, or a folder → why it takes so long."""

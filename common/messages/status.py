@@ -153,3 +153,5 @@ class ReplicaReport(Message, kind="replica-report.1"):
     """Rollout replicas: whether they take requests to versions (`[NAME.serving]` of the pools file)."""
     busy: dict[str, float] = {}
     """Current load by name (sequences running, workers busy, …), for `stage_health`."""
+    forbidden: int = 0
+    """Messages and subscriptions that NATS has refused its key since its start."""

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from common.bus import Bus, TlsFiles
+from common.bus import Bus, TlsFiles, metrics
 from common.errors import Fatal
 from common.messages import ReplicaReport
 from common.resilience import crashpoints
@@ -137,10 +137,13 @@ async def report_replica(bus: Bus, report: Callable[[], ReplicaReport]) -> None:
     """Keep this replica's entry in the `replicas` bucket fresh; it expires by itself when the process dies."""
     key = f"{report().service}.{report().replica}"
 
+    def counted() -> ReplicaReport:
+        return report().model_copy(update={"forbidden": metrics.refusals()})
+
     def failed(error: Exception) -> None:  # the next report comes soon, and the bus reports that NATS is unavailable
         log.warning("replica_report_failed", error=str(error) or type(error).__name__)
 
     try:
-        await run_periodically(lambda: bus.kv.put(REPLICAS_BUCKET, key, report()), REPLICA_TTL_S / 4, failed, at_once=True)
+        await run_periodically(lambda: bus.kv.put(REPLICAS_BUCKET, key, counted()), REPLICA_TTL_S / 4, failed, at_once=True)
     finally:
         await asyncio.shield(bus.kv.delete(REPLICAS_BUCKET, key))

@@ -17,6 +17,7 @@ from common.messages import (
     HttpKey,
     KnownAlias,
     ProcessLife,
+    ReplicaReport,
     Settlement,
     StatusesRemoved,
     TaskStatus,
@@ -47,7 +48,8 @@ HTTP_KEYS = "gateways are told of exactly the HTTP keys that are valid"
 ALIASES = "rollout replicas are told of exactly the aliases that there are"
 BOUNDS = "every stream and bucket is bounded as it is declared"
 FAULTY = "no service is faulty: three deaths alike, and no minute of work since"
-RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED, HTTP_KEYS, ALIASES, BOUNDS, FAULTY)
+REFUSED = "NATS permits all that the running services do"
+RULES = (ORPHANS, SCORES, WEIGHTS, ANNOUNCED, STATUS, LETTERS, DELETED, HTTP_KEYS, ALIASES, BOUNDS, FAULTY, REFUSED)
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ async def examine_streams(bus: Bus, recorded: Recorded) -> list[Violation]:
         await _aliases(bus, recorded),
         await _bounds(bus, recorded),
         await _faulty(bus),
+        await _refused(bus),
     ]
     return [violation for part in parts for violation in part]
 
@@ -243,6 +246,14 @@ async def _faulty(bus: Bus) -> list[Violation]:
     lives = await bus.kv.values(streams.HISTORY_BUCKET, ProcessLife, LIVES)
     troubles = [trouble_of(life, bus.clock.now_s(), is_alive=True) for life in lives]
     return [Violation(FAULTY, trouble.sentence) for trouble in troubles if trouble is not None and trouble.state == "faulty"]
+
+
+async def _refused(bus: Bus) -> list[Violation]:
+    return [
+        Violation(REFUSED, f"service={one.service} replica={one.replica} refusals={one.forbidden}: its log names them (nats_forbids)")
+        for one in await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
+        if one.forbidden
+    ]
 
 
 async def _letters(bus: Bus, recorded: Recorded) -> list[Violation]:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ from common.accelerators import ExecutorState
 from common.bus import Bus
 from common.messages import ReplicaReport, WeightUpdated
 from marlaas.stack import servers
+from tests.common.access.keyed import Keyed, keyed_server
 from tests.common.leases.executables import answer, begun, order
 from tests.conftest import eventually, eventually_equals, message_on
 from tests.services import affinities, is_ready, service_process, without_settings
@@ -22,8 +24,21 @@ from tests.trainer.batches import announced, batch_of, send, store
 from tests.trainer.conftest import make_groups, make_spec
 
 
-def environment(nats_url: str, pools_file: Path, **more: str) -> dict[str, str]:
-    own = {"MARLAAS_NATS_URL": nats_url, "MARLAAS_POOLS_FILE": str(pools_file), "MARLAAS_TRAINER_POOL": "tiny"}
+@pytest.fixture
+async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
+    async with keyed_server(tmp_path / "keyed", open_to_tests=True) as server:
+        yield server
+
+
+@pytest.fixture
+def nats_url(keyed: Keyed) -> str:
+    """Of `bus`, which is every other service."""
+    return keyed.url
+
+
+def environment(keyed: Keyed, pools_file: Path, **more: str) -> dict[str, str]:
+    own = {"MARLAAS_NATS_URL": keyed.url, "MARLAAS_NATS_CREDS": str(keyed.keys.credentials("trainer"))}
+    own |= {"MARLAAS_POOLS_FILE": str(pools_file), "MARLAAS_TRAINER_POOL": "tiny"}
     return without_settings() | own | more
 
 
@@ -39,9 +54,9 @@ async def send_batch(bus: Bus, task: str) -> None:
     await send(bus, batch_of(task, 0, named, None, make_spec(task)))
 
 
-async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, nats_url: str, pools_file: Path, tmp_path: Path) -> None:
+async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, keyed: Keyed, pools_file: Path, tmp_path: Path) -> None:
     port = servers.free_port()
-    settings = environment(nats_url, pools_file, MARLAAS_HTTP_PORT=str(port), MARLAAS_TRAINER_CORES=str(min(os.sched_getaffinity(0))))
+    settings = environment(keyed, pools_file, MARLAAS_HTTP_PORT=str(port), MARLAAS_TRAINER_CORES=str(min(os.sched_getaffinity(0))))
     with service_process("trainer_svc", settings, tmp_path / "log") as running:
         await eventually(lambda: is_ready(port) or running.poll() is not None)
         assert running.poll() is None, (tmp_path / "log").read_text()
@@ -56,14 +71,14 @@ async def test_process_becomes_ready_takes_a_step_and_ends_cleanly(bus: Bus, nat
 
 
 async def test_only_what_computes_is_on_the_cores_of_a_shared_accelerator(
-    bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path
+    bus: Bus, keyed: Keyed, model_folder: Path, tmp_path: Path
 ) -> None:
     """Other threads run while another executor computes there. Where the machine has no other cores, all are pinned."""
     core, port, file = max(os.sched_getaffinity(0)), servers.free_port(), tmp_path / "pools.toml"
     others = os.sched_getaffinity(0) - {core} or {core}
     file.write_text(f'[accelerator.a]\ndevice = "cpu"\ncores = "{core}"\nmemory_gib = 8\n[tiny]\nmodel = "{model_folder}"\non = "a"\n')
     own = {"ACCELERATOR": "a", "DEVICE": "cpu", "CORES": str(core)}
-    settings = environment(nats_url, file, **{f"MARLAAS_TRAINER_{key}": value for key, value in own.items()})
+    settings = environment(keyed, file, **{f"MARLAAS_TRAINER_{key}": value for key, value in own.items()})
     folders = {"MARLAAS_HTTP_PORT": str(port), "MARLAAS_ACCELERATORS_DIR": str(tmp_path / "locks"), "MARLAAS_DATA_DIR": str(tmp_path)}
     with service_process("trainer_svc", settings | folders, tmp_path / "log") as running:
         await eventually(lambda: is_ready(port) or running.poll() is not None)
@@ -81,12 +96,31 @@ async def test_only_what_computes_is_on_the_cores_of_a_shared_accelerator(
         assert others == {core} or 0 < len(computing) < len(found) / 2, "the learner's thread, and those that it started"
 
 
+async def test_killed_process_restores_a_checkpoint_of_megabytes_with_the_key_of_a_trainer(
+    bus: Bus, keyed: Keyed, pools_file: Path, tmp_path: Path
+) -> None:
+    """And another task begins with the adapter, of megabytes too."""
+    large = make_spec("a", lora={"rank": 512})
+    settings = environment(keyed, pools_file)
+    with service_process("trainer_svc", settings, tmp_path / "first"):
+        await send(bus, batch_of("a", 0, await store(bus, "a", make_groups(1, groups=1), 0), None, large))
+        first = await announced(bus, "a", 1)
+    assert first.checkpoint.size_bytes > first.adapter.blob.size_bytes > 4 * 2**20
+    with service_process("trainer_svc", settings, tmp_path / "second"):
+        await send(bus, batch_of("a", 1, await store(bus, "a", make_groups(2, groups=1), 1), first.checkpoint, large))
+        other = batch_of("b", 0, await store(bus, "b", make_groups(3, groups=1), 0), None, large)
+        await send(bus, other.model_copy(update={"start": first.adapter.model_copy(update={"task": "b", "version": 0})}))
+        for task, version in (("a", 2), ("b", 1)):
+            await announced(bus, task, version)
+    assert await bus.streams.backlog(streams.FAILED) == 0
+
+
 @pytest.mark.parametrize("point", ["after_blobs:2", "before_ack:2"])
 async def test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_two(
-    bus: Bus, nats_url: str, pools_file: Path, tmp_path: Path, point: str
+    bus: Bus, keyed: Keyed, pools_file: Path, tmp_path: Path, point: str
 ) -> None:
     """The process dies when one of four tasks in a shared step reaches the crash point; the next process finishes the rest."""
-    settings = environment(nats_url, pools_file, MARLAAS_TRAINER_SHARED_STEPS="4")
+    settings = environment(keyed, pools_file, MARLAAS_TRAINER_SHARED_STEPS="4")
     for task in "abcd":
         await send_batch(bus, task)
     with service_process("trainer_svc", settings | {"MARLAAS_CRASH_POINT": point}, tmp_path / "first") as running:
@@ -110,11 +144,11 @@ async def test_crash_amid_a_shared_step_costs_no_task_a_version_and_gives_none_t
     ],
 )
 async def test_bad_setting_ends_the_process_with_one_clear_line(
-    bus: Bus, nats_url: str, pools_file: Path, tmp_path: Path, more: dict[str, str], line: str, status: int
+    bus: Bus, keyed: Keyed, pools_file: Path, tmp_path: Path, more: dict[str, str], line: str, status: int
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trainer_svc"],
-        env=environment(nats_url, pools_file, **more),
+        env=environment(keyed, pools_file, **more),
         capture_output=True,
         text=True,
         timeout=250,

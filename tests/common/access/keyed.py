@@ -10,7 +10,7 @@ from pathlib import Path
 from common.access.claims import EVERYONE, AccountLimits, tenant_token, tenant_user_token, user_token
 from common.access.credentials import write_credentials
 from common.access.folder import SYSTEM, SigningKeys, issue_service_keys, open_or_make, server_configuration
-from common.access.keys import Kind, Seed
+from common.access.keys import Kind, Seed, decode, encode
 from common.access.roles import Role
 from common.access.rows import Permissions
 from common.access.services import Deployment
@@ -22,6 +22,7 @@ from tests.conftest import HASTY, running
 
 OWN_QUEUES = ("tiny@a", "tiny@b")
 DEPLOYMENT = Deployment(("tiny",), ("math", "module", "own"), sampler_queues=OWN_QUEUES, trainer_queues=OWN_QUEUES)
+EVERYTHING = Permissions((">",), (">",), "_INBOX")
 TRACE = "\ntrace: true\nmax_traced_msg_len: 16\n"
 TENANTS = ("acme", "globex")
 
@@ -74,7 +75,13 @@ def tenants_key(keys: SigningKeys, tenant: str, role: Role, *, end_s: int = 0) -
 
 def key_for_everything(keys: SigningKeys) -> Path:
     """A key of the services' account without any limit."""
-    return services_key(keys, "stages", Permissions((">",), (">",), "_INBOX"))
+    return services_key(keys, "stages", EVERYTHING)
+
+
+def _bearer(keys: SigningKeys) -> str:
+    """A token of the services' account that needs no signature."""
+    claims = decode(user_token(keys.services, Seed.new(Kind.USER).public, "tests", EVERYTHING, int(time.time())))
+    return encode(keys.services, claims | {"nats": claims["nats"] | {"bearer_token": True}})
 
 
 def services_key(keys: SigningKeys, name: str, allowed: Permissions) -> Path:
@@ -85,15 +92,19 @@ def services_key(keys: SigningKeys, name: str, allowed: Permissions) -> Path:
 
 
 @asynccontextmanager
-async def keyed_server(folder: Path, *, sync: str = "1s", traced: bool = False, refuses: bool = False) -> AsyncGenerator[Keyed]:
+async def keyed_server(
+    folder: Path, *, sync: str = "1s", traced: bool = False, refuses: bool = False, open_to_tests: bool = False
+) -> AsyncGenerator[Keyed]:
     """Fails at its end where it has refused something to a service, unless it `refuses` on purpose.
 
-    `traced`: whether its log has all that is published, for `tests/common/access/spying.py`.
+    `traced`: whether its log has all that is published, for `tests/common/access/spying.py`. `open_to_tests`: whether a connection without
+    a key may do everything, as test doubles do; a service with its key may do what that permits.
     """
     keys = open_or_make(folder / "keys")
     issue_service_keys(keys, DEPLOYMENT)
     port = servers.free_port()
     accounts = server_configuration(keys, folder / "nats" / "accounts") + (TRACE if traced else "")
+    accounts += f'default_sentinel: "{_bearer(keys)}"\n' if open_to_tests else ""
     command = servers.nats_command(folder / "nats", port, sync=sync, accounts=accounts)
     with running(command, port, folder / "nats.log") as process:
         server = Keyed(servers.nats_url(port), keys, port, command, process, folder / "nats.log")

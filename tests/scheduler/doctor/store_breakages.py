@@ -6,7 +6,7 @@ from dataclasses import replace
 from common import streams
 from common.blobs import Blobs
 from common.bus import Outgoing
-from common.messages import OWN_FAMILY, BlobRef, CheckPackage, DeadLetter, OpenGroup, StatusesRemoved, TaskStatus, wheel_name
+from common.messages import OWN_FAMILY, BlobRef, CheckPackage, DeadLetter, OpenGroup, ReplicaReport, StatusesRemoved, TaskStatus, wheel_name
 from scheduler_svc.doctor import blob_rules, stream_rules
 from scheduler_svc.doctor.runner import Depth
 from scheduler_svc.maintenance.deletion import status_bucket
@@ -238,6 +238,11 @@ async def keep_events_for_ever(world: Copy) -> None:
     await world.bus.declare((replace(streams.EVENTS, max_age_s=0.0),))
 
 
+async def refuse_a_replica_something(world: Copy) -> None:
+    report = ReplicaReport(replica="one", service="env", forbidden=2)
+    await world.bus.kv.put(streams.REPLICAS_BUCKET, "env.one", report)
+
+
 VIOLATIONS: list[tuple[str, Change]] = [
     (stream_rules.HTTP_KEYS, record_an_http_key),
     (stream_rules.HTTP_KEYS, tell_of_an_http_key),
@@ -249,6 +254,7 @@ VIOLATIONS: list[tuple[str, Change]] = [
     (stream_rules.ALIASES, tell_of_another_pool),
     (stream_rules.ALIASES, tell_of_a_deleted_alias),
     (stream_rules.FAULTY, die_three_times_alike),
+    (stream_rules.REFUSED, refuse_a_replica_something),
     (stream_rules.BOUNDS, unbind_a_stream),
     (stream_rules.BOUNDS, give_a_tenant_keys),
     (stream_rules.BOUNDS, keep_events_for_ever),
