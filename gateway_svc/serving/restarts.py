@@ -30,8 +30,8 @@ class Restarts:
         await run_periodically(self._look, REPLICA_TTL_S / 5, unknown, at_once=True)
 
     async def _look(self) -> None:
+        lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)  # first: what is ready there reports by then
         reports = await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
-        lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)
         self._alive = {life_key(report.service, report.replica) for report in reports}
         self._lives = [life for life in lives if life.service == "rollout" and life.ended != ""]
 

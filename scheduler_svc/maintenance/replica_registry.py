@@ -58,8 +58,8 @@ class ReplicaRegistry:
         await run_periodically(self._read, REPLICA_TTL_S / 5, unknown, at_once=True)
 
     async def _read(self) -> None:
+        self.lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)  # first: what is ready there reports by then
         before, self._reports = self._reports, await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
-        self.lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)
         self.were_read = True
         if {report.replica for report in before} != {report.replica for report in self._reports}:
             log.info("replicas_changed", replicas=sorted(f"{report.service}.{report.replica}" for report in self._reports))
