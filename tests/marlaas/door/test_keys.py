@@ -134,6 +134,16 @@ async def test_answer_that_is_sent_among_jobs_is_dropped(keyed_world: World, key
     await eventually_equals(keyed_world.bus.own_jobs.waiting, {"acme": 0, "globex": 0})
 
 
+async def test_submission_that_failed_is_not_sent_again_by_another(keyed_world: World, keyed: Keyed) -> None:
+    """The scheduler would be its sender, who may make any id."""
+    key = keyed.key("acme", "owner")
+    async with Client.connect(keyed.url, creds=key) as client, await keyed.connect(key.stem) as bus:
+        await bus.publish_raw(streams.submit("acme"), b"\xff", "garbage", {})
+        await eventually_equals(lambda: _subjects(client), ["jobs.submit.acme"])
+        with pytest.raises(ClientError, match="a job 'submit' is not sent again"):
+            await client.resend(1)
+
+
 @pytest.mark.parametrize(("role", "refused"), [("reader", "role reader may not cancel"), ("member", None)])
 async def test_role_decides_who_may_cancel(keyed_world: World, keyed: Keyed, role: str, refused: str | None) -> None:
     await keyed_world.begin("slow-1", spec(), opened=4)
