@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.accelerators import trace as traces
 from common.accelerators.trace import Trace
-from scheduler_svc.decisions.accelerators.advice import Advice, Shared, advice
+from scheduler_svc.decisions.accelerators.advice import Advice, advice
 from scheduler_svc.decisions.accelerators.placement import Accelerator
 from scheduler_svc.decisions.accelerators.state import Budget
 
@@ -31,14 +31,25 @@ def lines(trace: Trace, found: Advice) -> list[str]:
     told += ["", f"{'together on one accelerator':<40} {'saved':>7} {'slowdown':>9}"]
     for one in (found.together, *found.pairs):
         told.append(f"{', '.join(one.pools)[:40]:<40} {one.worth.saved_share:>7.0%} {one.worth.slowdown:>8.2f}x")
-    told += ["", _verdict(found.best)]
+    told += ["", _verdict(found)]
+    if found.best is None:
+        return told
     for job, where in sorted(found.placement.accelerators.items()):
         told.append(f"place {job} on {where}" + (", to fill its gaps" if job in found.placement.filling else ""))
-    told += [f"no room for {job}" for job in found.placement.waiting]
+    if waiting := found.placement.waiting:
+        told.append(
+            f"no room for {', '.join(waiting)} beside them: plan with more --accelerators or --memory-gib, or give their pools their own"
+        )
     return told
 
 
-def _verdict(best: Shared | None) -> str:
+def _verdict(found: Advice) -> str:
+    best, together = found.best, found.together
+    if best is None and together is not None and together.worth.is_worth_it:
+        saved, slowdown = together.worth.saved_share, together.worth.slowdown
+        return (
+            f"sharing does not pay: it saves {saved:.0%}, and a step takes {slowdown:.2f} times as long. Give each pool its own accelerator"
+        )
     if best is None:
         return "sharing loses: it takes more accelerator time than each pool alone, one after another. Give each its own accelerator"
     saved, slowdown = best.worth.saved_share, best.worth.slowdown

@@ -1,6 +1,7 @@
 """Puts an executor's parts together for one process."""
 
 import asyncio
+import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -109,7 +110,10 @@ def placed(me: Identity, pools_file: Path) -> Placed:
             f"MARLAAS_{me.service.upper()}_ACCELERATOR is '{me.accelerator}', but {pools_file} puts the {me.service} of pool "
             f"'{me.pool}' on {', '.join(places) or 'no shared accelerator'}"
         )
-    return Placed(me, pools[me.pool], accelerators[me.accelerator], cpu_cores(accelerators))
+    accelerator, count = accelerators[me.accelerator], os.cpu_count() or 1
+    if absent := [core for core in accelerator.cores if core >= count]:
+        raise Fatal(f"{pools_file}: accelerator.{me.accelerator}.cores has {absent[0]}, but this machine has 0 to {count - 1}; correct it")
+    return Placed(me, pools[me.pool], accelerator, cpu_cores(accelerators))
 
 
 def leased_executor(

@@ -167,6 +167,8 @@ def read_pools(path: Path) -> Pools:
         pools = read_tables(path, _ADAPTER, without=("accelerator",))
     except TomlFileError as error:
         raise Fatal(f"pools file {path} {error}; correct it, or set MARLAAS_POOLS_FILE") from None
+    if not pools:
+        raise Fatal(f'pools file {path} describes no pool; add one, as [tiny] with model = "…", or set MARLAAS_POOLS_FILE')
     for name, pool in pools.items():
         _check_defaults(name, pool, path)
     located = {name: pool.model_copy(update={"model": _located(name, pool.model, path)}) for name, pool in pools.items()}

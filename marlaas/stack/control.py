@@ -166,6 +166,10 @@ def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     data = plan.data
     if missing := needs.missing_packages():
         raise StackError(needs.sentence(missing))
+    if (file := plan.pools_file) is not None and (
+        lack := placement.objection(read_accelerators(file, read_pools(file)), placement.this_machine())
+    ):
+        raise StackError(f"pools file {file} is wrong here: {lack}; correct it")
     prepare_folder(data)
     if objection := servers.room_objection(data / "nats"):
         raise StackError(objection)

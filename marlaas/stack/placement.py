@@ -10,6 +10,8 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
+from common.pools import Accelerators
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -37,6 +39,17 @@ def this_machine() -> Machine:
 def has_gpu() -> bool:
     """Whether this process may use an NVIDIA GPU."""
     return bool(gpus())
+
+
+def objection(accelerators: Accelerators, machine: Machine) -> str | None:
+    """What a shared accelerator of the pools file wants that the machine lacks; None where it has all."""
+    for name, one in accelerators.items():
+        if absent := sorted(set(one.cores).difference(machine.cores)):
+            return f"accelerator.{name}.cores has {absent[0]}, but this machine has {', '.join(map(str, machine.cores))}"
+        number = one.device.removeprefix("cuda:")
+        if not one.on_cpu and (not machine.gpus or (number.isdigit() and int(number) >= len(machine.gpus))):
+            return f"accelerator.{name}.device is '{one.device}', but `nvidia-smi -L` lists {len(machine.gpus) or 'no'} GPUs here"
+    return None
 
 
 def gpus() -> tuple[str, ...]:

@@ -17,7 +17,8 @@ def read(tmp_path: Path, text: str) -> tuple[dict[str, Accelerator], list[tuple[
     """Accelerators, and each executor with its accelerator."""
     (tmp_path / "m").mkdir(exist_ok=True)
     path = tmp_path / "pools.toml"
-    path.write_text(text.replace("MODEL", 'model = "m"'))
+    named = text if "MODEL" in text or not text.startswith("[") else f"{text}\n[x]\nMODEL\n"
+    path.write_text(named.replace("MODEL", 'model = "m"'))
     pools = read_pools(path)
     return read_accelerators(path, pools), [(each.executor, each.accelerator) for each in places(pools)]
 
@@ -77,6 +78,19 @@ def test_bfloat16_is_for_trainers_and_gpus(tmp_path: Path, text: str) -> None:
         ),
         (CPU + 'policy = "static"\nwindows = { p = 0 }\n[p]\nMODEL\non = "a"\n', "accelerator.a.windows.p: must be"),
         ('[accelerator]\nmodel = "m"\n', "accelerator.model: must be"),
+        (CPU.replace('"1"', '"one"'), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),
+        (CPU.replace('"1"', "1"), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),
+        (CPU.replace('"1"', '"1-"'), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),
+        (CPU.replace('"1"', '"-1"'), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),
+        (CPU.replace('"1"', '"3-1"'), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),
+        (CPU.replace('"1"', '"1,1"'), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),
+        (CPU.replace('"1"', '["a"]'), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),
+        (CPU.replace('"1"', "true"), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),
+        (CPU.replace('"1"', "1.5"), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),
+        (CPU.replace('"1"', '"0-99999999"'), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),
+        (CPU.replace('"1"', '"\uff11"'), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),
+        (" ", "describes no pool; add one, as [tiny]"),
+        ("# nothing\n", "describes no pool; add one, as [tiny]"),
     ],
 )
 def test_wrong_combinations_stop_the_process_with_one_line(tmp_path: Path, text: str, complaint: str) -> None:

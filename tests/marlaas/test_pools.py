@@ -173,7 +173,10 @@ async def test_plan_of_a_stack_leaves_no_file_behind(world: World, nats_url: str
     (folder := tmp_path / "temporary").mkdir()
     argv, env = [MARLAAS, "pools", "plan", "--url", nats_url], {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(folder)}
     done = await asyncio.to_thread(subprocess.run, argv, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stderr) == (1, "marlaas: the trace has no step of any task\n"), "it was read"
+    assert (done.returncode, done.stderr) == (
+        1,
+        "marlaas: the trace has no step of any task; train some steps in each pool, by tasks as they usually are, and plan after that\n",
+    ), "it was read"
     assert list(folder.iterdir()) == []
 
 

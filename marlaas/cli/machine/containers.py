@@ -29,7 +29,7 @@ def init(
 ) -> None:
     """Make keys and passwords in the volumes of a deployment, unless they are there, and write to each service's what it needs."""
     from common.access.services import Deployment
-    from common.pools import read_pools
+    from common.pools import read_accelerators, read_pools
     from marlaas.containers.passwords import prepare_without_keys
     from marlaas.containers.preparation import prepare
     from marlaas.containers.volumes import Volumes
@@ -39,7 +39,9 @@ def init(
         prepare_without_keys(Volumes(volumes), os.environ)
         return
     known = dict.fromkeys([*installed_families(None), *(name.strip() for name in families.split(",") if name.strip())])
-    deployment = Deployment.of(read_pools(pools or pools_file()), tuple(known))
+    described = read_pools(file := pools or pools_file())
+    read_accelerators(file, described)  # else every container would refuse the file, one after another
+    deployment = Deployment.of(described, tuple(known))
     is_new = prepare(Volumes(volumes), deployment, from_existing=from_existing)
     echo("keys and passwords are made; back up the volume `keys` apart from the data" if is_new else "keys and passwords are there")
 

@@ -21,6 +21,8 @@ MOST_PAIRS = 45
 ORDER_S = 0.02
 """Seconds of a switch beyond its moves: orders, answers and locks, on a machine with nothing else to do. bench/plex/real/predict.py
 measures it as `order_s`; beside other work it is several times as long."""
+MIN_SAVED_PER_SLOWDOWN = 0.05
+"""Minimum share of accelerator time that is saved for each step's time that is added: 5 % for twice as long, 10 % for three times."""
 MOST_VISITS = 32
 """Maximum visits of a step that are followed; more are taken as so many."""
 ENOUGH_HOST_BYTES = 2**62
@@ -51,9 +53,13 @@ class Advice:
 
     @property
     def best(self) -> Shared | None:
-        """What saves most; None where nothing saves anything."""
-        found = [one for one in (self.together, *self.pairs) if one is not None and one.worth.is_worth_it]
+        """What saves most; None where nothing saves enough for what it slows down."""
+        found = [one for one in (self.together, *self.pairs) if one is not None and _pays(one.worth)]
         return max(found, key=lambda one: one.worth.saved_share, default=None)
+
+
+def _pays(found: Worth) -> bool:
+    return found.is_worth_it and found.saved_share >= MIN_SAVED_PER_SLOWDOWN * (found.slowdown - 1)
 
 
 def advice(trace: Trace, accelerators: Sequence[Accelerator], device_bytes: int | None = None) -> Advice:
@@ -63,7 +69,9 @@ def advice(trace: Trace, accelerators: Sequence[Accelerator], device_bytes: int 
     """
     profiles = [profile_of(task, trace.executors) for task in trace.tasks if task.steps]
     if not profiles:
-        raise ValueError("the trace has no step of any task")
+        raise ValueError(
+            "the trace has no step of any task; train some steps in each pool, by tasks as they usually are, and plan after that"
+        )
     pools = tuple(sorted({one.pool for one in profiles}))
 
     def shared(of: tuple[str, ...]) -> Shared:

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from common.pools import Accelerator
 from marlaas.stack import placement
-from marlaas.stack.control import make_plan
-from marlaas.stack.placement import Machine, Share, gpus, shares
+from marlaas.stack.control import make_plan, start
+from marlaas.stack.placement import Machine, Share, gpus, objection, shares
+from marlaas.stack.state_files import StackError
 
 ROOT = Path(__file__).parents[3]
 
@@ -138,3 +140,31 @@ def test_executors_leave_the_cores_of_all_shared_cpus_where_others_remain(
     (tmp_path / "pools.toml").write_text(TWO_CPUS)
     planned = make_plan(tmp_path / "data", tmp_path / "pools.toml").services
     assert {one.name: one.leaves for one in planned if one.leaves} == {"rollout-tiny": sampler, "trainer-tiny": trainer}
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "gpus", "complaint"),
+    [
+        ("cpu", (7,), (), "accelerator.a.cores has 7, but this machine has 0, 1"),
+        ("cpu", (0, 1), (), None),
+        ("cuda:0", (), (), "accelerator.a.device is 'cuda:0', but `nvidia-smi -L` lists no GPUs here"),
+        ("cuda:1", (), ("0",), "accelerator.a.device is 'cuda:1', but `nvidia-smi -L` lists 1 GPUs here"),
+        ("GPU-01234567", (), (), "accelerator.a.device is 'GPU-01234567', but `nvidia-smi -L` lists no GPUs here"),
+        ("cuda:1", (), ("0", "1"), None),
+    ],
+)
+def test_accelerator_that_the_machine_lacks_is_named(
+    device: str, cores: tuple[int, ...], gpus: tuple[str, ...], complaint: str | None
+) -> None:
+    accelerators = {"a": Accelerator(device=device, cores=cores, memory_gib=1)}
+    assert objection(accelerators, Machine((0, 1), gpus)) == complaint
+
+
+def test_start_is_refused_where_the_machine_lacks_an_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, before anything is made; each executor would else restart for ever."""
+    monkeypatch.setattr(placement, "this_machine", lambda: Machine((0, 1)))
+    (tmp_path / "m").mkdir()
+    (tmp_path / "pools.toml").write_text('[accelerator.a]\ndevice = "cpu"\ncores = "7"\nmemory_gib = 2\n[p]\nmodel = "m"\non = "a"\n')
+    with pytest.raises(StackError, match=r"pools.toml is wrong here: accelerator.a.cores has 7, but this machine has 0, 1; correct it$"):
+        start(make_plan(tmp_path / "data", tmp_path / "pools.toml"))
+    assert not (tmp_path / "data").exists()

@@ -133,6 +133,19 @@ def test_program_says_when_sharing_loses(tmp_path: Path, capsys: pytest.CaptureF
         plan.main()
 
 
+@pytest.mark.parametrize("away_s", [step / 4 for step in range(60)])
+def test_plan_places_tasks_where_sharing_pays_alone(away_s: float) -> None:
+    """Never "saves 1 %, a step takes 3 times as long", and then tasks on one accelerator."""
+    trace = made(away_s, 0.8, ("a", "b", "c"))
+    found = advice(trace, PLENTY)
+    text = "\n".join(plan.lines(trace, found))
+    assert ("place " in text or "no room" in text) == (found.best is not None)
+    if found.best is not None:
+        assert found.best.worth.saved_share >= 0.05 * (found.best.worth.slowdown - 1)
+    elif found.together is not None and found.together.worth.saved_share > 0:
+        assert "sharing does not pay" in text
+
+
 def test_program_says_where_nothing_is_known_of_switches(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
