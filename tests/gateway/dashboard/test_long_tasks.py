@@ -1,4 +1,6 @@
-"""Pages of a task with many steps."""
+"""Pages of a task with many steps, and how long it takes."""
+
+import re
 
 from common.door.asking import Door
 from common.door.training.progress import read_steps
@@ -47,3 +49,31 @@ async def test_stored_versions_are_paged(long: Site) -> None:
     assert [len(one) for one in versions] == [50, 50, 26, 26] and versions[2] == versions[3]
     assert [version for page in versions[:3] for version in page] == [*range(219, 99, -1), *range(6, 0, -1)]
     assert 'href="/ui/tasks/letters-1?over=tokens&amp;versions=2#versions"' in pages[0]
+
+
+TWO_OF_102 = (
+    """
+    INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint, first_admitted_at,
+                       first_scored_at, last_scored_at, batched_at, started_at, finished_at, trained_at)
+    SELECT 'slow-1', version, 'trained', 0, 0, 0, 1, adapter, checkpoint, first_admitted_at, first_scored_at, last_scored_at, batched_at,
+           started_at, finished_at, now() - interval '10 s' * (1 - version)
+    FROM steps WHERE task = 'letters-1' AND version < 2
+    """,
+    "UPDATE tasks SET version = 2, steps = 102 WHERE id = 'slow-1'",
+)
+"""As if the task had taken 2 of 102 steps, 10 s apart."""
+
+
+async def test_task_says_whether_it_waits_or_works_and_how_long_it_takes(played: Site) -> None:
+    async with session(played, "mk-member") as browser:
+        working = (await browser.get("/tasks/slow-1")).text
+        async with played.world.database.transaction() as tx:
+            for statement in TWO_OF_102:
+                await tx.connection.exec_driver_sql(statement)
+        left = (await browser.get("/tasks/slow-1")).text
+        await played.world.control("pause", "slow-1", until="paused")
+        paused = (await browser.get("/tasks/slow-1")).text
+
+    assert "Now: its next step needs 2 more of its own groups" in texts_of(working) and 'id="left"' not in working
+    assert re.search(r"Time left about 16 min \d\d s", texts_of(left))
+    assert "It waits: it is paused" in texts_of(paused) and 'id="left"' not in paused

@@ -145,34 +145,6 @@ async def test_foreign_and_absent_are_one_page(played: Site) -> None:
     assert "letters-1" not in page and "foreign-1" in page
 
 
-TWO_OF_102 = (
-    """
-    INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint, first_admitted_at,
-                       first_scored_at, last_scored_at, batched_at, started_at, finished_at, trained_at)
-    SELECT 'slow-1', version, 'trained', 0, 0, 0, 1, adapter, checkpoint, first_admitted_at, first_scored_at, last_scored_at, batched_at,
-           started_at, finished_at, now() - interval '10 s' * (1 - version)
-    FROM steps WHERE task = 'letters-1' AND version < 2
-    """,
-    "UPDATE tasks SET version = 2, steps = 102 WHERE id = 'slow-1'",
-)
-"""As if the task had taken 2 of 102 steps, 10 s apart."""
-
-
-async def test_task_says_whether_it_waits_or_works_and_how_long_it_takes(played: Site) -> None:
-    async with session(played, "mk-member") as browser:
-        working = (await browser.get("/tasks/slow-1")).text
-        async with played.world.database.transaction() as tx:
-            for statement in TWO_OF_102:
-                await tx.connection.exec_driver_sql(statement)
-        left = (await browser.get("/tasks/slow-1")).text
-        await played.world.control("pause", "slow-1", until="paused")
-        paused = (await browser.get("/tasks/slow-1")).text
-
-    assert "Now: its next step needs 2 more of its own groups" in texts_of(working) and 'id="left"' not in working
-    assert re.search(r"Time left about 16 min \d\d s", texts_of(left))
-    assert "It waits: it is paused" in texts_of(paused) and 'id="left"' not in paused
-
-
 async def test_task_is_paused_resumed_and_cancelled(played: Site) -> None:
     async with session(played, "mk-member") as browser:
         for verb, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
