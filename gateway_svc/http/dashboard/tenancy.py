@@ -8,7 +8,7 @@ from starlette.datastructures import UploadFile
 
 from common.door.tenancy.files import Files
 from common.door.tenancy.webhooks import Webhooks
-from common.messages import WEBHOOK_EVENTS
+from common.messages import WEBHOOK_EVENTS, WebhookEvent
 from common.messages.asks import MAX_VERSION
 from gateway_svc.http.dashboard.route import PageRoute
 from gateway_svc.http.dashboard.visitor import Filtered, Form, Visitor, check_token
@@ -66,7 +66,7 @@ async def list_webhooks(visitor: Filtered) -> Response:
 @router.post("/webhooks")
 async def set_webhook(visitor: Filtered, form: Form) -> Response:
     """The page, since the secret of a webhook is shown this once."""
-    events = [event for event in WEBHOOK_EVENTS if f"event.{event}" in form]
+    events: list[WebhookEvent] = [event for event in WEBHOOK_EVENTS if f"event.{event}" in form]
     try:
         target = webhooks.WebhookTarget(url=form.get("url", "").strip(), events=events, new_secret="new_secret" in form)
         made = await webhooks.put_webhook(visitor.caller, form.get("name", "").strip(), target)
