@@ -39,7 +39,8 @@ class Sse:
     def encode(self) -> bytes:
         lines = [f"event: {self.event}"] if self.event is not None else []
         lines += [f"id: {self.id}"] if self.id is not None else []
-        return "\n".join([*lines, f"data: {on_one_line(self.data)}", "", ""]).encode()
+        lines += [f"data: {on_one_line(line)}" for line in self.data.split("\n")]
+        return "\n".join([*lines, "", ""]).encode()
 
 
 def error_event(problem: Problem) -> Sse:

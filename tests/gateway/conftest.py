@@ -32,3 +32,10 @@ async def door(world: World, nats_url: str) -> AsyncGenerator[httpx.AsyncClient]
     """A client of a gateway on a server without keys."""
     async with gateway(world.bus, nats_url) as address, client(address) as found:
         yield found
+
+
+@pytest.fixture
+async def wrong(bus: Bus, nats_url: str) -> AsyncGenerator[httpx.AsyncClient]:
+    """Of a gateway without a scheduler."""
+    async with gateway(bus, nats_url, until_ready=False, timeout_s=1.0) as address, client(address) as found:
+        yield found

@@ -52,13 +52,6 @@ async def test_body_that_is_no_strict_json(wrong: httpx.AsyncClient, body: bytes
     assert reason in answer.json()["detail"]
 
 
-@pytest.fixture
-async def wrong(bus: Bus, nats_url: str) -> AsyncGenerator[httpx.AsyncClient]:
-    """Of a gateway without a scheduler."""
-    async with gateway(bus, nats_url, until_ready=False, timeout_s=1.0) as address, client(address) as found:
-        yield found
-
-
 async def test_depth_counts_no_brackets_in_texts(world: World, door: httpx.AsyncClient) -> None:
     answer = await door.post("/v1/tasks", json=spec(environment={"name": "toy", "options": {"text": '["{[' * 100}}))
 
@@ -325,35 +318,3 @@ def test_every_route_has_a_row() -> None:
 
     own = {(method, path.replace("slow-2", "slow-1")) for method, path in PERMITTED}
     assert found == own | WITH_TESTS_OF_THEIR_OWN | set(openai.ROWS)
-
-
-@pytest.mark.parametrize(
-    ("path", "field"),
-    [("/v1/tasks?stat=running", "stat"), ("/v1/pools?limit=3", "limit"), ("/v1/tasks/a/steps?befor=3", "befor"), ("/v1/aliases?x", "x")],
-)
-async def test_a_parameter_that_there_is_not_is_refused_by_name(wrong: httpx.AsyncClient, path: str, field: str) -> None:
-    answer = await wrong.get(path)
-
-    assert answer.status_code == 400
-    assert answer.json()["errors"] == [{"field": field, "reason": "there is no such parameter here"}]
-
-
-@pytest.mark.parametrize(
-    "path", ["/v1/models?limit=3", "/v1/fine_tuning/jobs?metadat=x", "/v1/files?sort=x", "/v1/fine_tuning/jobs/a?metadata[a]=b"]
-)
-async def test_openais_routes_refuse_it_in_openais_shape(wrong: httpx.AsyncClient, path: str) -> None:
-    answer = await wrong.get(path)
-
-    assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == "unsupported_parameter"
-    assert answer.json()["error"]["param"] == path.partition("?")[2].partition("=")[0]
-
-
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/images/generations", "/v1/batches", "/v1/whatever/comes"])
-async def test_routes_of_openai_that_there_are_not_answer_in_openais_shape(wrong: httpx.AsyncClient, path: str) -> None:
-    answer = await wrong.post(path, json={})
-
-    assert answer.status_code == 404
-    assert answer.json()["error"]["type"] == "invalid_request_error"
-    for own in ("/v1/tasks/a/b/c", "/v1/aliases/a/b"):
-        assert (await wrong.get(own)).json()["status"] == 404
