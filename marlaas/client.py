@@ -13,7 +13,7 @@ what only NATS takes says so.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -245,8 +245,8 @@ class Client(Reader):
             status = await self.status(task)
         return status
 
-    async def pull(self, task: str, folder: Path, version: int | None = None) -> AdapterRef:
-        """Write one version of a task's adapter, the latest unless given, to `folder`: a PEFT folder.
+    async def pull(self, task: str, folder: Path | Callable[[AdapterRef], Path], version: int | None = None) -> AdapterRef:
+        """Write one version of a task's adapter, the latest unless given, to `folder`: a PEFT folder, which the version may decide.
 
         Raises: UnknownTask; ClientError when there is no such version, or the folder is not empty; NoAnswer.
         """

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from common.door.errors import TaskRejected
 from common.errors import MarlaasError, Reject
+from common.formats.toml_file import read_toml
 from common.spec import TaskSpec, check_fields, parse_spec
 from marlaas.stack.state_files import StackError
 
@@ -43,7 +44,7 @@ def own_errors_first(path: Path, given: dict[str, JsonValue]) -> Generator[None]
 
 def _checked(path: Path, check: Callable[[dict[str, JsonValue]], T]) -> T:
     try:
-        return check(tomllib.loads(path.read_text()))
+        return check(read_toml(path.read_text()))
     except FileNotFoundError:
         raise Reject(f"there is no task file {path}; examples/ holds some to start from") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from common.accelerators import trace as traces
 from common.accelerators.trace import Trace
+from common.runtime.output import ends_with_its_reader
 from scheduler_svc.decisions.accelerators.advice import Advice, advice
 from scheduler_svc.decisions.accelerators.placement import Accelerator
 from scheduler_svc.decisions.accelerators.state import Budget
@@ -56,6 +57,7 @@ def _verdict(found: Advice) -> str:
     return f"share {', '.join(best.pools)}: {saved:.0%} of the accelerator time is saved, and a step takes {slowdown:.2f} times as long"
 
 
+@ends_with_its_reader()
 def main() -> None:
     parser = argparse.ArgumentParser(description="Whether pools should share accelerators, expected from a trace.")
     parser.add_argument("trace", type=Path)

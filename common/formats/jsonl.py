@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from common.formats.strict_json import whole
+
 MAX_ROW_BYTES = 256 * 1024
 """Maximum size of a line."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -54,7 +56,7 @@ def parse_row(line: bytes) -> Row | None:
     if not line.strip():
         return None
     try:
-        row: object = json.loads(line.decode(), object_pairs_hook=_object, parse_constant=_constant)
+        row: object = json.loads(line.decode(), object_pairs_hook=_object, parse_constant=_constant, parse_int=whole)
         if b"\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()  # halves of surrogate pairs
     except UnicodeError:

@@ -12,6 +12,10 @@ LINE_SEPARATORS = "\x85\u2028\u2029"
 MAX_SHOWN_CHARS = 40
 """Maximum length of the text that an error quotes."""
 
+MAX_DIGITS = 4300
+"""Python's maximum (`sys.set_int_max_str_digits`), whose own error names a function of Python."""
+TOO_LONG = f"a whole number has more than {MAX_DIGITS} digits"
+
 
 def on_one_line(text: str) -> str:
     """The same JSON for readers that end lines where Unicode does: in a text, a separator may be written as an escape."""
@@ -24,7 +28,7 @@ def on_one_line(text: str) -> str:
 
 def read(text: str) -> JsonValue:
     """Raises: json.JSONDecodeError; ValueError for another reason; RecursionError for a text that nests too deep."""
-    found = json.loads(text, parse_constant=_no_number, parse_float=finite, object_pairs_hook=_without_duplicates)
+    found = json.loads(text, parse_constant=_no_number, parse_float=finite, parse_int=whole, object_pairs_hook=_without_duplicates)
     return cast("JsonValue", found)
 
 
@@ -34,6 +38,13 @@ def finite(digits: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{digits[:MAX_SHOWN_CHARS]} is too large")
     return number
+
+
+def whole(digits: str) -> int:
+    """Raises: ValueError for more digits than Python reads."""
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(TOO_LONG)
+    return int(digits)
 
 
 def _no_number(name: str) -> NoReturn:

@@ -1,12 +1,13 @@
 """TOML files whose tables have one type: pools, hosted environments, tool servers."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from common.formats.strict_json import TOO_LONG
 from common.formats.wrong_values import complaints
 
 K = TypeVar("K", bound=str)
@@ -17,13 +18,21 @@ class TomlFileError(Exception):
     """A predicate without the file's name ("is not UTF-8 (…)"), because users of a service must not see its paths."""
 
 
+def read_toml(text: str, parse_float: Callable[[str], float] = float) -> dict[str, Any]:
+    """Raises: tomllib.TOMLDecodeError; ValueError of `parse_float`."""
+    try:
+        return tomllib.loads(text, parse_float=parse_float)
+    except ValueError as error:
+        raise tomllib.TOMLDecodeError(TOO_LONG) if "set_int_max_str_digits" in str(error) else error from None
+
+
 def read_tables(path: Path, tables: TypeAdapter[dict[K, T]], *, only: Sequence[str] = (), without: Sequence[str] = ()) -> dict[K, T]:
     """The tables of `path` by name; `only`, `without`: names that are read alone, or left out.
 
     Raises: TomlFileError, with the wrong field where the content is wrong.
     """
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = read_toml(path.read_text(encoding="utf-8"))
         return tables.validate_python({name: one for name, one in found.items() if (not only or name in only) and name not in without})
     except FileNotFoundError:
         raise TomlFileError("does not exist") from None

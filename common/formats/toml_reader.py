@@ -40,7 +40,8 @@ def read_toml(body: bytes) -> object:
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     except ValueError as error:
-        raise ValueError("a whole number has more digits than can be read" if "set_int_max" in str(error) else str(error)) from None
+        too_long = f"not TOML: a whole number has more than {sys.get_int_max_str_digits()} digits"  # Python's error names a function
+        raise ValueError(too_long if "set_int_max" in str(error) else str(error)) from None
     return found
 
 

@@ -71,8 +71,10 @@ def field_of(place: Sequence[int | str]) -> str:
 
 def _reason(branches: Mapping[str, ErrorDetails], *, quoting: bool) -> str:
     """`branches`: what each type that the field may have accepts → its error."""
-    detail = next(iter(branches.values()))
-    accepted = " or ".join([next(iter(branches)), *(one.removeprefix("must be ") for one in [*branches][1:])])
+    alone = len(branches) == 1
+    detail = next((one for one in branches.values() if one["type"] in ("too_short", "too_long")), next(iter(branches.values())))
+    first, *others = [one if alone else AMONG_OTHERS.get((one, of["type"]), one) for one, of in branches.items()]
+    accepted = " or ".join([first, *(one.removeprefix("must be ") for one in others)])
     said = f"its key '{detail['loc'][-2]}' {accepted}" if detail["loc"][-1:] == (KEY,) else accepted
     return f"{said}{_given(detail, said)}" if quoting else said
 
@@ -136,16 +138,24 @@ def _bound(more: str) -> Callable[[Context], str]:
     return accepted
 
 
+NOT_EMPTY = "must not be empty"
+
+
 def _counted(name: str, one: str, many: str, end: str) -> Callable[[Context], str]:
     def accepted(context: Context) -> str:
         number, actual = context[name], context.get("actual_length")
         if number == 1 and end == "more":
-            return "must not be empty"
+            return NOT_EMPTY
         return f"must have {number} {one if number == 1 else many} or {end}{f', not {actual}' if actual is not None else ''}"
 
     return accepted
 
 
+AMONG_OTHERS = {
+    (NOT_EMPTY, "string_too_short"): "must be a text that is not empty",
+    (NOT_EMPTY, "too_short"): "must be a list that is not empty",
+}
+"""What is accepted, and the error's type → the same beside other types that the value may have."""
 WHOLE, NUMBER, TRUTH, TEXT, LIST, OBJECT = (
     "must be a whole number",
     "must be a number",

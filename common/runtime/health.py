@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -47,6 +48,13 @@ class Health:
         return time.monotonic() - self._beat < STALLED_S
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A probe that gives up is no error of the service, and no reason for a traceback."""
+        if not isinstance(error := sys.exception(), ConnectionError):
+            log.error("probe_unanswered", client=f"{client_address} of {request}", error=repr(error))
+
+
 def serve_http(host: str, port: int, health: Health) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -73,7 +81,7 @@ def serve_http(host: str, port: int, health: Health) -> ThreadingHTTPServer:
             pass
 
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
+        server = _Server((host, port), Handler)
     except OSError as error:
         log.error("fatal", error=f"cannot listen on {host}:{port} ({error.strerror}); set MARLAAS_HTTP_PORT to a free port")
         sys.exit(1)

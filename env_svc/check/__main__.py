@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import msgpack
 
+from common.runtime.output import ends_with_its_reader
 from env_svc.check.scripted_policy import GOLD, ChatLine, ScriptedEpisode, play_row
 from env_svc.contract import MAX_STATE_BYTES, Opening
 from env_svc.errors import WrongOptions
@@ -34,6 +35,7 @@ class CheckResult:
     text: str
 
 
+@ends_with_its_reader()
 def main() -> None:
     options = _arguments()
     try:

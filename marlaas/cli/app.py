@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from common.runtime.output import ends_with_its_reader
 from marlaas.cli import session
 from marlaas.cli.machine import containers, init, stack
 from marlaas.cli.operator import audit, budgets, database, keys, pools, prices, streams, tenants
@@ -69,6 +70,7 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 app.command()(stack.demo)
 
 
+@ends_with_its_reader()
 def main() -> None:
     """Entry point of the `marlaas` command."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end `up --foreground` and `demo` in order
@@ -83,8 +85,6 @@ def run(arguments: Sequence[str]) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        return 0
     except Exception as error:
         from common.errors import MarlaasError
         from marlaas.stack.servers import ServerError

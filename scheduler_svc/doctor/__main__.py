@@ -5,19 +5,22 @@ import asyncio
 import sys
 from pathlib import Path
 
+from common.runtime.output import ends_with_its_reader
 from common.runtime.settings import read_or_exit
 from scheduler_svc.settings import SchedulerSettings
 
-CONNECT_TIMEOUT_S = 20.0
+ANSWER_TIMEOUT_S = 60.0
+"""Maximum time to the answer of one store; a machine under load takes long for each."""
 
 
+@ends_with_its_reader()
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m scheduler_svc.doctor", description="Check the invariants of a running stack.")
     parser.add_argument("--deep", action="store_true", help="read every adapter and checkpoint, and compare its digest")
     parser.add_argument("--strict", action="store_true", help="report also what the scheduler's next sweep would delete")
     parser.add_argument("--json", action="store_true", help="print the violations as JSON")
     parser.add_argument("--keys", type=Path, help="folder of signing keys: examine it too, and the accounts that NATS has")
-    parser.add_argument("--timeout-s", type=float, default=CONNECT_TIMEOUT_S, help="seconds to wait for PostgreSQL and NATS together")
+    parser.add_argument("--timeout-s", type=float, default=ANSWER_TIMEOUT_S, help="seconds to wait for each of PostgreSQL and NATS")
     options = parser.parse_args()
     settings = read_or_exit(SchedulerSettings)
     assert isinstance(settings, SchedulerSettings)
@@ -39,9 +42,10 @@ async def _run(settings: SchedulerSettings, options: argparse.Namespace) -> int:
     logging.getLogger("nats").setLevel(logging.CRITICAL)
     missing = "PostgreSQL does not answer with this version's schema; correct MARLAAS_SCHEDULER_DATABASE_URL"
     try:
-        async with asyncio.timeout(options.timeout_s):
+        async with asyncio.timeout(options.timeout_s) as limit:
             database = await Database.connect(settings.database_url)
             missing = "NATS does not answer; correct MARLAAS_NATS_URL"
+            limit.reschedule(asyncio.get_running_loop().time() + options.timeout_s)
             bus = await connect_bus(settings, "doctor")
             keys = await Keys.read(options.keys, settings.nats_url) if options.keys else None
         try:

@@ -1,7 +1,7 @@
 """Errors of pydantic as sentences: every kind of them, and every pattern that a user may meet."""
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
@@ -25,6 +25,7 @@ class Inner(BaseModel):
     model_config = {"extra": "forbid"}
     word: Literal["small", "large"] = "small"
     either: int | list[str] = 1
+    filled: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)] = "a"
 
 
 class Given(BaseModel):
@@ -65,6 +66,8 @@ class Given(BaseModel):
         ({"inner": {"word": "huge"}}, "inner.word: must be 'small' or 'large', not 'huge'"),
         ({"inner": {"wrod": "small"}}, "inner.wrod: no such field"),
         ({"inner": {"either": "x"}}, "inner.either: must be a whole number or a list, not 'x'"),
+        ({"inner": {"filled": ""}}, "inner.filled: must be a text that is not empty or a list, not ''"),
+        ({"inner": {"filled": []}}, "inner.filled: must be a text or a list that is not empty"),
         ({"inner": 3}, "inner: must be an object of fields, not 3"),
         ({"texts": []}, "texts: must not be empty"),
         ({"texts": ["a", "b", "c"]}, "texts: must have 2 entries or fewer, not 3"),

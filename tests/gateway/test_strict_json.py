@@ -23,6 +23,7 @@ MIB = 1024 * 1024
         (b'"' + b"\\" * 40_001, "Unterminated"),
         (b"{" + b",".join(b'"%d":1' % key for key in [*range(9_000), 8_999]) + b"}", "'8999' is given twice"),
         (b"[" + b"[]," * 500_000 + b"[]]", "more than 10000 values"),
+        (b"[" + b"9" * 5000 + b"]", "digits"),
     ],
 )
 def test_hostile_json_is_refused_in_time(body: bytes, reason: str) -> None:
@@ -54,7 +55,7 @@ def test_whole_numbers_that_no_message_can_have(number: int) -> None:
         (b"a." * 8_000 + b"a = 1", "nested"),
         (b"[" + b'"a" . ' * 8_000 + b"a]", "nested"),
         (b"a." * 32 + b"a = 1", "nested"),
-        (b"a = " + b"9" * 5000, "digits"),
+        (b"a = " + b"9" * 5000, "not TOML: a whole number has more than 4300 digits"),
         (b"a = nan", "too large"),
         (b"a = -inf", "too large"),
         (b"a = 1e999", "too large"),

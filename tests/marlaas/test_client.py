@@ -30,6 +30,8 @@ async def test_task_is_accepted_followed_and_its_adapters_fetched(address: str, 
         assert (await client.wait(task)).state == "finished"
         assert [status.task for status in await client.tasks()] == [task]
 
+        named = await client.pull(task, lambda adapter: tmp_path / f"v{adapter.version}")
+        assert (tmp_path / f"v{named.version}").is_dir(), "a step may have come since the status was read"
         latest = await client.pull(task, tmp_path / "latest")
         assert latest.version == STEPS
         assert (tmp_path / "latest" / "content").read_text() == f"{task} {STEPS} adapter "

@@ -94,6 +94,13 @@ async def test_submit_watch_ps_status_envs_and_pull(world: World, run: Run, tmp_
     assert "task mine has no version 7" in complaint(await run("pull", "mine", "--version", "7"))
 
 
+async def test_watch_ends_with_its_reader(world: World, address: str, tmp_path: Path) -> None:
+    await world.run("mine", until="finished")
+    command = f"{MARLAAS} watch mine --url {address} | head -1"
+    done = await asyncio.to_thread(subprocess.run, ["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.stderr, len(done.stdout.splitlines())) == ("", 1)
+
+
 @pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["submitted", "dry run"])
 async def test_rejection_has_every_reason_at_once(world: World, run: Run, tmp_path: Path, options: tuple[str, ...]) -> None:
     wrong = TASK.replace('"tiny"', '"huge"').replace("steps = 3", "steps = 0").replace('"toy"', '"absent"')

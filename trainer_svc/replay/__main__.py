@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from common.runtime.output import ends_with_its_reader
 from common.runtime.settings import read_or_exit
 from trainer_svc.settings import TrainerSettings
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 8.0
 
 
+@ends_with_its_reader()
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m trainer_svc.replay", description="Replay recorded steps and compare the digests.")
     parser.add_argument("task")

@@ -1,6 +1,7 @@
 """Blobs of tasks: what is stored, and the download of an adapter. `marlaas.client` re-exports what users see of it."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,12 +72,15 @@ def stored_by_task(usage: UsageAnswer) -> dict[str, Stored]:
     return {task: stored for task, stored in found.items() if stored.bytes}
 
 
-async def download_adapter(door: AnyDoor, jobs: Jobs, task: str, folder: Path, version: int | None) -> AdapterRef:
+async def download_adapter(
+    door: AnyDoor, jobs: Jobs, task: str, folder: Path | Callable[[AdapterRef], Path], version: int | None
+) -> AdapterRef:
     """Write one version of a task's adapter, the latest unless given, to `folder`.
 
     Raises: ClientError, also when what came is not what the scheduler announced; NoAnswer.
     """
     adapter = (await door.ask("adapter", AskAdapter(task=task, version=version), AdapterAnswer)).adapter
+    folder = folder(adapter) if callable(folder) else folder
     make_way(folder)
     packed = await jobs.blob(task, adapter)
     try:

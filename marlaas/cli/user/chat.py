@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 import unicodedata
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from marlaas.over_http.chat import Chat
+    from marlaas.over_http.door import HttpDoor
 
 Url = Annotated[str, typer.Option("--url", help="A gateway, https://…; empty: that of the stack in --data.", envvar="MARLAAS_URL")]
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
@@ -23,7 +25,7 @@ SHOWN = "\n\t"
 
 
 def chat(  # noqa: PLR0913 - each is an option with a name of its own
-    model: Annotated[str, typer.Argument(help="TASK@best, TASK@latest, TASK@7, an alias, or a pool for its base model.")],
+    model: Annotated[str, typer.Argument(help="TASK (its latest version), TASK@best, TASK@7, an alias, or a pool for its base model.")],
     prompt: Annotated[str | None, typer.Argument(help="What to say; default: each line of the input is a turn.")] = None,
     data: Data = DEFAULT_DATA,
     url: Url = "",
@@ -41,6 +43,9 @@ def chat(  # noqa: PLR0913 - each is an option with a name of its own
     given |= {"seed": seed, "stop": list(stop) if stop else None}
     settings = {name: value for name, value in given.items() if value is not None}
 
+    if prompt is not None and not prompt.strip():
+        raise typer.BadParameter("it is empty; say something, or leave it out to type turns", param_hint="PROMPT")
+
     async def run() -> None:
         from marlaas.over_http.chat import Chat
         from marlaas.over_http.connecting import entered
@@ -48,7 +53,14 @@ def chat(  # noqa: PLR0913 - each is an option with a name of its own
         where = url or _gateway_of(data)
         limits = {"timeout_s": 10.0, "patience_s": 10.0}
         async with entered(where, tenant_named(), key=http_key(), insecure=is_insecure(), tls=tls_files(), **limits) as door:
-            talk = Chat(door.connection, door.params(), model, system, settings, waits=lambda why: echo(f"[{why}]", to=sys.stderr))
+            talk = Chat(
+                door.connection,
+                door.params(),
+                await _version_of(door, model),
+                system,
+                settings,
+                waits=lambda why: echo(f"[{why}]", to=sys.stderr),
+            )
             if prompt is not None:
                 await _reply(talk, prompt)
                 return
@@ -58,6 +70,20 @@ def chat(  # noqa: PLR0913 - each is an option with a name of its own
 
     quiet()
     asyncio.run(run())
+
+
+async def _version_of(door: "HttpDoor", model: str) -> str:
+    """`model`, or the latest version where it is a task without one."""
+    from common.door.asking import UnknownHere
+    from common.door.training.progress import read_status
+    from common.spec import TASK_ID_PATTERN
+
+    if re.fullmatch(TASK_ID_PATTERN, model) is None or door.tenant is None:
+        return model
+    try:
+        return f"{(await read_status(door, model)).task}@latest"
+    except UnknownHere:  # a pool or an alias
+        return model
 
 
 def _gateway_of(data: Path) -> str:

@@ -26,7 +26,7 @@ from marlaas.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from common.messages import TaskStatus, TroubleOf, UsageAnswer
+    from common.messages import AdapterRef, TaskStatus, TroubleOf, UsageAnswer
     from marlaas.client import Client
     from marlaas.comparison import Evaluated
 
@@ -278,13 +278,14 @@ def pull(
 
     with TemporaryDirectory(prefix="marlaas-pull-") as temporary:
 
-        async def fetch(client: "Client") -> "tuple[TaskStatus, Path, str]":
-            status = await client.status(task)
-            folder = to or Path(f"{task}.v{version or status.version}{'.merged' if merged else ''}")
-            adapter = await client.pull(task, Path(temporary) / "adapter" if merged else folder, version)
-            return status, folder, f"version {adapter.version} of {task}, rank {adapter.rank}, {adapter.blob.size_bytes} bytes"
+        def folder_of(adapter: "AdapterRef") -> Path:
+            return to or Path(f"{task}.v{adapter.version}{'.merged' if merged else ''}")
 
-        status, folder, said = with_client(data, url, fetch)
+        async def fetch(client: "Client") -> "tuple[TaskStatus, AdapterRef]":
+            return await client.status(task), await client.pull(task, Path(temporary) / "adapter" if merged else folder_of, version)
+
+        status, adapter = with_client(data, url, fetch)
+        folder, said = folder_of(adapter), f"version {adapter.version} of {task}, rank {adapter.rank}, {adapter.blob.size_bytes} bytes"
         if merged:
             offered = pools or (None if url else plan_pools_file(data)) or pools_file()
             _merge_adapter(status.pool, offered, Path(temporary) / "adapter", folder)

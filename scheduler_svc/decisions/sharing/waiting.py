@@ -251,7 +251,8 @@ def _with_the_trainers(task: WaitingTask, queue: TrainerQueue, replicas: Replica
     position = queue.before + 1
     seconds = None if queue.step_s is None else position * queue.step_s / replicas.trainers
     expected = "how long steps take here is not known yet" if seconds is None else f"about {seconds:.0f} s at {queue.step_s:.1f} s a step"
-    return Cause(Kind.TRAINER, position, f"its step is number {position} with {replicas.trainers} trainers: {expected}")
+    trainers = "the one trainer" if replicas.trainers == 1 else f"{replicas.trainers} trainers"
+    return Cause(Kind.TRAINER, position, f"its step is number {position} in line for {trainers}: {expected}")
 
 
 def _for_an_accelerator(pool: str, wait: AcceleratorWait) -> Cause:

@@ -101,7 +101,7 @@ async def test_checks_replicas_trainers_and_the_pace(bus: Bus, nats_url: str, da
         await told(client, "first", Kind.TRAINER, 1)
         async with Client.connect(nats_url, "globex") as other:
             sentence = await told(other, "second", Kind.TRAINER, 2)
-            assert sentence == "its step is number 2 with 1 trainers: how long steps take here is not known yet"
+            assert sentence == "its step is number 2 in line for the one trainer: how long steps take here is not known yet"
         await world.run("slow", until="accepted")
         await world.rows_become("SELECT admitted FROM tasks WHERE id = 'slow'", [(4,)])
         await told(client, "slow", Kind.PACE, 2)

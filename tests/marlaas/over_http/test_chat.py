@@ -42,6 +42,10 @@ async def test_each_line_is_a_turn_of_one_conversation(
 
         once = await run(monkeypatch, tmp_path, url, "tiny", "hello")
         assert once.stdout.startswith("Hello ")
+        assert (await run(monkeypatch, tmp_path, url, "a", "hello")).stdout.startswith("Hello "), "a task is its latest version"
+        assert source.choices[-1][2].model == "a@3"
+        empty = await run(monkeypatch, tmp_path, url, "tiny", " ")
+        assert empty.returncode == 2 and "it is empty; say something" in empty.stderr
 
 
 async def test_what_goes_wrong_is_one_line(scheduler: World, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

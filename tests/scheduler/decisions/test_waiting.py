@@ -184,7 +184,7 @@ def test_a_share_is_told_in_numbers_only() -> None:
 def test_the_trainers_queue_says_how_long_it_takes() -> None:
     cause = cause_of(replace(TASK, queue=TrainerQueue(5, 3.0)), replace(ALL, trainers=2), ROOM, NONE)
     assert cause is not None
-    assert cause.sentence == "its step is number 6 with 2 trainers: about 9 s at 3.0 s a step"
+    assert cause.sentence == "its step is number 6 in line for 2 trainers: about 9 s at 3.0 s a step"
 
 
 FULL_QUEUES = {name: FullQueue(name, 95, 100, "env", 2) for name in ("PROMPTS", "TURNS", "SCORED", "BATCHES", "WEIGHTS")}
