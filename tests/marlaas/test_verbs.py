@@ -71,7 +71,7 @@ async def out(done: Awaitable[Done]) -> str:
     return result.stdout
 
 
-async def test_submit_watch_ps_status_envs_and_pull(world: World, run: Run, tmp_path: Path) -> None:
+async def test_submit_watch_ps_status_envs_and_pull(world: World, run: Run, address: str, tmp_path: Path) -> None:
     assert await out(run("ps")) == "no tasks yet; submit one with `marlaas submit task.toml`\n"
 
     async def is_listed() -> bool:
@@ -81,6 +81,9 @@ async def test_submit_watch_ps_status_envs_and_pull(world: World, run: Run, tmp_
     first, *watched = (await out(run("submit", "task.toml", "--id", "mine", "--watch"))).splitlines()
     assert first == "tenant 'acme' is new: this task has made it"
     assert [line.split()[2] for line in watched] == ["accepted", "step", "step", "step", "finished"]
+    argv = ["bash", "-c", f"{MARLAAS} watch mine --url {address} | head -1"]
+    done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, cwd=tmp_path)
+    assert (done.stderr, done.stdout.count(b"\n")) == (b"", 1), "it ends with its reader"
     await settled(world)
     for command in "ps", "status":
         [row] = [line for line in (await out(run(command))).splitlines() if "mine" in line]
@@ -92,13 +95,6 @@ async def test_submit_watch_ps_status_envs_and_pull(world: World, run: Run, tmp_
     assert "version 2 of mine" in await out(run("pull", "mine", "--version", "2", "--to", "older"))
     assert (tmp_path / "older" / "content").read_text() == "mine 2 adapter "
     assert "task mine has no version 7" in complaint(await run("pull", "mine", "--version", "7"))
-
-
-async def test_watch_ends_with_its_reader(world: World, address: str, tmp_path: Path) -> None:
-    await world.run("mine", until="finished")
-    command = f"{MARLAAS} watch mine --url {address} | head -1"
-    done = await asyncio.to_thread(subprocess.run, ["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert (done.stderr, len(done.stdout.splitlines())) == ("", 1)
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["submitted", "dry run"])
