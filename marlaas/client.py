@@ -13,7 +13,7 @@ what only NATS takes says so.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -225,7 +225,7 @@ class Client(Reader):
 
     # -------------------------------------------------------------------------------------------------------- following
 
-    async def watch(self, *tasks: str, from_now: bool = False) -> AsyncIterator[Event]:
+    async def watch(self, *tasks: str, from_now: bool = False) -> AsyncGenerator[Event]:
         """Past and future events of these tasks, in order; ends when all of them have ended.
 
         `from_now`: future events only. Without tasks: future events of every task, without end.

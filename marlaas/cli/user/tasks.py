@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import aclosing
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -166,11 +167,12 @@ def watch(
         if not (tasks or following or live):
             echo("no task is running; `marlaas watch --follow` waits for the next one")
             return
-        async for event in client.watch(*(tasks or live), from_now=not tasks):
-            echo(tables.event_line(event))
-            if (point := trackers.point_of(event)) is not None:
-                for tracker in opened:
-                    tracker.log(point)
+        async with aclosing(client.watch(*(tasks or live), from_now=not tasks)) as events:
+            async for event in events:
+                echo(tables.event_line(event))
+                if (point := trackers.point_of(event)) is not None:
+                    for tracker in opened:
+                        tracker.log(point)
 
     try:
         with_client(data, url, follow)
