@@ -135,7 +135,7 @@ def graders(data_sets: Iterable[str] = sorted(set(DATASETS) - SLOW_TO_MAKE)) -> 
     found = [
         Grader("tool calls", lambda text: find_calls(text, TOOLS)),
         Grader("text without tool calls", lambda text: without_calls(text, TOOLS)),
-        Grader("code", written),
+        Grader("code", lambda text: written(text, "double")),
         Grader("openenv action", refused_or_read),
         graded("math", MathProblems(file="word_problems.jsonl")),
         graded("calculator", Calculator()),

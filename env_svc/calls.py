@@ -5,15 +5,17 @@ a process boundary, and never an exception of a class that the other side lacks.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
-from typing import Literal, cast
+from typing import Literal, SupportsFloat, cast
 
 import msgpack
 from pydantic import JsonValue
 
 from common.fairness.fair_queue import Claimant
+from common.formats.whole_text import whole
 from common.messages import UNSUPPORTED, ChatMessage
 from env_svc.contract import MAX_NUMBER, MAX_STATE_BYTES, Continue, Finish, Opening, Reply, Turn
 from env_svc.errors import EnvironmentUnavailable, Unsupported, WrongOptions
@@ -163,6 +165,7 @@ async def perform(environment: AnyEnvironment, name: str, call: Call) -> Outcome
 
 def failed(reason: str, *, is_infrastructure: bool = False, is_late: bool = False) -> Failed:
     """A failure with a reason of bounded length: it travels in a header."""
+    reason = whole(reason)
     return Failed(reason if len(reason) <= MAX_FAILURE_CHARS else reason[: MAX_FAILURE_CHARS - 1] + "…", is_infrastructure, is_late)
 
 
@@ -186,7 +189,7 @@ async def _at_limit(environment: AnyEnvironment, state: object, call: StepCall, 
 def _scored(where: str, finish: object, reply: Reply, more: dict[str, float] | None = None) -> Scored:
     if not isinstance(finish, Finish):
         raise _BrokenContract(f"{where} returned {type(finish).__name__}, expected {'Continue or ' * (where == 'step')}Finish")
-    components = {str(name): _number(f"component '{name}'", value) for name, value in finish.components.items()}
+    components = {whole(str(name)): _number(f"component '{name}'", value) for name, value in finish.components.items()}
     usage = {} if reply.usage is None else {"tool_calls": float(reply.usage.calls), "tool_errors": float(reply.usage.errors)}
     return Scored(_number("reward", finish.reward), {**usage, **(more or {}), **components})
 
@@ -194,9 +197,21 @@ def _scored(where: str, finish: object, reply: Reply, more: dict[str, float] | N
 def _opened(opening: object) -> Opened:
     if not isinstance(opening, Opening):
         raise _BrokenContract(f"open returned {type(opening).__name__}, expected Opening")
-    tools = [dict(tool) for tool in opening.tools if not isinstance(tool, str)]
-    names = tuple(tool for tool in opening.tools if isinstance(tool, str))
-    return Opened(_messages("Opening", opening.messages), tools, _packed(cast("object", opening.state)), names)
+    given = cast("Opening[object]", opening)
+    tools = [_schema(tool) for tool in given.tools if not isinstance(tool, str)]
+    names = tuple(whole(tool) for tool in given.tools if isinstance(tool, str))
+    return Opened(_messages("Opening", given.messages), tools, _packed(given.state), names)
+
+
+def _schema(tool: object) -> dict[str, JsonValue]:
+    """A tool's schema as chat templates and the parser of calls take it."""
+    if not isinstance(tool, Mapping) or not isinstance(tool.get("function", tool), Mapping):
+        raise _BrokenContract(f"Opening has the tool {tool!r:.60}, expected a name or a schema")
+    try:
+        json.dumps(tool, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _BrokenContract(f"Opening has a tool whose schema is not JSON: {error}") from None
+    return dict(cast("Mapping[str, JsonValue]", tool))
 
 
 def _messages(where: str, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -206,26 +221,49 @@ def _messages(where: str, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     for message in found:
         if not isinstance(message, ChatMessage):
             raise _BrokenContract(f"{where} holds a {type(message).__name__}, expected ChatMessage")
-    return cast("list[ChatMessage]", found)
+    messages = cast("list[ChatMessage]", found)
+    return [one if whole(one.content) == one.content else one.model_copy(update={"content": whole(one.content)}) for one in messages]
 
 
 def _packed(state: object) -> bytes:
     try:
         packed = msgpack.packb(state)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _BrokenContract(f"its state cannot be packed as MessagePack: {error}") from None
+        raise _BrokenContract(f"its state cannot be packed as MessagePack: {_unpackable('state', state)}: {error}") from None
     assert packed is not None
     if len(packed) > MAX_STATE_BYTES:
         raise _BrokenContract(f"its state has {len(packed)} bytes, at most {MAX_STATE_BYTES} can travel with a turn")
     return packed
 
 
+def _unpackable(place: str, value: object) -> str:
+    """Where the innermost part of a state is that cannot be packed."""
+    parts: Iterable[tuple[object, object]] = ()
+    if isinstance(value, dict):
+        parts = cast("dict[object, object]", value).items()
+    elif isinstance(value, list | tuple):
+        parts = enumerate(cast("Sequence[object]", value))
+    for key, part in parts:
+        try:
+            msgpack.packb(part)
+        except (TypeError, ValueError, OverflowError):
+            return _unpackable(f"{place}[{key!r:.40}]", part)
+    return place
+
+
 def _number(what: str, value: object) -> float:
-    if not isinstance(value, Real):
+    """A number of any library, truth values included, as a float."""
+    try:
+        number = float(value) if isinstance(value, SupportsFloat) else None
+    except OverflowError:
+        number = math.inf
+    except (TypeError, ValueError, RuntimeError):  # several numbers, or one that its library cannot convert
+        number = None
+    if number is None:
         raise _BrokenContract(f"{what} is {value!r:.60}, expected a number")
-    if not is_bounded(cast("float", value)):  # comparable with one, and may be too large to become one
+    if not is_bounded(number):
         raise _BrokenContract(f"{what} is {value!s:.60}, expected a finite number of at most {MAX_NUMBER:g} either way")
-    return float(value)
+    return number
 
 
 def is_bounded(value: float) -> bool:

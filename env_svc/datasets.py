@@ -5,7 +5,6 @@ shipped with the environments, and nowhere else. That folder may hold data sets 
 folder of that name: they are read without a network. Others must be in the operator's list, with a revision (ADR 22).
 """
 
-import json
 import random
 import re
 from collections.abc import Collection
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import Fatal
+from common.formats.jsonl import Row, parse_object
 from common.spec import EnvironmentSection
 from common.streams import OPERATOR
 from env_svc.errors import EnvironmentUnavailable, WrongOptions
@@ -29,26 +29,34 @@ ENTRY = re.compile(r"^(?:(?P<tenant>[a-z0-9-]+|_operator)=)?(?P<dataset>.+)$")
 READERS = frozenset({"math", "code"})
 """Environments whose option `dataset` names one."""
 
-Row = dict[str, Any]
-"""Fields by name. `Any`: each data set has its own."""
-
 
 @lru_cache(maxsize=8)
 def rows_of_file(name: str) -> list[Row]:
     """The objects of a JSONL file, one a line; empty lines do not count. Raises: WrongOptions, naming the line that is no object."""
     path = _path(name)
     rows: list[Row] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise WrongOptions(f"file '{name}' line {number}: expected a JSON object")
-        rows.append(row)
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = parse_object(line)
+            except ValueError as error:
+                raise WrongOptions(f"file '{name}' line {number}: {error}; expected a JSON object") from None
+            if row is not None:
+                rows.append(row)
     return rows
+
+
+def text_of(value: object) -> str | None:
+    """An answer of a row as text: 42 and 42.0 are 42. None for what is neither text nor number."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return None
+        case int() | float():
+            return str(int(value) if value == value // 1 else value)
+        case _:
+            return None
 
 
 @lru_cache(maxsize=8)

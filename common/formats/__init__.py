@@ -3,6 +3,7 @@
 bounds.py        bounds of bodies that users send, checked before anything is built
 jsonl.py         rows of a file for training
 strict_json.py   JSON as RFC 8259 has it
+whole_text.py    text that UTF-8 can hold
 toml_file.py     TOML files whose tables have one type
 toml_reader.py   TOML bodies that users send
 step_times.py    times of many steps as bytes

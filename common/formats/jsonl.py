@@ -1,10 +1,11 @@
-"""Rows of a file for training: JSON objects with `messages`, one a line, checked as the bytes arrive."""
+"""Rows of files: JSON objects, one a line. Those for training have `messages`, and are checked as the bytes arrive."""
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any, cast
 
-from common.formats.strict_json import whole
+from common.formats import strict_json
 
 MAX_ROW_BYTES = 256 * 1024
 """Maximum size of a line."""
@@ -53,10 +54,22 @@ def parse_row(line: bytes) -> Row | None:
     """The row of a line; None for an empty one. Raises: ValueError, with the reason in few words."""
     if len(line) > MAX_ROW_BYTES:
         raise ValueError(f"it has more than {MAX_ROW_BYTES} bytes")
+    found = parse_object(line)
+    if found is not None:
+        _check_messages(found.get("messages"))
+    return found
+
+
+def parse_object(line: bytes) -> Row | None:
+    """The object of a line, which only `\\n` ends: other separators of Unicode may stand in a text. None for an empty line.
+
+    Raises: ValueError, with the reason in few words.
+    """
+    line = line.removeprefix(BOM_UTF8)
     if not line.strip():
         return None
     try:
-        row: object = json.loads(line.decode(), object_pairs_hook=_object, parse_constant=_constant, parse_int=whole)
+        row: object = strict_json.read(line.decode())
         if b"\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()  # halves of surrogate pairs
     except UnicodeError:
@@ -65,18 +78,18 @@ def parse_row(line: bytes) -> Row | None:
         raise ValueError("it is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"it is no JSON: {error.msg} at character {error.colno}") from None
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from None
     if not isinstance(row, dict):
         raise ValueError("it is no JSON object")
-    found: Row = row
-    _check_messages(found.get("messages"))
-    return found
+    return cast("Row", row)
 
 
 def offsets(lines: Iterator[bytes]) -> Iterator[int]:
     """Positions of the lines that are not empty, of a file that is iterated by lines."""
     place = 0
     for line in lines:
-        if line.strip():
+        if line.removeprefix(BOM_UTF8).strip():
             yield place
         place += len(line)
 
@@ -92,14 +105,3 @@ def _check_messages(messages: object) -> None:
             raise ValueError(f"messages[{place}].content: expected a text")
         if more := sorted(set(message) - {"role", "content"}):
             raise ValueError(f"messages[{place}].{str(more[0])[:100]}: a message has a role and a content")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> Row:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("it has a key twice")
-    return found
-
-
-def _constant(name: str) -> NoReturn:
-    raise ValueError(f"it has {name}, which is no JSON")

@@ -11,7 +11,6 @@ LINE_SEPARATORS = "\x85\u2028\u2029"
 """Separators of lines that JSON permits in texts as they are."""
 MAX_SHOWN_CHARS = 40
 """Maximum length of the text that an error quotes."""
-
 MAX_DIGITS = 4300
 """Python's maximum (`sys.set_int_max_str_digits`), whose own error names a function of Python."""
 TOO_LONG = f"a whole number has more than {MAX_DIGITS} digits"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from common.formats import strict_json
+
 PLACE = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 PATH = re.compile(r"(?P<root>item|sample)(?P<rest>(\.[A-Za-z0-9_-]+|\[[0-9]{1,6}\])+)")
 STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\[([0-9]+)\]")
@@ -39,7 +41,7 @@ class Sample:
     def output_json(self) -> Any:
         """Its value as JSON; `MissingOutput` is raised where it is none. `Any`: any JSON."""
         try:
-            return json.loads(self.output_text)
+            return strict_json.read(self.output_text)
         except (ValueError, RecursionError):
             raise MissingOutput("the reply is no JSON") from None
 

@@ -1,7 +1,6 @@
 """JSON schemas of tools' parameters, as far as the grammar of calls reads them. Pure; whatever is no schema describes nothing."""
 
 from collections.abc import Iterator, Mapping
-from typing import cast
 from urllib.parse import unquote
 
 from pydantic import JsonValue
@@ -126,5 +125,5 @@ def _at(root: JsonValue, reference: str) -> JsonValue:
 
 
 def _steps(pointer: str) -> Iterator[str]:
-    for step in cast("list[str]", pointer.split("/")[1:]):
+    for step in pointer.split("/")[1:]:
         yield step.replace("~1", "/").replace("~0", "~")

@@ -19,11 +19,12 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import JsonValue
 
+from common.formats import strict_json
 from env_svc.adapters.openenv_sessions import Observation, RefusedAction, Session, SessionLost, Sessions
 from env_svc.contract import ChatMessage, Continue, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
 
 Action = dict[str, JsonValue]
-FENCED = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)
+FENCED = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 class OpenEnvState(TypedDict):
@@ -234,7 +235,7 @@ def action_in(text: str) -> Action:
     """The JSON object of a reply, in a fence or alone. Raises: ValueError, for the policy to read."""
     fenced = FENCED.search(text)
     try:
-        action = json.loads(fenced[1] if fenced else text)
+        action = strict_json.read(fenced[1] if fenced else text)
     except (ValueError, RecursionError):
         action = None
     if not isinstance(action, dict):

@@ -201,7 +201,7 @@ class Conversation:
         made = [
             vf.ToolCall(id=one, name=call.name, arguments=json.dumps(call.arguments)) for one, call in zip(ids, reply.calls, strict=True)
         ]
-        text, thought = _apart(reply.text) if self._manner.reasoning else (reply.text, None)
+        text, thought = _apart(reply) if self._manner.reasoning else (reply.text, None)
         text = without_calls(text, self._tools.parameters) if made else text
         self._append(vf.AssistantMessage(content=text, reasoning_content=thought, tool_calls=made or None), sampled=True)
         reason = "length" if reply.truncated else "tool_calls" if made else "stop"
@@ -223,8 +223,9 @@ def _opening(data: Any, system: str) -> list[Any]:
     return [*([vf.SystemMessage(content=first)] if first else []), *given]
 
 
-def _apart(text: str) -> tuple[str, str | None]:
+def _apart(reply: Reply) -> tuple[str, str | None]:
     """A reply's text, and the thought before it."""
+    text = f"<think>{reply.text}" if reply.thoughts.begins_inside else reply.text
     thought, closed, said = text.rpartition("</think>")
     if not closed:
         said, _, thought = text.partition("<think>")

@@ -22,7 +22,7 @@ from sympy.core.relational import Relational
 
 from env_svc.builtin.stated_answers import Stated, is_computable, is_expression, normalised, plain, stated_answers, words
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
-from env_svc.datasets import Row, row_at, rows_of_dataset, rows_of_file
+from env_svc.datasets import Row, row_at, rows_of_dataset, rows_of_file, text_of
 
 GRADING_TIMEOUT_S = 2.0
 """Maximum CPU seconds to grade one reply; a slower one is wrong. math-verify's own alarm counts wall-clock time: on a busy machine it
@@ -61,15 +61,17 @@ class MathProblems(Environment[str]):
         if not self._rows:
             raise WrongOptions(f"environment 'math': no rows in {file or dataset}")
         for number, row in enumerate(self._rows):
-            missing = [field for field in (question_field, answer_field) if not isinstance(row.get(field), str)]
-            if missing:
-                raise WrongOptions(f"environment 'math': row {number} of {file or dataset} has no text '{missing[0]}'")
+            if not isinstance(row.get(question_field), str):
+                raise WrongOptions(f"environment 'math': row {number} of {file or dataset} has no text '{question_field}'")
+            if text_of(given := row.get(answer_field)) is None:
+                reason = f"the answer '{answer_field}' of row {number} of {file or dataset} is {given!r:.40}, expected a text or a number"
+                raise WrongOptions(f"environment 'math': {reason}")
 
     async def open(self, index: int, seed: int) -> Opening[str]:
         row = row_at(self._rows, index, seed)
         question = f"{row[self._question]}\n\n{self._instruction}" if self._instruction else str(row[self._question])
         messages = [ChatMessage(role="system", content=self._system)] if self._system else []
-        return Opening([*messages, ChatMessage(role="user", content=question)], state=final_answer(row[self._answer]))
+        return Opening([*messages, ChatMessage(role="user", content=question)], state=final_answer(text_of(row[self._answer]) or ""))
 
     async def step(self, state: str, reply: Reply) -> Turn[str]:
         answered, correct = False, False

@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TypedDict
 
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
-from env_svc.datasets import Row, row_at, rows_of_file
+from env_svc.datasets import Row, row_at, rows_of_file, text_of
 from env_svc.tools.search import Search
 
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -41,7 +41,7 @@ class MultiHop(Environment[MultiHopState]):
     ) -> None:
         rows = rows_of_file(questions)
         for number, row in enumerate(rows):
-            if not all(isinstance(row.get(field), kind) for field, kind in (("question", str), ("answer", str), ("path", list))):
+            if not isinstance(row.get("question"), str) or text_of(row.get("answer")) is None or not isinstance(row.get("path"), list):
                 raise WrongOptions(f"environment 'multi_hop': row {number} of {questions} needs a question, an answer and a path")
         self._rows: list[Row] = [row for row in rows if len(row["path"]) <= most_hops]
         if not self._rows:
@@ -52,7 +52,9 @@ class MultiHop(Environment[MultiHopState]):
     async def open(self, index: int, seed: int) -> Opening[MultiHopState]:
         row = row_at(self._rows, index, seed)
         question = f"{row['question']}\n\n{self._instruction}" if self._instruction else str(row["question"])
-        return Opening([ChatMessage(role="user", content=question)], MultiHopState(answer=row["answer"], path=list(row["path"])))
+        return Opening(
+            [ChatMessage(role="user", content=question)], MultiHopState(answer=text_of(row["answer"]) or "", path=list(row["path"]))
+        )
 
     async def step(self, state: MultiHopState, reply: Reply) -> Turn[MultiHopState]:
         given, right = normalized(reply.text.rpartition("Answer:")[2]), normalized(state["answer"])

@@ -17,9 +17,12 @@ MAX_STATED_CHARS = 300
 MAX_UNSTATED_CHARS = 1000
 """Length of a reply's end that is searched for its last number, where no answer is stated."""
 
+ANSWER_END = re.compile("</answer>", re.IGNORECASE)
 HEADING = re.compile(r"####[#\s]*[A-Za-z]{2,}[^\n]*\n\s*\S")
 """A heading of Markdown, with text below it: it states no answer."""
 SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
+DISPLAYED = re.compile(r"\\[\[\]]")
+"""Marks of a displayed formula."""
 JOINED = re.compile(r"[\s$]*(?:,|and|or|,\s*and|,\s*or)?[\s$]*")
 """Text between two boxes that state one answer together."""
 WORD = re.compile(r"(?<!\\)\b[A-Za-z]{2,}")
@@ -49,23 +52,25 @@ def stated_answers(reply: str) -> list[list[Stated]]:
     found = [list(_ways(reply, match, end)) for match, end in zip(matches, ends, strict=False)]
     if len(matches) > 1:
         found = _with_joined_boxes(reply, matches, found)
-    return [*reversed(found), [Stated(reply[-MAX_UNSTATED_CHARS:], is_whole=False)]]
+    return [*reversed(found), [Stated(reply[-MAX_UNSTATED_CHARS:].replace("`", " "), is_whole=False)]]
 
 
 def _ways(reply: str, match: "re.Match[str]", end: int) -> Iterator[Stated]:
     if "boxed" in match[0]:
         content = _braced(reply, match.end())
-        if content is not None:
+        if content is None and len(reply) - match.end() < MAX_STATED_CHARS:  # cut inside the box
+            yield Stated(reply[match.end() :].strip("$" + MARKUP), is_whole=True)
+        elif content is not None:
             yield Stated(content + _percent_after(reply, match.end() + len(content) + 1), is_whole=True)
         return
     if HEADING.match(reply, match.start(), min(len(reply), match.start() + MAX_STATED_CHARS)):
         return
     if match[0].casefold() == "<answer>":
-        end = max(reply.find("</answer>", match.end(), end), match.end())
+        end = closed.start() if (closed := ANSWER_END.search(reply, match.end())) else len(reply)
     rest = reply[match.end() : min(end, match.end() + MAX_STATED_CHARS)].lstrip("\n:=" + MARKUP)
     line = rest.partition("\n")[0] if match[0] == "####" else rest[: found.start()] if (found := SENTENCE_END.search(rest)) else rest
     if is_expression(line):
-        yield Stated(line.strip(MARKUP).rstrip(".").strip("$" + MARKUP), is_whole=True)
+        yield Stated(DISPLAYED.sub("", line).strip(MARKUP).rstrip(".").strip("$" + MARKUP), is_whole=True)
     yield Stated(LEAD + line, is_whole=False)
     yield Stated(LEAD + rest, is_whole=False)
 

@@ -6,15 +6,18 @@ whichever process the environment runs.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import chain
 
 import msgpack
+from pydantic_core import to_jsonable_python
 
 from common import spec
 from common.fairness.fair_queue import Claimant
+from common.formats.whole_text import whole
 from common.messages import BlobRef, ChatMessage, is_own
 from common.tool_calls import MalformedCall, Schema, ToolCall, find_calls
 from env_svc.allowed import ONLY_INSTALLED, AllowedNames
@@ -190,7 +193,7 @@ class ToolCallExecutor:
         beyond = [_ToolAnswer(f"not called: at most {limits.max_calls} calls are made for one reply", is_error=True)]
         given = [*(one for one in answers if isinstance(one, _ToolAnswer)), *beyond * (len(turn.calls) - len(made))]
         names = [call.name if isinstance(call, ToolCall) else None for call in turn.calls]
-        texts = [_cut(one.text, limits.max_answer_chars) for one in given]
+        texts = [_cut(whole(one.text), limits.max_answer_chars) for one in given]
         messages = [ChatMessage(role="tool", content=text, name=name) for text, name in zip(texts, names, strict=True)]
         errors = sum(one.is_error for one in given)
         return turn.position, Continued(messages, turn.tool_state.counting(len(given) - errors, errors).wrap(turn.step.state))
@@ -249,7 +252,7 @@ async def _call_tool(tool_set: ToolSet, call: ToolCall | MalformedCall, timeout_
         return _ToolAnswer(f"Error: {wrong}", is_error=True)
     try:
         async with asyncio.timeout(timeout_s):
-            return _ToolAnswer(await tool.tool.call(call.arguments))
+            return _ToolAnswer(_text(await tool.tool.call(call.arguments)))
     except CallError as error:
         return _ToolAnswer(f"Error: {error}", is_error=True)
     except ToolUnavailable as error:
@@ -263,6 +266,16 @@ async def _call_tool(tool_set: ToolSet, call: ToolCall | MalformedCall, timeout_
         return failed(f"tool '{call.name}' failed: it cancelled itself")
     except BaseException as error:  # the boundary to other people's code: SystemExit would end the replica
         return failed(f"tool '{call.name}' failed: {type(error).__name__}: {error}")
+
+
+def _text(answer: object) -> str:
+    """An answer as the policy reads it. Raises: TypeError for one that JSON has no form for."""
+    if answer is None or isinstance(answer, str):
+        return answer or ""
+    try:
+        return json.dumps(to_jsonable_python(answer), ensure_ascii=False)
+    except (ValueError, RecursionError) as error:
+        raise TypeError(f"its answer, a {type(answer).__name__}, is neither text nor JSON: {error}") from None
 
 
 def _cut(text: str, max_chars: int) -> str:

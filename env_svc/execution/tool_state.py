@@ -15,6 +15,10 @@ TOOL_STATE_CODE = 77
 """Code of the MessagePack extension that marks a state wrapped with tool state. An environment's own state is never one."""
 
 
+def _parameters(given: object) -> Schema:
+    return cast("Schema", given) if isinstance(given, dict) else {}
+
+
 @dataclass(frozen=True)
 class ToolState:
     """Tool state of one episode."""
@@ -29,7 +33,7 @@ class ToolState:
     def at_opening(cls, names: Sequence[str], tools: Sequence[dict[str, JsonValue]]) -> "ToolState":
         """The state after an opening with these names, and these schemas as chat templates take them."""
         functions = [cast("dict[str, Any]", tool.get("function", tool)) for tool in tools]
-        return cls(names=tuple(names), own={str(one.get("name", "")): one.get("parameters") or {} for one in functions})
+        return cls(names=tuple(names), own={str(one.get("name", "")): _parameters(one.get("parameters")) for one in functions})
 
     @classmethod
     def unwrap(cls, state: bytes) -> "tuple[ToolState | None, bytes]":

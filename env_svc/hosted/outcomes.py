@@ -30,7 +30,7 @@ ReportedName = Annotated[str, AfterValidator(_is_name)]
 class _Parameters(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    properties: dict[str, dict[str, JsonValue]] = {}
+    properties: dict[str, dict[str, JsonValue] | bool] = {}
     required: list[str] = []
 
 

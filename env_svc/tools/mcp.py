@@ -14,12 +14,13 @@ One connection serves all episodes; a server that has ended is restarted for the
 """
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError, model_validator
 
 from common.formats.toml_file import TomlFileError, read_tables
 from env_svc.options import suggestion
@@ -61,7 +62,7 @@ class Mcp(ToolSource):
         client = await self._connection.client()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                listed = {tool.name: tool for tool in (await client.list_tools()).tools}
+                listed = {tool.name: tool for page in [page async for page in _pages(client)] for tool in page.tools}
         except Exception as error:
             raise self._connection.lost(client, error) from error
         for name in self._chosen or ():
@@ -83,23 +84,60 @@ class _RemoteTool(Tool):
 
     async def call(self, arguments: Arguments) -> str:
         from mcp import MCPError
+        from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
 
         client = await self._connection.client()
         try:
             async with asyncio.timeout(self._time_s):
-                result = await client.call_tool(self.name, arguments)
+                # Not `Client.call_tool`: it raises where an answer does not fit the server's own schema for it.
+                asked = CallToolRequest(params=CallToolRequestParams(name=self.name, arguments=arguments))
+                result = await client.session.send_request(asked, CallToolResult)
         except TimeoutError:
             await self._connection.check(client)
             raise CallError(f"{self.name} took more than {self._time_s:g} s") from None
         except MCPError as error:
             await self._connection.check(client)
             raise CallError(str(error)) from None
+        except ValidationError as error:
+            raise CallError(f"{self.name} answered what is no result of MCP: {error.error_count()} errors") from None
         except Exception as error:
             raise self._connection.lost(client, error) from error
-        text = "\n".join(block.text if block.type == "text" else f"({block.type})" for block in result.content)
+        text = text_of(result)
         if result.is_error:
             raise CallError(text)
         return text
+
+
+async def _pages(client: Any) -> AsyncIterator[Any]:
+    """Pages of the server's list of tools; it ends where a cursor comes again."""
+    cursors: list[str | None] = [None]
+    while (cursor := cursors[-1]) not in cursors[:-1]:
+        page = await client.list_tools(cursor=cursor)
+        yield page
+        if page.next_cursor is None:
+            return
+        cursors.append(page.next_cursor)
+
+
+def text_of(result: Any) -> str:
+    """A result as text: what has none is named, and structured content stands where nothing else has text. `Any`: of the package."""
+    parts = [_block_text(block) for block in result.content]
+    if result.structured_content is not None and not any(block.type == "text" for block in result.content):
+        parts.append(json.dumps(result.structured_content, ensure_ascii=False))
+    return "\n".join(parts)
+
+
+def _block_text(block: Any) -> str:
+    match block.type:
+        case "text":
+            return block.text
+        case "resource":
+            held = block.resource
+            return held.text if hasattr(held, "text") else f"(resource {held.uri}, {held.mime_type or 'binary'})"
+        case "resource_link":
+            return " ".join(filter(None, [f"(resource {block.uri})", block.title or block.name, block.description]))
+        case _:
+            return f"({block.type}, {block.mime_type})"
 
 
 class _Connection:

@@ -41,8 +41,11 @@ class Tool(ABC):
     """JSON schema of an object."""
 
     @abstractmethod
-    async def call(self, arguments: Arguments) -> str:
-        """The answer. Raises: CallError, ToolUnavailable; anything else is a bug of the tool and voids the attempt."""
+    async def call(self, arguments: Arguments) -> object:
+        """The answer: a text, nothing, or a value that the policy reads as JSON.
+
+        Raises: CallError, ToolUnavailable; anything else is a bug of the tool and voids the attempt, as is a value that is not JSON.
+        """
 
     async def close(self) -> None:  # noqa: B027 - many have none
         """Release its resources; no call follows."""

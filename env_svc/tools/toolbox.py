@@ -6,11 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.validators import extend
 from pydantic import JsonValue
 from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 from common import spec
 from common.tool_calls import Schema
@@ -21,6 +25,14 @@ from env_svc.tools.tool import Arguments, Tool, ToolSource, ToolUnavailable, Wro
 MAX_BUILT = 256
 MAX_CONCURRENT_BUILDS = 16
 """Maximum constructors that run concurrently, in threads of their own."""
+
+
+def _is_whole(_: object, value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+Validator: Any = extend(Draft202012Validator, type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole))
+"""Validator to which 3.0 is no integer, as it is none to tools. `Any`: the library's classes of validators have no type of their own."""
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")
 
 
@@ -33,7 +45,10 @@ class ValidatedTool:
 
     def error_in(self, arguments: Arguments) -> str | None:
         """The error in these arguments, for the policy to read; None where they are valid."""
-        error = best_match(self.validator.iter_errors(arguments))
+        try:
+            error = best_match(self.validator.iter_errors(arguments))
+        except Exception as failure:  # the schema is valid, and cannot be applied to them: they are too deep for it
+            return f"{self.tool.name}: these arguments cannot be checked: {type(failure).__name__}: {failure!s:.100}"
         if error is None:
             return None
         place = ".".join(map(str, error.absolute_path))
@@ -110,11 +125,34 @@ def validated(tool: Tool) -> ValidatedTool:
     if not NAME.match(tool.name):
         raise WrongOptions(f"a tool cannot be called '{tool.name}': use letters, digits, _ and -, at most 64")
     try:
+        json.dumps(tool.schema, ensure_ascii=False, allow_nan=False).encode()
         Draft202012Validator.check_schema(tool.parameters)
+    except (TypeError, ValueError, RecursionError) as error:  # also halves of surrogate pairs
+        raise WrongOptions(f"the schema of tool '{tool.name}' is not JSON: {error!s:.200}") from None
     except SchemaError as error:
         raise WrongOptions(f"the parameters of tool '{tool.name}' are not a JSON schema: {error.message[:200]}") from None
+    if not isinstance(tool.parameters, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  # `true` is a schema, too
+        raise WrongOptions(f"the parameters of tool '{tool.name}' are {tool.parameters}, expected the JSON schema of an object")
+    if dangling := _dangling(tool.parameters):
+        raise WrongOptions(f"the parameters of tool '{tool.name}' refer to '{dangling:.100}', which is not in them")
     # An empty registry: a schema may refer to itself, and never to another that would have to be fetched.
-    return ValidatedTool(tool, Draft202012Validator(tool.parameters, registry=Registry()))
+    return ValidatedTool(tool, Validator(tool.parameters, registry=Registry()))
+
+
+def _dangling(schema: Schema) -> str | None:
+    """A reference in a schema that leads nowhere, or out of it."""
+    resource = DRAFT202012.create_resource(schema)
+    pending = [(resource, Registry[Any]().resolver_with_root(resource))]
+    while pending:
+        part, resolver = pending.pop()
+        for reference in (part.contents.get(name) for name in ("$ref", "$dynamicRef")) if isinstance(part.contents, dict) else ():
+            try:
+                if isinstance(reference, str):
+                    resolver.lookup(reference)
+            except Unresolvable:
+                return reference
+        pending += [(one, resolver.in_subresource(one)) for one in part.subresources()]
+    return None
 
 
 def schemas(tool_set: ToolSet) -> dict[str, Schema]:

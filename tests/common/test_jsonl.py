@@ -20,6 +20,7 @@ def check(data: bytes, size: int = 7) -> int:
 def test_rows_are_counted_whatever_the_parts(size: int) -> None:
     assert check(ROW + b"\r\n\n  \n" + ROW, size) == 2
     assert check(ROW + b"\n", size) == 1
+    assert check(b"\xef\xbb\xbf" + ROW + b"\r\n", size) == 1
 
 
 @pytest.mark.parametrize(
@@ -27,8 +28,10 @@ def test_rows_are_counted_whatever_the_parts(size: int) -> None:
     [
         (b"7", "it is no JSON object"),
         (b"{", "it is no JSON: "),
-        (b'{"a": NaN}', "it has NaN"),
-        (b'{"a": 1, "a": 2}', "it has a key twice"),
+        (b'{"a": NaN}', "it is no JSON: NaN is no number of JSON"),
+        (b'{"a": [-Infinity]}', "it is no JSON: -Infinity"),
+        (b'{"a": 1e999}', "it is no JSON: 1e999 is too large"),
+        (b'{"a": 1, "a": 2}', "it is no JSON: the key 'a' is given twice"),
         (b'{"a": "\\ud800"}', "it is no UTF-8 text"),
         (b'{"a": "\xff"}', "it is no UTF-8 text"),
         (b'{"a": ' + b"9" * 5000 + b"}", "a whole number has more than 4300 digits"),

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pydantic import JsonValue
@@ -196,7 +196,7 @@ def test_schema_of_any_shape_describes_what_it_can(schema: Schema) -> None:
 
 
 def test_references_that_fan_out_are_followed_once_each() -> None:
-    definitions: Schema = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(200)}
+    definitions: dict[str, Any] = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(200)}
     schema: Schema = {"properties": {"value": {"$ref": "#/$defs/d0"}}, "$defs": {**definitions, "d200": {"type": "integer"}}}
     reply = "<tool_call><function=tool><parameter=value>3</parameter></function></tool_call>"
     assert find_calls(reply, {"tool": schema}) == [ToolCall("tool", {"value": 3})]

@@ -11,6 +11,8 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.messages import ChatMessage, TurnRequest, TurnsSampled
+from common.spec import Limits
+from common.tool_calls import Thoughts
 from rollout_svc import service
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat
@@ -19,6 +21,7 @@ from rollout_svc.request_ids import seed_of
 from tests.conftest import eventually, eventually_equals
 from tests.rollout.conftest import END, Oracle, peft_name, published
 from tests.rollout.stage import QUESTION, Overheard, Stage, agrees, first_turns, group_of, lasting, performing, status, updated
+from tests.rollout.test_template import KEEPS, with_template
 
 
 async def test_every_member_is_answered_with_its_tokens_and_state(stage: Stage, chat: Chat, oracle: Oracle) -> None:
@@ -55,6 +58,22 @@ async def test_later_turn_appends_to_what_was_sampled(stage: Stage, oracle: Orac
         assert turn.transcript.sampled.startswith(before.sampled + b"\x00")
         assert turn.turn == 1
         agrees(oracle, turn, None, 0.9)
+
+
+async def test_turn_says_that_its_prompt_has_opened_thoughts(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> None:
+    thinking = with_template(chat, KEEPS + "{%- if add_generation_prompt %}{{- '<think>\\n' }}{%- endif %}")
+    limits = Limits(max_prompt_tokens=100, max_turns=4, max_reply_tokens=100)
+    async with performing(bus, engine, thinking, adapters) as stage:
+        group = group_of("thinking", limits=limits)
+        [first] = (await stage.answer(group, *first_turns([0]))).values()
+        again = TurnRequest(
+            member=1, turn=1, transcript=first.transcript, messages=[ChatMessage(role="user", content="<think>")], state=b"s"
+        )
+        later = (await stage.answer(group, again))[1]
+    assert first.thoughts == later.thoughts == Thoughts(begins_inside=True)
+    async with performing(bus, engine, chat, adapters) as stage:
+        turns = await stage.answer(group_of("not-thinking"), *first_turns([0], [ChatMessage(role="user", content="<think>")]))
+    assert turns[0].thoughts == Thoughts()
 
 
 async def test_later_turns_go_before_first_turns(bus: Bus, engine: Engine, chat: Chat, adapters: Adapters) -> None:

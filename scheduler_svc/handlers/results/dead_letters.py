@@ -201,7 +201,7 @@ async def _is_own(tx: Transaction, request: ResendRequest) -> bool:
 def _objection(request: ResendRequest, task: Task | None) -> str | None:
     assert request.letter is not None
     verb = streams.token(request.letter.subject, 1)
-    # A member asks, and the sender may have been an owner or an operator. What is sent again comes from the scheduler, which may make any id.
+    # A member asks, and the sender may have been an owner or an operator. The scheduler sends it again, and may make any id.
     if task is None and (verb not in MEMBER_VERBS or (verb == "submit" and streams.is_own_job(request.letter.sequence))):
         return f"letter: a job '{verb}' is not sent again by `resend`; send a new one"
     if task is not None and not task.is_live:

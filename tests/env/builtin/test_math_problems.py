@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -246,3 +247,21 @@ def test_copy_of_a_hugging_face_data_set_may_lie_in_the_data_folder(tmp_path: Pa
     assert read["test"] == ["Another?"]
     assert read["openai/other-None-train"].startswith("EnvironmentUnavailable: data set 'openai/other' cannot be loaded: ConnectionError")
     assert read["openai/gsm8k-main-dev"].startswith("WrongOptions: data set 'openai/gsm8k': Unknown split \"dev\"")
+
+
+DRESSED = [
+    "\\boxed{42", "$\\boxed{42", "\\boxed{42}\\boxed{", "\\boxed{42} \\boxed{}", "\\boxed{42}\n\\boxed{42}", "**\\boxed{ 42 }**.",
+    "\\boxed{$42$}",
+    "#### **42**.", "####\n42", "<answer>42", "<ANSWER>\n42\n</ANSWER>", "<answer></answer> 42", "<answer>\\boxed{42}</answer>",
+    "Answer: \\[42\\]", "Answer: \\(42\\)", "**Answer:** `42`.", "Answer:\u00a042\u2028", "`42`", "42.", "\\boxed{42}<|im_end|>",
+    "\\boxed{42}" + "\n" * 99,
+]  # fmt: skip
+"""42, cut, beside an empty statement, repeated and decorated."""
+
+
+@pytest.mark.parametrize("reply", DRESSED)
+async def test_right_answer_is_seen_in_any_dress(reply: str, rows_in: Callable[..., str]) -> None:
+    problems = MathProblems(file=rows_in({"question": "What is 6 * 7?", "answer": "42"}))
+    for shown, reward in ((reply, 1.0), (reply.replace("42", "41"), 0.0)):
+        turn = await problems.step("42", Reply(shown))
+        assert isinstance(turn, Finish) and turn.reward == reward, shown

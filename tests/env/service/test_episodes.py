@@ -9,6 +9,7 @@ from common import streams
 from common.bus import Delivery
 from common.messages import ChatMessage, GroupContext, SampledTurn, SampleTurns, TokenRecord, TurnsSampled
 from common.spec import EnvironmentSection, Limits
+from common.tool_calls import Thoughts
 from env_svc import replies
 from env_svc.calls import Opened
 from env_svc.execution.workers import Workers
@@ -170,6 +171,16 @@ async def test_calls_are_answered_between_the_environments_steps(desk: Desk) -> 
     reply = "<calculator>12*7</calculator><parrot>hello</parrot>"
     assert last.transcript.ids.startswith(asked.transcript.ids)
     assert last.transcript.sampled_T().tolist() == [0, 0] + [1] * len(reply) + [0, 0] + [1] * 4
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+async def test_call_rehearsed_in_thoughts_that_the_prompt_opened_is_not_made(desk: Desk, finish: str) -> None:
+    group = talk(1, "tests.env.tools.toy_tools:Parrot")
+    [request] = await desk.opened(group)
+    turn = sampled(request, "Perhaps <parrot>hello</parrot> would do, but first", finish=finish)
+    await desk.give(group, [turn.model_copy(update={"thoughts": Thoughts(begins_inside=True)})])
+    ((message, _),) = await desk.scored(group.task, 1)
+    assert message.members[0].components == {"tool_calls": 0.0, "tool_errors": 0.0, "steps": 1.0}
 
 
 @pytest.mark.parametrize(

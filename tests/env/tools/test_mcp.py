@@ -15,7 +15,7 @@ from env_svc.tools.tool import CallError, Tool, ToolUnavailable
 from env_svc.tools.toolbox import validated
 from tests.conftest import eventually
 
-SERVER = Path(__file__).with_name("mcp_server.py")
+SERVER, ODD = (Path(__file__).with_name(name) for name in ("mcp_server.py", "odd_mcp_server.py"))
 
 
 @pytest.fixture
@@ -27,6 +27,8 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f'[sleepy]\ncommand = ["{sys.executable}", "{SERVER}"]\n'
         f'environment = {{ STARTS_IN_S = "1", STARTED = "{tmp_path / "started"}" }}\n'
         '[gone]\ncommand = ["/no/such/program"]\n'
+        f'[odd]\ncommand = ["{sys.executable}", "{ODD}"]\n'
+        f'[looping]\ncommand = ["{sys.executable}", "{ODD}"]\nenvironment = {{ LOOPS = "yes" }}\n'
     )
     monkeypatch.setenv("MARLAAS_ENV_TOOL_SERVERS", str(path))
     monkeypatch.setenv("MARLAAS_NATS_URL", "nats://user:password@localhost")
@@ -60,7 +62,7 @@ async def test_error_of_a_tool_is_an_answer(source: Mcp) -> None:
 
 
 async def test_server_does_not_see_the_services_variables(source: Mcp) -> None:
-    seen = (await (await by_name(source))["variables"].call({})).split()
+    seen = str(await (await by_name(source))["variables"].call({})).split()
     assert "NEST" in seen
     assert not [name for name in seen if name.startswith("MARLAAS")]
 
@@ -113,6 +115,39 @@ async def test_some_tools_can_be_chosen(servers: Path) -> None:
     with pytest.raises(WrongOptions, match="tool server 'birds' has no tool 'cal'; did you mean 'call'"):
         await wrong.tools()
     await wrong.close()
+
+
+async def test_tools_of_all_pages_arrive_and_so_does_every_answer(servers: Path) -> None:
+    source = Mcp("odd", time_s=30.0)
+    tools = await by_name(source)
+    assert len(tools) == 13 and validated(tools["any"]).error_in({"value": {"a": 1}}) is None
+    client = source._connection._client
+    answers = {
+        "any": "plain",
+        "dangling": "plain",
+        "unfit": "plain",
+        "unstructured": "plain",
+        "structured": '{"a": [1, "é"]}',
+        "picture": "(image, image/png)\nplain",
+        "sound": "(audio, audio/wav)",
+        "link": "(resource file:///n) notes Of May.",
+        "text_file": "in it",
+        "blob": "(resource a:b, binary)",
+        "nothing": "",
+    }
+    assert {name: await tools[name].call({"value": 1}) for name in answers} == answers
+    with pytest.raises(CallError, match="plain"):
+        await tools["wrong"].call({})
+    assert source._connection._client is client, "no answer drops the connection that all episodes share"
+    await source.close()
+
+
+async def test_pages_that_begin_again_end(servers: Path) -> None:
+    source = Mcp("looping", time_s=30.0)
+    assert list(await by_name(source)) == ["any", "dangling", "unfit"]
+    source._chosen = ["unfit"]
+    assert list(await by_name(source)) == ["unfit"]
+    await source.close()
 
 
 def test_task_can_only_name_the_operators_servers(servers: Path) -> None:

@@ -281,9 +281,9 @@ async def test_long_reply_is_parsed_beside_the_event_loop(
 ) -> None:
     threads: list[int] = []
 
-    def recorded(text: str, tools: Any) -> Any:
+    def recorded(text: str, tools: Any, thoughts: Any) -> Any:
         threads.append(threading.get_ident())
-        return find_calls(text, tools)
+        return find_calls(text, tools, thoughts)
 
     monkeypatch.setattr("env_svc.execution.tool_calls.find_calls", recorded)
     outcome = await table.say(environment_of(TALK, PARROT), "x" * chars + "<parrot>Hi</parrot>")
