@@ -58,11 +58,12 @@ def plain_ids(messages: Messages) -> Messages:
     names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
     found: Messages = []
     for message in messages:
+        other = dict(message)
         if calls := message.get("tool_calls"):
-            message = {**message, "tool_calls": [{**call, "id": _plain(call["id"])} for call in calls]}
+            other["tool_calls"] = [{**call, "id": _plain(call["id"])} for call in calls]
         if (of := message.get("tool_call_id")) is not None:
-            message = {"name": names.get(of, UNNAMED), **message, "tool_call_id": _plain(of)}
-        found.append(message)
+            other = {"name": names.get(of, UNNAMED), **other, "tool_call_id": _plain(of)}
+        found.append(other)
     return found
 
 
