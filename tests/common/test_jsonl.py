@@ -34,7 +34,7 @@ def test_rows_are_counted_whatever_the_parts(size: int) -> None:
         (b'{"a": 1, "a": 2}', "it is no JSON: the key 'a' is given twice"),
         (b'{"a": "\\ud800"}', "it is no UTF-8 text"),
         (b'{"a": "\xff"}', "it is no UTF-8 text"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "a whole number has more than 4300 digits"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "it is no JSON: a whole number has more than 4300 digits"),
         (b"[" * 100_000, "it is nested too deeply"),
         (b"{}", "messages: a list"),
         (b'{"messages": []}', "messages: a list"),

@@ -23,6 +23,7 @@ FILLINGS = 10
 REPORT = ReplicaReport(replica="one", service="env")
 LARGE = REPORT.model_copy(update={"replica": "x" * FILLING_BYTES})
 BUCKETS = {bucket(each.name): each for each in streams.BUCKETS}
+OF_ACME = streams.own_jobs("acme").name
 STREAMS = {each.name: each for each in streams.STREAMS}
 CONSUMERS = {
     each.name: each
@@ -33,6 +34,7 @@ CONSUMERS = {
         streams.env_packages("own"),
         streams.rollout_serves("tiny"),
         streams.scheduler_jobs("acme"),
+        streams.scheduler_own_jobs("acme"),
     )
 }
 
@@ -61,6 +63,7 @@ async def fill(stages: Bus) -> BlobRef:
         }
         await stages.publish_raw(f"$O.{streams.BLOBS_BUCKET}.M.{entry}", json.dumps(body).encode(), entry, {})
     await refill(stages)
+    await stages.own_jobs.declare(["acme"])
     content = bytes(range(256)) * 4096 * 9
     ref = blob_of(content)
     await Blobs(stages).put(ref, content)
@@ -100,9 +103,9 @@ class Doing:
             Use.FOLLOW: self._follow,
             Use.READ: self._read,
             Use.INSPECT: self._inspect,
-            Use.DECLARE: lambda _: self._bus.declare(),
+            Use.DECLARE: self._declare,
             Use.PURGE: self._purge,
-            Use.RECREATE: lambda name: self._bus.declarations.recreate(STREAMS[name], first_sequence=100),
+            Use.RECREATE: self._recreate,
             Use.FORGET: lambda name: self._bus.declarations.forget_consumer(STREAMS[name], streams.ALL_JOBS),
         }
         await doing[row.use](row.target)  # type: ignore[misc]
@@ -144,6 +147,8 @@ class Doing:
         async with at_work(self._bus.consume(consumer, handler, Slots(4))) as consuming:  # type: ignore[arg-type]
             for tail in tails:
                 subject = filled(consumer.subject, f"t.{tail}")
+                if consumer.stream == OF_ACME:
+                    subject = streams.from_tenant("acme", subject)
                 await self._stages.publish(Outgoing(subject, REPORT, f"consumed:{consumer.name}:{tail}"))
             await eventually(lambda: consuming.done() or (len(ended) >= len(tails) and not self._bus.held(consumer)))
             assert not consuming.done(), consuming.exception()
@@ -179,8 +184,19 @@ class Doing:
             await self._bus.streams.queue(CONSUMERS[what])
         elif what == "names of streams":
             await self._blobs.listed()
+        elif filled(what) == OF_ACME:
+            assert await self._bus.own_jobs.waiting()
         else:
             await self._bus.streams.backlog(Stream(what, ()))
+
+    async def _declare(self, store: str) -> None:
+        await (self._bus.own_jobs.declare(["globex"]) if filled(store) == OF_ACME else self._bus.declare())
+
+    async def _recreate(self, store: str) -> None:
+        if filled(store) == OF_ACME:
+            await self._bus.own_jobs.declare([], deleted=["acme"])
+        else:
+            await self._bus.declarations.recreate(STREAMS[store], first_sequence=100)
 
     async def _purge(self, store: str) -> None:
         if store == blob_store(streams.BLOBS_BUCKET):
