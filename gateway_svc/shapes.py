@@ -37,8 +37,13 @@ class Task(BaseModel):
     @classmethod
     def of(cls, status: TaskStatus) -> Self:
         same = status.model_dump(include=set(cls.model_fields))
-        times = {"expected_end_at": status.expected_end_s, "submitted_at": status.submitted_s, "updated_at": status.updated_s}
-        return cls(**same, **times, id=status.task)
+        return cls(
+            **same,
+            id=status.task,
+            expected_end_at=status.expected_end_s,
+            submitted_at=status.submitted_s,
+            updated_at=status.updated_s,
+        )
 
 
 class Why(BaseModel):

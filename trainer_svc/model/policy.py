@@ -95,7 +95,7 @@ class Policy:
         self._float32_head = float32_head
         self.vocabulary = self._head.shape[0]
         self.width = self._head.shape[1]
-        self.hub_model = hub_model(self._model.name_or_path)
+        self.hub_model = hub_model(self._model.name_or_path or "")
         self.shape = ModelShape.of(self._model.config.to_dict())
         if device.type == "cpu":
             give_large_tensors_their_own_pages(self.width)
