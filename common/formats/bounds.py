@@ -99,20 +99,19 @@ def _has_digits(text: bytes, count: int) -> bool:
 def check_packed(body: bytes, max_values: int = MAX_VALUES, max_depth: int = MAX_DEPTH) -> None:
     """The same of MessagePack, whose arrays and maps count with the entries that they claim: a reader allocates so much. What is cut off
     may pass. Raises: OutOfBounds."""
-    at, values, open_ = 0, 0, list[int]()
-    while at < len(body):
-        while open_ and open_[-1] == 0:
-            open_.pop()
-        if open_:
-            open_[-1] -= 1
+    at, values, open_ = 0, 0, [1]
+    while open_ and at < len(body):  # what stands behind the one value is no reader's
+        open_[-1] -= 1
         at, entries, of_each = _packed(body, at)
         if entries:
             values += entries
             open_.append(entries * of_each)
             if values > max_values:
                 raise _too_many(max_values)
-            if len(open_) > max_depth:
+            if len(open_) > max_depth + 1:
                 raise _too_deep(max_depth)
+        while open_ and open_[-1] == 0:
+            open_.pop()
 
 
 def _packed(body: bytes, at: int) -> tuple[int, int, int]:

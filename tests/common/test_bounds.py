@@ -124,3 +124,10 @@ def test_a_task_with_thousands_of_wrong_values_is_answered_with_twenty_and_their
 def test_a_task_has_a_maximum_of_values_wherever_it_is_submitted() -> None:
     with pytest.raises(Reject, match="task: more than 10000 values"):
         check_fields({"environment": {"name": "x", "options": {"rows": [1] * 10_001}}})
+
+
+def test_bytes_behind_the_one_value_of_messagepack_are_not_looked_at() -> None:
+    began_s = time.process_time()
+    for body in (bytes(MIB), msgpack.packb({"tenant": "acme"}) + bytes(MIB), b"\x90" * MIB):
+        check_packed(body)
+    assert time.process_time() - began_s < 0.1
