@@ -13,13 +13,11 @@ import structlog
 
 from common.errors import Retry, Unavailable
 from common.leases.means import Means
+from common.leases.watchdog import FENCE_S
 from common.messages import Lease
 from common.resilience import crashpoints
 from common.resilience.cancellation import notice_cancellation
-from common.streams import LEASE_TTL_S, LEASES_BUCKET
-
-FENCE_S = LEASE_TTL_S * 2 / 3
-"""Seconds without a confirmed renewal after which the holder must stop computing."""
+from common.streams import LEASES_BUCKET
 
 log = structlog.get_logger()
 

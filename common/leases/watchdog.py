@@ -2,7 +2,7 @@
 
 The event loop may be what hangs, so the thread needs none of it. A call that hangs with the interpreter's lock stops this thread, too; for
 moves there is a second one, of Python's faulthandler, which needs no lock and ends the process somewhat later. A process that is stopped
-has no thread that runs: a guardian beside it ends it when this thread gives no sign of life.
+has no thread that runs: a guardian beside it ends it when this thread gives no sign of life, and before its lease has expired.
 """
 
 import faulthandler
@@ -16,10 +16,13 @@ import structlog
 
 from common.heartbeats import STALLED_S
 from common.resilience.guardian import guarded
+from common.streams import LEASE_TTL_S
 
 CHECK_S = 0.25
 BACKSTOP_S = 2.0
 """Seconds by which faulthandler's thread, or the guardian, ends the process later."""
+FENCE_S = LEASE_TTL_S * 2 / 3
+"""Seconds without a confirmed renewal of its lease after which a holder must stop computing. One that is stopped cannot, and is ended."""
 STDERR = 2
 
 log = structlog.get_logger()
@@ -88,7 +91,7 @@ class Watchdog:
             os._exit(1)
 
     def _watch_guarded(self) -> None:
-        with guarded(self._stalled_s + BACKSTOP_S) as sign:
+        with guarded(self._stalled_s + BACKSTOP_S, stopped_s=FENCE_S) as sign:
             while not self._stopped.wait(CHECK_S):
                 sign()
                 if (reason := self.overdue()) is not None:

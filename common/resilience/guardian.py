@@ -3,7 +3,7 @@
 A thread cannot do that where the whole process is stopped (SIGSTOP), or a call keeps Python's interpreter for ever. The guardian counts
 looks without a sign and not time, so that a container that was paused with both of them in it is not ended when it continues.
 
-This module is also the guardian's program: `python -I -S guardian.py DESCRIPTOR PID LIMIT_S EVERY_S`, with the standard library alone.
+This module is also the guardian's program: `python -I -S guardian.py DESCRIPTOR PID LIMIT_S STOPPED_S EVERY_S`, with the standard library alone.
 """
 
 import json
@@ -26,16 +26,17 @@ CHUNK = 4096
 
 
 @contextmanager
-def guarded(limit_s: float) -> Generator[Callable[[], None]]:
-    """A guardian ends this process by SIGKILL when what is yielded was not called for `limit_s` seconds, until the block ends.
+def guarded(limit_s: float, *, stopped_s: float) -> Generator[Callable[[], None]]:
+    """A guardian ends this process by SIGKILL when what is yielded was not called for `limit_s` seconds, or `stopped_s` while the process is stopped,
+    until the block ends.
 
     Locks and other descriptors are not inherited by the guardian. Where it is killed itself, nothing else happens. Raises: OSError where no
     process can be started.
     """
-    every_s = min(MAX_EVERY_S, limit_s / LOOKS)
+    every_s = min(MAX_EVERY_S, limit_s / LOOKS, stopped_s / LOOKS)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    command = [sys.executable, "-I", "-S", str(Path(__file__)), str(reading), str(os.getpid()), str(limit_s), str(every_s)]
+    command = [sys.executable, "-I", "-S", __file__, *map(str, (reading, os.getpid(), limit_s, stopped_s, every_s))]
     guardian = subprocess.Popen(command, pass_fds=[reading], stdin=subprocess.DEVNULL, start_new_session=True, env={})
     os.close(reading)
     signed_s = float("-inf")
@@ -55,8 +56,9 @@ def guarded(limit_s: float) -> Generator[Callable[[], None]]:
         guardian.wait()
 
 
-def watch(signs: int, pid: int, limit_s: float, every_s: float) -> None:
-    """End the parent `pid` after `limit_s` without a byte from `signs`; return when it has ended, or wants no guardian any more."""
+def watch(signs: int, pid: int, limit_s: float, stopped_s: float, every_s: float) -> None:
+    """End the parent `pid` after `limit_s` without a byte from `signs`, or `stopped_s` where it is stopped; return when it has ended, or
+    wants no guardian any more."""
     silent = 0
     while os.getppid() == pid:
         readable, _, _ = select.select([signs], [], [], every_s)
@@ -66,13 +68,24 @@ def watch(signs: int, pid: int, limit_s: float, every_s: float) -> None:
             silent = 0
         else:
             return
-        if silent * every_s >= limit_s:
-            error = f"no sign of life for {limit_s:.0f} s: the process is stopped, or a call keeps Python's interpreter"
+        error = None
+        if silent * every_s >= stopped_s and is_stopped(pid):
+            error = f"it is stopped, and gave no sign of life for {stopped_s:.0f} s"
+        elif silent * every_s >= limit_s:
+            error = f"no sign of life for {limit_s:.0f} s: a call keeps Python's interpreter"
+        if error is not None:
             line = json.dumps({"event": "ended_by_guardian", "level": "error", "pid": pid, "error": error})
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
             os.kill(pid, signal.SIGKILL)
             return
 
 
+def is_stopped(pid: int) -> bool:
+    """By a signal, or by a debugger."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    return False
+
+
 if __name__ == "__main__":
-    watch(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
+    watch(int(sys.argv[1]), int(sys.argv[2]), *map(float, sys.argv[3:]))

@@ -17,7 +17,7 @@ GUARDED = """
 import ctypes, os, sys, time
 from common.resilience.guardian import guarded
 
-with guarded(float(sys.argv[1])) as sign:
+with guarded(float(sys.argv[1]), stopped_s=float(sys.argv[2])) as sign:
     for line in sys.stdin:
         if line == "interpreter\\n":
             ctypes.PyDLL(None).sleep(1000)
@@ -32,9 +32,9 @@ with guarded(float(sys.argv[1])) as sign:
 
 
 @contextmanager
-def process(limit_s: float = 1.0) -> Generator[tuple[subprocess.Popen[str], int]]:
+def process(limit_s: float = 1.0, stopped_s: float = 1.0) -> Generator[tuple[subprocess.Popen[str], int]]:
     """A guarded process that signs for as many seconds as it reads, and its guardian."""
-    argv = [sys.executable, "-c", GUARDED, str(limit_s)]
+    argv = [sys.executable, "-c", GUARDED, str(limit_s), str(stopped_s)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as found:
         try:
             ask(found, "0.1")
@@ -76,6 +76,20 @@ async def test_process_without_a_sign_of_life_is_ended(cause: str) -> None:
         await eventually(lambda: is_gone(guardian), 30)
 
 
+async def test_stopped_process_is_ended_earlier_than_a_silent_one() -> None:
+    """Whoever stops it holds what it has; a call that keeps the interpreter may yet return."""
+    with process(60.0, stopped_s=1.0) as (one, _):
+        assert one.stdin is not None
+        one.stdin.write("interpreter\n")
+        one.stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            one.wait(2.0)
+        one.send_signal(signal.SIGSTOP)
+        assert one.wait(30) == -signal.SIGKILL
+        assert one.stderr is not None
+        assert "it is stopped, and gave no sign of life for 1 s" in one.stderr.read()
+
+
 def test_process_that_signs_lives_as_long_as_it_wants() -> None:
     with process() as (one, _):
         ask(one, "2.0")
@@ -113,7 +127,7 @@ async def test_guardian_ends_with_its_process_also_where_a_child_outlives_that()
 
 def test_guardian_leaves_no_process_behind() -> None:
     before = set(children(os.getpid()))
-    with guarded(60.0) as sign:
+    with guarded(60.0, stopped_s=60.0) as sign:
         sign()
         assert len(set(children(os.getpid())) - before) == 1
     assert set(children(os.getpid())) <= before

@@ -180,19 +180,21 @@ async def test_step_may_take_ten_times_as_long_as_expected_until_it_counts_as_hu
         assert process.exitcode == (1 if ends else None)
 
 
-async def test_stopped_executor_is_ended_from_outside_and_frees_the_accelerator(
+async def test_stopped_holder_is_ended_from_outside_before_its_lease_has_expired(
     nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess]
 ) -> None:
     async with (
-        held_by(bus, Start(nats_url, tmp_path, "one", stalled_s=1.0), processes) as process,
+        held_by(bus, Start(nats_url, tmp_path, "one"), processes) as process,
         held_by(bus, Start(nats_url, tmp_path, "two"), processes),
     ):
         await order(bus, "one", 1, wake=True)
         await answer(bus, "one", 1)
         assert process.pid is not None
         os.kill(process.pid, signal.SIGSTOP)
+        stopped_s = bus.clock.now_s()
         await order(bus, "two", 2, wake=True)
-        assert (await answer(bus, "two", 2)).state is ExecutorState.AWAKE
+        woken = await answer(bus, "two", 2)
+        assert woken.state is ExecutorState.AWAKE and woken.at_s < stopped_s + LEASE_TTL_S
         await asyncio.to_thread(process.join, 60)
         assert process.exitcode == -signal.SIGKILL
 
