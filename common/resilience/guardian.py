@@ -3,7 +3,8 @@
 A thread cannot do that where the whole process is stopped (SIGSTOP), or a call keeps Python's interpreter for ever. The guardian counts
 looks without a sign and not time, so that a container that was paused with both of them in it is not ended when it continues.
 
-This module is also the guardian's program: `python -I -S guardian.py DESCRIPTOR PID LIMIT_S STOPPED_S EVERY_S`, with the standard library alone.
+This module is also the guardian's program, with the standard library alone:
+`python -I -S guardian.py DESCRIPTOR PID LIMIT_S STOPPED_S EVERY_S`.
 """
 
 import json
@@ -27,8 +28,8 @@ CHUNK = 4096
 
 @contextmanager
 def guarded(limit_s: float, *, stopped_s: float) -> Generator[Callable[[], None]]:
-    """A guardian ends this process by SIGKILL when what is yielded was not called for `limit_s` seconds, or `stopped_s` while the process is stopped,
-    until the block ends.
+    """Until the block ends, a guardian ends this process by SIGKILL when what is yielded was not called for `limit_s` seconds, or for
+    `stopped_s` where the process is stopped.
 
     Locks and other descriptors are not inherited by the guardian. Where it is killed itself, nothing else happens. Raises: OSError where no
     process can be started.
