@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -11,8 +12,10 @@ from common.accelerators import ExecutorState, Tier
 from common.bus import Outgoing
 from common.errors import Reject, Retry
 from common.leases.means import Means
-from common.messages import LeaseDone
+from common.messages import LeaseDone, ProcessLife
+from common.messages.lives import life_key
 from common.resilience.cancellation import notice_cancellation
+from common.streams import HISTORY_BUCKET
 
 MAX_UNSENT = 64
 """Answers that wait while NATS is unavailable; beyond them the oldest is dropped."""
@@ -36,6 +39,14 @@ class Outcome:
     """Of a failure: whether there was no memory."""
     reports_work: bool = False
     """Whether what was done since the wake is part of the answer."""
+
+
+async def death_before(means: Means) -> str | None:
+    """Why the process before this one died, as its life in NATS says (`common/messages/lives.py`); None where it was ordered to end."""
+    with suppress(Retry, Reject):
+        life = await means.bus.kv.get(HISTORY_BUCKET, life_key(means.me.service, means.me.replica), ProcessLife)
+        return (life.cause or None) if life is not None else None
+    return None
 
 
 class Answers:

@@ -20,7 +20,7 @@ import structlog
 
 from common.accelerators import ExecutorState, NoMemory, Tier, WrongState
 from common.errors import Fatal, Reject
-from common.leases.answers import Answers, Outcome
+from common.leases.answers import Answers, Outcome, death_before
 from common.leases.lease import LeaseHolder, Superseded
 from common.leases.means import Means
 from common.leases.memory import private_bytes
@@ -92,7 +92,7 @@ class Follower:
         with suppress(Reject):
             if last is not None:
                 self.epoch = self._settled = last.read(LeaseOrder).epoch
-        self._answers.add(Outcome(self._settled, ExecutorState.COLD, self._means.executable.tier))
+        self._answers.add(Outcome(self._settled, ExecutorState.COLD, self._means.executable.tier, failure=await death_before(self._means)))
 
     async def _read_orders(self) -> None:
         async for delivery in self._means.bus.streams.follow(LEASES, self._means.me.orders, last_only=True):

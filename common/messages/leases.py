@@ -61,6 +61,7 @@ class LeaseDone(Message, kind="lease-done.1"):
     pieces: Count = 0
     """Of a park: operations that ended."""
     failure: Sentence | None = None
+    """Why it could not, or parked itself; of `cold`: why the process before it died, None where that was ordered to end."""
     lacks_memory: bool | None = None
     """Of `faulty`: whether the device or the host had no memory for it; None where its sender does not tell."""
 

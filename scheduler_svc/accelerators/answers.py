@@ -12,6 +12,7 @@ from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.orders import ParkOrder, end_open, order_park
 from scheduler_svc.store.queries.accelerators import executors, moves, slices
 from scheduler_svc.store.queries.accelerators.executors import Fault
+from scheduler_svc.store.queries.accelerators.slices import OpenSlice
 from scheduler_svc.store.states import SliceEnd
 from scheduler_svc.store.transaction import Transaction
 
@@ -22,6 +23,8 @@ MAX_AHEAD_S = 60.0
 """Maximum seconds by which an executor's clock may be ahead of NATS's."""
 MAX_UNKNOWN_EPOCHS = 1_000_000
 """Maximum orders that this PostgreSQL may know nothing of, after it was restored."""
+
+DIED_WAKING = "its process died while it woke"
 
 log = structlog.get_logger()
 
@@ -49,7 +52,7 @@ async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone
         await _woke(tx, place, done, at_ms, max(epoch, done.epoch))
         return
     use = Use(done.served, done.busy_ms, done.score_ms) if done.state is ExecutorState.PARKED else Use()
-    await _end_own(tx, place, done, ENDS[done.state], now_ms)
+    ended = await _end_own(tx, place, done, ENDS[done.state], now_ms)
     if done.state is ExecutorState.PARKED:
         await executors.parked(tx.connection, done.accelerator, done.executor, done.epoch)
         if done.move_s is not None:
@@ -57,6 +60,8 @@ async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone
         await slices.parked(tx.connection, done.accelerator, done.executor, done.epoch, done.tier, at_ms)
     elif done.state is ExecutorState.FAULTY:
         await _failed(tx, done, now_ms)
+    elif done.state is ExecutorState.COLD and done.failure:
+        await _predecessor_died(tx, done, ended, done.failure, now_ms)
     await book_ended(tx, done.accelerator, done.executor, place.pool, until=done.epoch, use=use)
 
 
@@ -97,12 +102,30 @@ async def _woke(tx: Transaction, place: Place, done: LeaseDone, at_ms: int, epoc
     await order_park(tx, done.accelerator, ParkOrder(done.executor, Tier.DEVICE), above=epoch)
 
 
-async def _end_own(tx: Transaction, place: Place, done: LeaseDone, how: SliceEnd, now_ms: int) -> None:
-    """End the open slice, where it is the executor's and not younger than the answer: it computes no more."""
+async def _end_own(tx: Transaction, place: Place, done: LeaseDone, how: SliceEnd, now_ms: int) -> OpenSlice | None:
+    """End and return the open slice, where it is the executor's and not younger than the answer: it computes no more."""
     present = await slices.open_slice(tx.connection, done.accelerator)
     if present is not None and present.executor == place.executor and present.epoch <= done.epoch:
         log.warning("slice_lost", executor=done.executor, epoch=present.epoch, ended=str(how), failure=done.failure)
         await end_open(tx, done.accelerator, present, how, now_ms, asked=False)
+        return present
+    return None
+
+
+async def _predecessor_died(tx: Transaction, done: LeaseDone, ended: OpenSlice | None, cause: str, now_ms: int) -> None:
+    """A new process says why the one before it died; its slice may have ended already, when it was silent."""
+    reason = f"{DIED_WAKING}: {cause}"
+    await executors.explain_fault(tx.connection, done.accelerator, done.executor, DIED_WAKING, reason)
+    if ended is not None and not ended.has_woken:
+        await died_waking(tx, done.accelerator, done.executor, now_ms, reason)
+
+
+async def died_waking(tx: Transaction, accelerator: str, executor: str, now_ms: int, reason: str = DIED_WAKING) -> None:
+    """The next process may wake immediately after the first death, since it may have been killed, and after growing pauses then."""
+    past = await executors.failures(tx.connection, accelerator, executor)
+    log.error("executor_faulty", executor=executor, reason=reason)
+    retry_ms = now_ms + (round(1000 * pause_s(past - 1)) if past else 0)
+    await executors.record_fault(tx.connection, accelerator, executor, Fault(reason, retry_ms, needs_room=False))
 
 
 async def _failed(tx: Transaction, done: LeaseDone, now_ms: int) -> None:

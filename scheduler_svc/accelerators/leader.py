@@ -26,7 +26,7 @@ from common.resilience import crashpoints
 from common.resilience.cancellation import apart, notice_cancellation
 from common.resilience.periodic import run_periodically
 from scheduler_svc.accelerators import clocks
-from scheduler_svc.accelerators.answers import pause_s, wake_reported
+from scheduler_svc.accelerators.answers import died_waking, pause_s, wake_reported
 from scheduler_svc.accelerators.booking import Use, book_ended
 from scheduler_svc.accelerators.demands import Live, Picture, drain_s, rules_of
 from scheduler_svc.accelerators.deployed import Deployed
@@ -321,6 +321,9 @@ class Leader:
                 await executors.record_fault(tx.connection, holder.accelerator, holder.executor, paused)
             elif is_over and how is SliceEnd.DIED:
                 await executors.record_absence(tx.connection, holder.accelerator, holder.executor)
+                is_gone = self._reports.is_gone((holder.accelerator, holder.executor), self._bus.clock.now_s())
+                if is_gone and holder.newest is not None and holder.newest.awake_ms is None:
+                    await died_waking(tx, holder.accelerator, holder.executor, self._now_ms())
         crashpoints.reached("after_slice_end")
         if is_over:
             log.info("slice_ended", accelerator=standing.accelerator, executor=holder.executor, ended=str(how))

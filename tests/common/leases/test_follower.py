@@ -12,8 +12,9 @@ from common.bus import Bus, Outgoing
 from common.errors import Fatal
 from common.leases.follower import Follower
 from common.leases.locks import Locks, holders
-from common.messages import Lease, LeaseOrder
-from common.streams import LEASE_TTL_S, LEASES_BUCKET, lease_order
+from common.messages import Lease, LeaseOrder, ProcessLife
+from common.messages.lives import life_key
+from common.streams import HISTORY_BUCKET, LEASE_TTL_S, LEASES_BUCKET, lease_order
 from tests.common.leases.executables import ACCELERATOR, Paper, answer, answers, begun, followers, identity, means, order, shorten_leases
 from tests.conftest import at_work, eventually
 
@@ -52,6 +53,16 @@ async def test_executor_computes_with_lease_and_locks_and_parks_without_any(bus:
         assert await lease(bus) is None
         assert not holders(tmp_path).computing and holders(tmp_path).memory == {}
     assert paper.moves == ["wake", "park host None"]
+
+
+async def test_new_process_reports_why_the_one_before_it_died(bus: Bus, tmp_path: Path) -> None:
+    [(follower, _)] = followers(bus, tmp_path, "one")
+    me = identity("one")
+    life = ProcessLife(service=me.service, replica=me.replica, began_s=1.0).dead("the inference engine's process died", 2.0)
+    await bus.kv.put(HISTORY_BUCKET, life_key(me.service, me.replica), life)
+    async with following(bus, follower):
+        begin = await answer(bus, "one", 0)
+        assert (begin.state, begin.failure) == (COLD, "the inference engine's process died")
 
 
 async def test_paused_executor_keeps_its_memory_and_nothing_else(bus: Bus, tmp_path: Path) -> None:

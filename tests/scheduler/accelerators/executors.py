@@ -79,6 +79,8 @@ class Executor:
     score_ms: int = 0
     failure: str | None = None
     """Why it cannot wake."""
+    died_of: str | None = None
+    """Why the process before it ended, as it found that."""
     lacks_memory: bool | None = None
     away: list[TaskAway] = field(default_factory=list[TaskAway])
     """Tasks with members that are with their environments."""
@@ -101,7 +103,7 @@ class Executor:
 
     async def run(self) -> None:
         """Follow and report, until cancelled."""
-        await self.answer(self.epoch, ExecutorState.COLD, self.tier)
+        await self.answer(self.epoch, ExecutorState.COLD, self.tier, failure=self.died_of)
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._report())
             runners.create_task(self._follow())

@@ -124,6 +124,46 @@ async def test_executor_with_a_wrong_state_backs_off_and_delays_nobody(bus: Bus,
         await clean(world)
 
 
+async def test_executor_whose_process_dies_in_each_wake_backs_off_after_two_and_no_task_pays(bus: Bus, database_url: str) -> None:
+    async with running_world(bus, database_url) as world:
+        await world.execute(*TWO_TASKS)
+        world.device.holder = "one that hangs"
+        cause, fault = "the inference engine's process died: head_dim 40", "its process died while it woke"
+        faults = "SELECT state, fault, faults, retry_at > now() + interval '25 s' FROM executors WHERE faults > 0"
+        await world.executors["rollout-one"].has_work(1)
+        await dies_waking(world)
+        await world.becomes(SLICES, [("rollout-one", "first", "died")])  # it is silent
+        await world.becomes(faults, [("faulty", fault, 1, False)])
+        begin_anew(world, cause)
+        await world.becomes("SELECT fault FROM executors WHERE faults > 0", [(f"{fault}: {cause}",)])
+        await dies_waking(world)
+        begin_anew(world, cause)
+        await world.becomes(faults, [("faulty", f"{fault}: {cause}", 2, True)])
+        world.device.free("one that hangs")
+        await world.executors["rollout-two"].has_work(1)
+        await world.executors["rollout-two"].wakes()
+        await world.becomes(SLICES, [("rollout-one", "first", "died")] * 2 + [("rollout-two", "first", None)])
+        assert await world.rows("SELECT DISTINCT task FROM slice_shares") == [("",)]
+        assert await world.rows("SELECT * FROM ledger WHERE kind = 'accelerator'") == []
+        await world.execute("UPDATE executors SET retry_at = now() WHERE faults > 0")
+        await world.executors["rollout-two"].works(t2=1)
+        await world.executors["rollout-one"].wakes()
+        await world.becomes(faults, [])
+        await clean(world)
+
+
+async def dies_waking(world: World) -> None:
+    """The process of the first pool's sampler ends while it wakes."""
+    await eventually(lambda: world.executors["rollout-one"].state is ExecutorState.WAKING)
+    await world.kill("rollout-one")
+
+
+def begin_anew(world: World, died_of: str) -> None:
+    past = world.executors["rollout-one"]
+    replica = f"{past.replica}+"
+    world.begin(Executor(world.bus, world.device, "rollout", "one", replica, epoch=past.epoch, ready=1, ready_since_s=1.0, died_of=died_of))
+
+
 async def test_order_to_wake_lifts_the_pause_after_a_failure(bus: Bus, nats_url: str, database_url: str) -> None:
     """What was wrong may be put right before the pause is over, which is up to an hour."""
     async with running_world(bus, database_url) as world:

@@ -108,8 +108,8 @@ async def failures(connection: AsyncConnection, accelerator: str, executor: str)
 
 
 _FAILED = text("""
-UPDATE executors SET fault = :fault, faults = faults + 1, retry_at = to_timestamp(:retry_ms / 1000.0), needs_room = :needs_room,
-    held = CASE WHEN measured IS NULL THEN held END, measured = NULL
+UPDATE executors SET state = :faulty, fault = :fault, faults = faults + 1, retry_at = to_timestamp(:retry_ms / 1000.0),
+    needs_room = :needs_room, held = CASE WHEN measured IS NULL THEN held END, measured = NULL
 WHERE accelerator = :accelerator AND id = :id
 """)
 
@@ -126,8 +126,17 @@ class Fault:
 
 async def record_fault(connection: AsyncConnection, accelerator: str, executor: str, fault: Fault) -> None:
     """It could not wake. An order to measure its moves is lifted: else it would be woken before all others, for ever."""
-    row = {"fault": fault.reason, "retry_ms": fault.retry_ms, "needs_room": fault.needs_room}
+    row = {"faulty": ExecutorState.FAULTY.value, "fault": fault.reason, "retry_ms": fault.retry_ms, "needs_room": fault.needs_room}
     await connection.execute(_FAILED, {"accelerator": accelerator, "id": executor, **row})
+
+
+_EXPLAINED = text("UPDATE executors SET state = :faulty, fault = :reason WHERE accelerator = :accelerator AND id = :id AND fault = :fault")
+
+
+async def explain_fault(connection: AsyncConnection, accelerator: str, executor: str, fault: str, reason: str) -> None:
+    """Its fault was recorded as `fault` until its reason was known."""
+    given = {"accelerator": accelerator, "id": executor, "faulty": ExecutorState.FAULTY.value, "fault": fault, "reason": reason}
+    await connection.execute(_EXPLAINED, given)
 
 
 _GONE = text("""

@@ -57,10 +57,13 @@ class OpenSlice:
     pool: str
     latest_ms: int
     """Of its times: nothing of it may end before."""
+    has_woken: bool
+    """Whether its executor was awake."""
 
 
 _OPEN = text("""
-SELECT epoch, executor, pool, (extract(epoch FROM coalesce(awake_at, ordered_at)) * 1000)::bigint AS latest_ms
+SELECT epoch, executor, pool, (extract(epoch FROM coalesce(awake_at, ordered_at)) * 1000)::bigint AS latest_ms,
+       awake_at IS NOT NULL AS has_woken
 FROM slices WHERE accelerator = :accelerator AND ended_at IS NULL
 """)
 _LATEST = text("""
@@ -71,7 +74,7 @@ FROM (SELECT ended_at FROM slices WHERE accelerator = :accelerator ORDER BY epoc
 
 async def open_slice(connection: AsyncConnection, accelerator: str) -> OpenSlice | None:
     row = (await connection.execute(_OPEN, {"accelerator": accelerator})).first()
-    return OpenSlice(row.epoch, row.executor, row.pool, row.latest_ms) if row is not None else None
+    return OpenSlice(row.epoch, row.executor, row.pool, row.latest_ms, row.has_woken) if row is not None else None
 
 
 async def latest_end_ms(connection: AsyncConnection, accelerator: str) -> int:
@@ -147,13 +150,15 @@ class EndedSlice:
     epoch: int
     number: int
     tasks: Sequence[str]
+    """Whose work it was ordered for; none where its executor failed to wake, as no task pays for that."""
     held_ms: int
     switch_ms: int
     """All of it, where its executor never woke."""
 
 
 _UNBOOKED = text("""
-SELECT epoch, number, tasks, (extract(epoch FROM ended_at - ordered_at) * 1000)::bigint AS held_ms,
+SELECT epoch, number, CASE WHEN awake_at IS NULL AND ended IN ('died', 'faulty') THEN '{}' ELSE tasks END AS tasks,
+       (extract(epoch FROM ended_at - ordered_at) * 1000)::bigint AS held_ms,
        (extract(epoch FROM coalesce(awake_at, ended_at) - ordered_at) * 1000)::bigint AS switch_ms
 FROM slices WHERE accelerator = :accelerator AND executor = :executor AND booked_at IS NULL AND ended_at IS NOT NULL AND epoch <= :epoch
 ORDER BY epoch DESC
