@@ -26,7 +26,7 @@ import structlog
 from common.errors import Fatal, HandedBack, Reject
 from common.pools import precision_on
 from rollout_svc.engine_config import CHECK_PRIORITY, EXACT, ROUGH, URGENT_PRIORITY, EngineSettings
-from rollout_svc.engine_process import death, one_line, runs_on_cpu, shut_down, signal_to, silence, start_llm, tokens_so_far
+from rollout_svc.engine_process import death, kv_tokens_of, one_line, runs_on_cpu, shut_down, signal_to, silence, start_llm, tokens_so_far
 from rollout_svc.engine_work import Gate, Sampled, SampleRequest, WorkMeter, invariance_requests, require_embedded, warm_up_request
 
 HEALTH_PERIOD_S = 1.0
@@ -55,8 +55,9 @@ class Engine:
         """Maximum time to an answer before the engine counts as stuck."""
         self.is_invariant = False
         """Whether `warm_up` found that log-probabilities do not depend on the batch."""
-        self._is_stuck = False
-        self._is_halted = False
+        self._is_stuck = self._is_halted = False
+        self.is_waking = False
+        """Whether a wake is in progress, which reports by itself that the engine is dead."""
         self._asking = asyncio.Lock()
         self.gate = Gate(is_open=llm is not None)
         self.work = WorkMeter()
@@ -141,18 +142,15 @@ class Engine:
     @property
     def kv_tokens(self) -> int:
         """Tokens that the KV cache holds; 0 while closed."""
-        if self._llm is None:
-            return 0
-        cache = self._llm.vllm_config.cache_config
-        return int(cache.num_gpu_blocks) * int(cache.block_size)
+        return kv_tokens_of(self._llm) if self._llm is not None else 0
 
     async def wait_fatal(self) -> None:
         """Never returns. Raises: Fatal once the engine's process is dead, or lives and answers nothing for `patience_s`."""
         probing = asyncio.create_task(self._probe())
         try:
             while not probing.done():
-                if self._llm is not None and self._llm.errored:
-                    raise death()
+                if self.is_dead and not self.is_waking:
+                    raise death(self._llm)
                 await asyncio.wait({probing}, timeout=HEALTH_PERIOD_S)
             await probing
         finally:
@@ -162,7 +160,7 @@ class Engine:
         while True:
             async with self._asking:
                 try:
-                    if self._llm is not None and not self._is_halted:
+                    if self._llm is not None and not self._is_halted and not self.is_waking:
                         await self._answer(self._llm.list_loras)
                 except Fatal:
                     raise
@@ -171,7 +169,7 @@ class Engine:
             await asyncio.sleep(PROBE_PERIOD_S)
 
     async def _answer(self, question: Callable[[], Awaitable[T]]) -> T:
-        """The engine's errors go through. Raises: Fatal when it does not answer within `patience_s`, and ever after."""
+        """The engine's errors go through. Raises: Fatal when it is dead, or does not answer within `patience_s`, and ever after."""
         if self._is_stuck:
             raise silence(self.patience_s)
         answer = asyncio.ensure_future(question())
@@ -180,6 +178,8 @@ class Engine:
             if not answer.done():
                 self._is_stuck = True
                 raise silence(self.patience_s)
+            if self.is_dead:
+                raise death(self._llm)
             return answer.result()
         finally:
             answer.cancel()
@@ -233,7 +233,7 @@ class Engine:
         priority = min(URGENT_PRIORITY, self._check_priority)  # an adapter's first requests wait for it
         outputs = [output async for output in self.generate(f"canary:{adapter}", ids, params, adapter, priority)]
         if not outputs:
-            raise death()
+            raise death(self._llm)
         return [outputs[-1].prompt_logprobs[place][token].logprob for place, token in enumerate(ids) if place > 0]
 
     async def abort(self, request_ids: Sequence[str]) -> None:
@@ -265,19 +265,14 @@ class Engine:
         except HandedBack:
             raise
         except Exception as error:  # vLLM's errors about one request have had several base classes
-            if self._llm.errored:
-                raise death() from None
-            raise Reject(f"the engine refuses request {request_id}: {one_line(error)}") from None
+            raise death(self._llm) if self.is_dead else Reject(f"the engine refuses request {request_id}: {one_line(error)}") from None
         finally:
             self.work.end(entry)
 
     # -------------------------------------------------------------------------------------------------------- adapters
 
     async def load(self, name: str, folder: Path) -> None:
-        """Load the PEFT adapter in `folder` as `name`.
-
-        Raises: Reject when it is not one that the engine takes; Fatal when the engine is dead or stuck.
-        """
+        """Load the PEFT adapter in `folder`. Raises: Reject when the engine does not take it; Fatal when the engine is dead or stuck."""
         from vllm.lora.request import LoRARequest
 
         number, self._next_number = self._next_number, self._next_number + 1
@@ -295,8 +290,6 @@ class Engine:
         except Fatal:
             raise
         except Exception as error:
-            if self._llm.errored:
-                raise death() from None
             raise Reject(f"adapter {request.lora_name} cannot be loaded: {one_line(error)}") from None
 
     async def unload(self, name: str) -> None:
@@ -322,6 +315,10 @@ class Engine:
     @property
     def is_open(self) -> bool:
         return self._llm is not None
+
+    @property
+    def is_dead(self) -> bool:
+        return self._llm is not None and self._llm.errored
 
     async def pause(self, *, keep_cache: bool) -> None:
         """Freeze all requests, those in the middle too, until `resume`; checks still run."""

@@ -16,8 +16,9 @@ import re
 import shutil
 import signal
 import tempfile
+import weakref
 from collections.abc import Collection, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ MIN_SLEEPING_VLLM = (0, 32)
 """Minimum version for pools on shared accelerators: `sleeping/` knows the queues of its scheduler."""
 MAX_TESTED_VLLM = (0, 32)
 """Newest tested version."""
+MAX_SAID_CHARS = 500
 END_S = 60.0
 """Maximum time in which a killed process ends: the kernel takes its memory back first."""
 AS_WITHOUT_MEMORY = "as where there is no memory"
@@ -67,19 +69,24 @@ def start_llm(settings: EngineSettings) -> list[Any]:
     config = engine_arguments(settings, cpu=cpu).create_engine_config()
     require_head(settings, str(config.model_config.head_dtype).removeprefix("torch."))
     executor = Executor.get_class(config)
-    with failure_file() as failure:
+    llm: Any
+    with ExitStack() as files:
+        failure = files.enter_context(failure_file())
         try:
             if not cpu:
-                return [spawned(config, executor, Inherited(failure, settings.locks))]
-            torch.set_num_threads(len(settings.cores) or 1)  # of this thread, and so of the process that is forked from it
-            present = thread_ids()
-            with forking(settings.cores, failure):
-                llm = AsyncLLM(config, executor, log_stats=False, log_requests=False)
-            if settings.sleeps:
-                leave(settings.cores, but=present)  # vLLM's threads in this process, which were started with the engine
-            return [llm]
+                llm = spawned(config, executor, Inherited(failure, settings.locks))
+            else:
+                torch.set_num_threads(len(settings.cores) or 1)  # of this thread, and so of the process that is forked from it
+                present = thread_ids()
+                with forking(settings.cores, failure):
+                    llm = AsyncLLM(config, executor, log_stats=False, log_requests=False)
+                if settings.sleeps:
+                    leave(settings.cores, but=present)  # vLLM's threads in this process, which were started with the engine
         except RuntimeError as error:  # vLLM's, which only says that the process has failed
             raise RuntimeError(noted(failure) or how_it_ended(error)) from error
+        llm.marlaas_failure = failure
+        weakref.finalize(llm, files.pop_all().close)
+        return [llm]
 
 
 def spawned(config: Any, executor: Any, inherited: Inherited) -> Any:
@@ -242,8 +249,16 @@ def tokens_so_far(llm: Any) -> dict[str, int]:
     return {state.external_req_id: state.detokenizer.num_output_tokens() for state in llm.output_processor.request_states.values()}
 
 
-def death() -> Fatal:
-    return Fatal("the inference engine's process died; its last lines on stderr say why")
+def kv_tokens_of(llm: Any) -> int:
+    """Tokens that the KV cache holds."""
+    cache = llm.vllm_config.cache_config
+    return int(cache.num_gpu_blocks) * int(cache.block_size)
+
+
+def death(llm: Any) -> Fatal:
+    """With the exception that ended the engine's process, where it wrote one."""
+    said = " ".join(noted(llm.marlaas_failure).split())[:MAX_SAID_CHARS]
+    return Fatal(f"the inference engine's process died{f': {said}' if said else '; its last lines on stderr say why'}")
 
 
 def silence(patience_s: float) -> Fatal:

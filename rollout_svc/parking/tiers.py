@@ -157,6 +157,7 @@ class Parking:
             raise WrongState(reason)
         engine.proceed()
         if source is not Tier.DEVICE:
+            engine.is_waking = True
             try:
                 await self._to_device(source)
                 self._tier = Tier.DEVICE
@@ -168,6 +169,8 @@ class Parking:
                 await asyncio.shield(self._back(Tier.DISK if source is Tier.HOST and isinstance(failure, WrongState) else source))
                 await self._halt()
                 raise failure from error
+            finally:
+                engine.is_waking = False
             self._is_wrong = False
         await engine.resume()
         engine.work.go()
@@ -210,6 +213,8 @@ class Parking:
     async def _back(self, tier: Tier) -> None:
         """Free what a failed wake has put on the device. Raises: Fatal on a GPU where it is not known what that was."""
         engine = self._engine
+        if engine.is_dead:
+            await engine.shut()
         if not engine.is_open:
             self._tier = Tier.NONE
         elif tier is Tier.NONE:

@@ -1,6 +1,7 @@
 """An engine whose process lives and answers nothing, or dies, beside a stand-in for vLLM."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ class Llm:
 
     def __init__(self) -> None:
         self.errored = False
+        self.marlaas_failure = os.memfd_create("nothing noted")
         self.answers = asyncio.Event()
         self.answers.set()
         self.asked = 0

@@ -1,4 +1,4 @@
-"""Workers with which no engine starts, each for another reason; vLLM finds them by name."""
+"""Workers with which no engine starts or samples, each for another reason; vLLM finds them by name."""
 
 import os
 import signal
@@ -27,3 +27,10 @@ class Refused(SleepingCpuWorker):
 class Broken(SleepingCpuWorker):
     def load_model(self, **_: Any) -> None:
         raise ValueError("layer 3 of the model is not known here")
+
+
+class Unfit(SleepingCpuWorker):
+    """Starts, and is refused by the attention's kernel once it computes, as some sizes of a head are."""
+
+    def execute_model(self, *_: Any, **__: Any) -> Any:
+        raise ValueError("head size 40 is not supported\nby this attention")

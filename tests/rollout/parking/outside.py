@@ -22,6 +22,11 @@ def children() -> set[int]:
     return found
 
 
+def failure_files() -> int:
+    """Files for the reason of an engine's failure that this process has open."""
+    return sum("marlaas-engine-failure" in str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+
+
 def engine_pid(engine: Engine) -> int:
     """The process in which vLLM computes."""
     (process,) = engine._llm.engine_core.resources.engine_manager.processes

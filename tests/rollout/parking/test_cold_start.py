@@ -9,10 +9,12 @@ from resource import RLIM_INFINITY, RLIMIT_DATA, getrlimit, setrlimit
 import pytest
 
 from common.accelerators import NoMemory, Tier, WrongState
+from rollout_svc import engine as module
 from rollout_svc import engine_config
 from rollout_svc.engine import Engine
 from rollout_svc.engine_process import how_it_ended
 from rollout_svc.parking.tiers import Parking
+from tests.conftest import at_work
 from tests.rollout.parking import failing_worker
 from tests.rollout.parking.conftest import sleeping_settings
 from tests.rollout.parking.outside import children
@@ -65,6 +67,21 @@ async def test_reason_of_a_cold_start_that_fails_is_the_childs(
     with pytest.raises(failure, match=reason):
         await parking.wake(no_adapters)
     assert parking.tier is Tier.NONE
+
+
+async def test_engine_that_dies_when_it_first_samples_is_closed_and_its_service_lives_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, model_folder: Path
+) -> None:
+    monkeypatch.setattr(engine_config, "SLEEPING_WORKER", f"{failing_worker.__name__}.Unfit")
+    monkeypatch.setattr(module, "HEALTH_PERIOD_S", 0.001)
+    before = children()
+    engine = Engine.closed(sleeping_settings(model_folder))
+    parking = Parking(engine)
+    async with at_work(engine.wait_fatal()) as watching:
+        with pytest.raises(WrongState, match="the inference engine's process died: ValueError: head size 40 is not supported by this att"):
+            await parking.wake(no_adapters)
+        assert parking.tier is Tier.NONE and not engine.is_open and children() == before
+        assert not watching.done()
 
 
 @pytest.mark.parametrize(

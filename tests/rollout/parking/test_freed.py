@@ -15,7 +15,7 @@ from rollout_svc.parking.sampler import Sampler
 from rollout_svc.parking.tiers import Parking
 from tests.rollout.conftest import POOL, sample_request
 from tests.rollout.parking.conftest import sleeping_settings
-from tests.rollout.parking.outside import children, engine_pid, processor_s
+from tests.rollout.parking.outside import children, engine_pid, failure_files, processor_s
 
 MIB = 2**20
 MOVES = (Tier.HOST, Tier.DISK)
@@ -98,7 +98,7 @@ async def test_moves_leave_no_memory_behind(sampler: Sampler, sleeper: Engine) -
 
 
 @pytest.mark.slow
-async def test_engine_that_is_closed_and_opened_leaves_no_process_and_no_thread() -> None:
+async def test_engine_that_is_closed_and_opened_leaves_no_process_no_thread_and_no_file() -> None:
     """The first start of a closed engine is a wake."""
     settings = sleeping_settings(Path(POOL.model))
     before = children()
@@ -112,16 +112,17 @@ async def test_engine_that_is_closed_and_opened_leaves_no_process_and_no_thread(
     first = await waiting
     assert engine.is_invariant
     try:
-        threads: list[int] = []
+        threads, files = list[int](), list[int]()
         for _ in range(3):
             await parking.park(Tier.NONE)
             assert parking.tier is Tier.NONE
             assert children() <= before  # one of them may be an engine of another test that ends
             await parking.wake(no_adapters)
             threads.append(threading.active_count())
+            files.append(failure_files())
             assert await engine.sample(request) == first
             assert len(children() - before) == 1
-        assert threads[0] == threads[-1]
+        assert threads[0] == threads[-1] and files[0] == files[-1] > 0
     finally:
         engine.close()
 

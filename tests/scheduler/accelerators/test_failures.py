@@ -142,7 +142,8 @@ async def test_executor_whose_process_dies_in_each_wake_backs_off_after_two_and_
         world.device.free("one that hangs")
         await world.executors["rollout-two"].has_work(1)
         await world.executors["rollout-two"].wakes()
-        await world.becomes(SLICES, [("rollout-one", "first", "died")] * 2 + [("rollout-two", "first", None)])
+        died = ("rollout-one", "first", "died")
+        await world.becomes(SLICES, [died, died, ("rollout-two", "first", None)])
         assert await world.rows("SELECT DISTINCT task FROM slice_shares") == [("",)]
         assert await world.rows("SELECT * FROM ledger WHERE kind = 'accelerator'") == []
         await world.execute("UPDATE executors SET retry_at = now() WHERE faults > 0")
