@@ -168,7 +168,8 @@ RULES: dict[str, str] = {
         JOIN tenants d ON d.id = x.tenant WHERE d.deleted_at IS NOT NULL""",
     "what took effect is audited under a tenant that there is": """
         SELECT a.id, a.verb, a.target AS task, a.tenant FROM audit a
-        WHERE a.outcome = 'accepted' AND a.tenant <> '_all' AND NOT EXISTS (SELECT FROM tenants t WHERE t.id = a.tenant)""",
+        WHERE a.outcome = 'accepted' AND a.verb <> 'preview' AND a.tenant <> '_all'
+          AND NOT EXISTS (SELECT FROM tenants t WHERE t.id = a.tenant)""",
     "a task's adapter and checkpoint are its last trained step's": """
         SELECT t.id AS task, t.version, t.adapter #>> '{blob,name}' AS adapter, s.adapter #>> '{blob,name}' AS of_step
         FROM tasks t LEFT JOIN steps s ON s.task = t.id AND s.version = t.version - 1 AND s.state = 'trained'

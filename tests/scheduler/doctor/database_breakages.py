@@ -271,6 +271,7 @@ COMPLIANT: dict[str, list[str]] = {
     "what took effect is audited under a tenant that there is": [
         "INSERT INTO audit (tenant, via, verb, outcome) VALUES ('acme', 'ask', 'adapter', 'accepted'), ('_all', 'key', 'x', 'accepted')",
         "INSERT INTO audit (tenant, via, verb, outcome, reason, hour) VALUES ('', 'ask', 'adapter', 'refused', 'task', now())",
+        "INSERT INTO audit (tenant, via, verb, outcome) VALUES ('', 'key', 'preview', 'accepted')",
     ],
     "a task's totals are what the ledger has of it": [
         f"{LEDGER} ('acme', 'a', '{kind}', 1, 7)" for kind in ("env_ms", "stored_byte_hours", "accelerator")
