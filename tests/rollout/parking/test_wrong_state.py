@@ -45,6 +45,7 @@ class Llm:
         self.aborted: list[str] = []
         self._ended = asyncio.Event()
         self.output_handler = SimpleNamespace(cancel=lambda: None)
+        self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 1000))
         self.engine_core = SimpleNamespace(resources=SimpleNamespace(engine_manager=SimpleNamespace(processes=[])))
 
     async def generate(self, *_: object, **__: object) -> AsyncGenerator[Any]:
