@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from pydantic import JsonValue
 from common.door.errors import TaskRejected, check_spec
 from common.formats import toml_reader
 from common.formats.toml_reader import read_toml
-from common.spec import marked
+from common.spec import NAME_PATTERN, marked
 from gateway_svc.problems import FieldError, Problem, forbidden, invalid, rejected
 from gateway_svc.strict_json import check_values, read_json
 
@@ -56,6 +57,8 @@ def for_tenant(spec: Mapping[str, JsonValue], tenant: str | None) -> dict[str, J
         raise invalid(FieldError("tenant", "name the tenant, here or with ?tenant=NAME"), *others)
     if tenant is not None and said != tenant:
         raise forbidden(["admin"], f"the task file says tenant '{said}', and the key is of tenant '{tenant}'")
+    if not isinstance(said, str) or re.fullmatch(NAME_PATTERN, said) is None:
+        raise invalid(*_wrong_fields({**spec, "tenant": said}))
     return {**spec, "tenant": said}
 
 

@@ -15,6 +15,8 @@ MAX_DIGITS = 400
 """Maximum digits of a number: reading more takes time that grows with the square of their number, and no float has so many."""
 _NINES = bytes.maketrans(b"012345678", b"9" * 9)
 _MARKS = (b"\\u", b"e+", b"E+", b"NaN", b"Infinity")
+_FRACTIONS = (b".", b"e", b"E")
+"""Characters that numbers with fractions have, true and false as well."""
 _PACKED_FIXED = {
     0xC0: 0,
     0xC2: 0,
@@ -48,9 +50,12 @@ class OutOfBounds(ValueError):
 class JsonScan:
     """Counts the values of a JSON text that comes in parts. What is no JSON is counted up to its first error, and may pass."""
 
-    def __init__(self, max_values: int = MAX_VALUES) -> None:
+    def __init__(self, max_values: int = MAX_VALUES, max_ids: int = 0) -> None:
+        """`max_ids`: maximum whole numbers besides; texts, arrays, objects and fractions, which take longer to read, are none."""
         self._max_values = max_values
+        self._max_ids = max_ids
         self._values = 0
+        self._dear = 0
         self._depth = 0
         self._is_in_text = 0
         self._held = b""
@@ -66,13 +71,16 @@ class JsonScan:
             raise _too_many(self._max_values)
         pieces = bare.split(b'"')
         outside = b'"'.join(pieces[self._is_in_text :: 2])
+        texts = (len(pieces) - self._is_in_text) // 2
         self._is_in_text ^= (len(pieces) - 1) % 2
         for bracket in outside.translate(None, _NO_BRACKETS):
             self._depth += 1 if bracket in b"[{" else -1
             if self._depth > MAX_DEPTH:
                 raise _too_deep(MAX_DEPTH)
-        self._values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
-        if self._values > self._max_values:
+        opened = outside.count(b"[") + outside.count(b"{")
+        self._values += outside.count(b",") + opened
+        self._dear += texts + opened + sum(map(outside.count, _FRACTIONS)) if self._max_ids else 0
+        if self._values > self._max_values + self._max_ids or self._dear > self._max_values:
             raise _too_many(self._max_values)
         if _has_digits(outside, MAX_DIGITS + 1):
             raise OutOfBounds(f"a number has more than {MAX_DIGITS} digits")

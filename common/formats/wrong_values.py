@@ -14,6 +14,10 @@ from pydantic_core import ErrorDetails
 
 MAX_QUOTED_CHARS = 60
 """Maximum length of a given text that a sentence quotes."""
+MAX_NAME_CHARS = 100
+"""Maximum length of a given name that a place has; no field's is longer."""
+MAX_REASON_CHARS = 2_000
+"""Maximum length of a sentence, whatever the words of a validator quote."""
 KEY = "[key]"
 """Last part of a place that is a key of an object, and not its value."""
 _BRANCH = re.compile(r"^(str|int|float|bool|none|constrained-[a-z]+|[a-z-]+\[.*\])$", re.DOTALL)
@@ -66,7 +70,7 @@ def reason_of(*branches: ErrorDetails, quoting: bool = True) -> str:
 def field_of(place: Sequence[int | str]) -> str:
     """`evaluation.protocol.0.seed`; a key of an object is named in the reason."""
     kept = place[:-2] if place[-1:] == (KEY,) else place
-    return ".".join(str(part) for part in kept if isinstance(part, int) or not _BRANCH.match(part))
+    return ".".join(str(part)[:MAX_NAME_CHARS] for part in kept if isinstance(part, int) or not _BRANCH.match(part))
 
 
 def _reason(branches: Mapping[str, ErrorDetails], *, quoting: bool) -> str:
@@ -75,7 +79,8 @@ def _reason(branches: Mapping[str, ErrorDetails], *, quoting: bool) -> str:
     detail = next((one for one in branches.values() if one["type"] in ("too_short", "too_long")), next(iter(branches.values())))
     first, *others = [one if alone else AMONG_OTHERS.get((one, of["type"]), one) for one, of in branches.items()]
     accepted = " or ".join([first, *(one.removeprefix("must be ") for one in others)])
-    said = f"its key '{detail['loc'][-2]}' {accepted}" if detail["loc"][-1:] == (KEY,) else accepted
+    said = f"its key '{str(detail['loc'][-2])[:MAX_NAME_CHARS]}' {accepted}" if detail["loc"][-1:] == (KEY,) else accepted
+    said = said if len(said) <= MAX_REASON_CHARS else f"{said[: MAX_REASON_CHARS - 1]}…"
     return f"{said}{_given(detail, said)}" if quoting else said
 
 
@@ -196,7 +201,7 @@ WITH_CONTEXT: dict[str, Callable[[Context], str]] = {
     "bytes_too_long": _counted("max_length", "byte", "bytes", "fewer"),
     "too_short": _counted("min_length", "entry", "entries", "more"),
     "too_long": _counted("max_length", "entry", "entries", "fewer"),
-    "union_tag_invalid": lambda context: f"{_unquoted(context)} must be one of {context['expected_tags']}, not '{context['tag']}'",
+    "union_tag_invalid": lambda context: f"{_unquoted(context)} must be one of {context['expected_tags']}, not {_shown(context['tag'])}",
     "union_tag_not_found": lambda context: f"needs the field {_unquoted(context)}",
     "json_invalid": lambda context: f"is not JSON: {context['error']}",
 }

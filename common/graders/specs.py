@@ -97,6 +97,8 @@ class MultiGrader(_Grader):
         match raw:
             case {"graders": {"type": str(), "name": str(name)} as alone}:
                 return {**raw, "graders": {name: alone}}
+            case {"graders": dict() as graders} if len(graders) > MAX_GRADERS:  # before the validator makes an error for each
+                raise ValueError(f"graders: must have {MAX_GRADERS} entries or fewer, not {len(graders)}")
             case _:
                 return raw
 

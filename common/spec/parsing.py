@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from common.errors import Reject
 from common.formats.bounds import OutOfBounds, check_json, may_be_unstorable
-from common.formats.wrong_values import field_of, reason_of
+from common.formats.wrong_values import MAX_NAME_CHARS, field_of, reason_of
 from common.spec.task import TaskSpec
 
 MAX_BYTES = 1024 * 1024
@@ -165,7 +165,7 @@ def _nearest(loc: tuple[str | int, ...]) -> str:
             return ""
         section = below
     known = list(section.model_fields)
-    close = get_close_matches(str(loc[-1]), known, n=1)
+    close = get_close_matches(str(loc[-1])[:MAX_NAME_CHARS], known, n=1)
     return f"; did you mean '{close[0]}'?" if close else f"; known here: {', '.join(known)}"
 
 

@@ -38,11 +38,12 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_is_no_number)]
 
 class StrictRequest(Request):
     max_values = MAX_VALUES
-    """Maximum values of its body, where it is JSON."""
+    """Maximum values of its body, where it is JSON, and whole numbers besides."""
+    max_ids = 0
 
     async def json(self) -> Any:
         """Other requests have turns of the loop between the steps. Raises: Problem."""
-        scan, parts = JsonScan(self.max_values), list[bytes]()
+        scan, parts = JsonScan(self.max_values, self.max_ids), list[bytes]()
         async for part in self.stream():
             for start in range(0, len(part), PART_BYTES):
                 try:
@@ -59,6 +60,8 @@ class StrictRoute(APIRoute):
 
     max_values: Mapping[str, int] = {}
     """Path → maximum values of its bodies, in place of MAX_VALUES."""
+    max_ids: Mapping[str, int] = {}
+    """Path → maximum whole numbers besides, where bodies may have token ids."""
 
     def has_parameter(self, name: str) -> bool:
         """Whether its query may have it."""
@@ -80,6 +83,7 @@ class StrictRoute(APIRoute):
                 check_content_type(request, "application/json")
             strict = StrictRequest(request.scope, request.receive)
             strict.max_values = self.max_values.get(self.path, MAX_VALUES)
+            strict.max_ids = self.max_ids.get(self.path, 0)
             return await handle(strict)
 
         return handle_strictly

@@ -8,7 +8,7 @@ from annotated_types import MaxLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError, PydanticKnownError
 
-from common.formats.wrong_values import reason_of
+from common.formats.wrong_values import MAX_NAME_CHARS, reason_of
 from gateway_svc.openai.errors import missing, unsupported, wrong_value
 from gateway_svc.openai.fields import Harmless
 from gateway_svc.problems import Problem
@@ -135,5 +135,6 @@ def _path(location: Sequence[int | str], body: JsonValue) -> str:
         if isinstance(part, int) and isinstance(value, list):
             found, value = f"{found}[{part}]", value[part] if part < len(value) else None
         elif isinstance(part, str) and isinstance(value, dict) and (part in value or (is_last and part.isidentifier())):
-            found, value = f"{found}.{part}" if found else part, value.get(part)
+            name = part[:MAX_NAME_CHARS]
+            found, value = f"{found}.{name}" if found else name, value.get(part)
     return found

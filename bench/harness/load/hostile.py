@@ -196,6 +196,8 @@ def _values(size: int) -> Iterator[tuple[str, bytes]]:
     yield "a text", b'"' + b"a" * size + b'"'
     yield "a text of escapes", b'"' + b"\\n" * (size // 2) + b'"'
     yield "a large number", b"9" * 30
+    yield "a long key", b'{"' + b"k" * size + b'":1}'
+    yield "long keys", b"{" + b",".join(b'"%02d' % key + b"k" * (size // 40) + b'":1' for key in range(40)) + b"}"
 
 
 def _paths(right: Body, begin: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

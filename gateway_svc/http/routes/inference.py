@@ -29,7 +29,8 @@ PATHS = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/models")
 class InferenceRoute(OpenAIRoute):
     """Conversations have many messages, and prompts may be token ids."""
 
-    max_values = {"/v1/chat/completions": 32_768, "/v1/responses": 32_768, "/v1/completions": 131_072 + 10_000}
+    max_values = {"/v1/chat/completions": 32_768, "/v1/responses": 32_768}
+    max_ids = {"/v1/completions": 131_072}
 
 
 router = APIRouter(prefix="/v1", tags=["inference"], route_class=InferenceRoute)
