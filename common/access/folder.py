@@ -5,6 +5,7 @@
     pending/<tenant>.<key>.seed                            keys that a command has not finished making
     creds/<service>.creds  creds/system.creds                  what services, and `marlaas tenants push`, connect with
     creds/admin.creds                                          the operator's key of the role admin, of `marlaas init --from-existing`
+    creds/operator.key                                         the operator's HTTP key of the role admin, of `marlaas chat`
     nats.conf                                                  what NATS must know; nothing secret
 
 The folder has mode 0700, its files 0600. No service needs it: each is given its own creds file.

@@ -68,7 +68,7 @@ class Resolved:
         """Raises: Problem when an admin samples a base model without naming who is billed."""
         tenant = self.owner or caller.tenant
         if tenant is None:
-            reason = "who is billed for a base model? Name the tenant, with ?tenant=NAME"
+            reason = "who is billed for a base model? Name the tenant, with ?tenant=NAME (marlaas: MARLAAS_TENANT=NAME)"
             raise Problem(400, "Invalid request", reason, "tenant_required", [FieldError("tenant", reason)])
         return Target(self.model, tenant, self.pool, self.adapter)
 
@@ -95,7 +95,7 @@ async def _alias(door: Door, name: str) -> AliasOf | None:
     """Raises: Problem when an admin means one of several tenants' aliases."""
     found = await _aliases(door, name)
     if len(found) > 1:
-        reason = f"several tenants have an alias '{name}'; name the tenant, with ?tenant=NAME"
+        reason = f"several tenants have an alias '{name}'; name the tenant, with ?tenant=NAME (marlaas: MARLAAS_TENANT=NAME)"
         raise Problem(400, "Invalid request", reason, "tenant_required", [FieldError("tenant", reason)])
     return found[0] if found else None
 

@@ -4,7 +4,7 @@ import time
 from datetime import UTC, datetime
 
 from common.access.claims import tenant_user_token
-from common.access.http_keys import digest_of, http_key
+from common.access.http_keys import digest_of, http_key, seed_of
 from common.access.roles import ADMIN, Role
 from common.door.errors import ClientError
 from common.messages import HttpPart, NewKey
@@ -12,6 +12,9 @@ from common.resilience import crashpoints
 from marlaas.tenancy import accounts, recording
 from marlaas.tenancy.receiving import Receiver
 from marlaas.tenancy.recording import Operator, valid_keys
+
+OWN = "operator"
+"""Name of the operator's own key for gateways."""
 
 
 async def create_key(
@@ -74,6 +77,20 @@ async def revoke_key(operator: Operator, tenant: str, name: str) -> int:
     await accounts.push_tenant(operator, tenant)
     operator.signing.made(tenant, name)
     return len(valid)
+
+
+async def own_http_key(operator: Operator) -> str:
+    """Text of the operator's own key for gateways, made where there is none that is valid. Raises: as `create_key`."""
+    file = operator.signing.folder / "creds" / f"{OWN}.key"
+    valid = valid_keys(await recording.with_account(operator.door, ADMIN), OWN)
+    seed = seed_of(file.read_text().strip()) if file.exists() else None
+    if seed is None or seed.public not in [one.key for one in valid]:
+        file.unlink(missing_ok=True)
+        if valid:  # its file is lost
+            await rotate_key(operator, ADMIN, OWN, Receiver(file, print), keep_old=False)
+        else:
+            await create_key(operator, ADMIN, OWN, "admin", Receiver(file, print), None, is_http=True)
+    return file.read_text().strip()
 
 
 async def _make(operator: Operator, tenant: str, new: NewKey, to: Receiver, *, is_http: bool, beside: bool) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import sys
+import time
 import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 Url = Annotated[str, typer.Option("--url", help="A gateway, https://…; empty: that of the stack in --data.", envvar="MARLAAS_URL")]
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+TOLD_S = 10.0
+"""Maximum time in which a gateway hears of a key that has just been made."""
 SHOWN = "\n\t"
 """Control characters that a terminal is given."""
 
@@ -46,13 +49,18 @@ def chat(  # noqa: PLR0913 - each is an option with a name of its own
     if prompt is not None and not prompt.strip():
         raise typer.BadParameter("it is empty; say something, or leave it out to type turns", param_hint="PROMPT")
 
+    where = url or _gateway_of(data)
+    named = http_key()
+    own = None if named or url else _operators_key(data)
+
     async def run() -> None:
         from marlaas.over_http.chat import Chat
         from marlaas.over_http.connecting import entered
 
-        where = url or _gateway_of(data)
+        if own:
+            await _until_told(where, own)
         limits = {"timeout_s": 10.0, "patience_s": 10.0}
-        async with entered(where, tenant_named(), key=http_key(), insecure=is_insecure(), tls=tls_files(), **limits) as door:
+        async with entered(where, tenant_named(), key=named or own, insecure=is_insecure(), tls=tls_files(), **limits) as door:
             talk = Chat(
                 door.connection,
                 door.params(),
@@ -78,7 +86,7 @@ async def _version_of(door: "HttpDoor", model: str) -> str:
     from common.door.training.progress import read_status
     from common.spec import TASK_ID_PATTERN
 
-    if re.fullmatch(TASK_ID_PATTERN, model) is None or door.tenant is None:
+    if re.fullmatch(TASK_ID_PATTERN, model) is None:
         return model
     try:
         return f"{(await read_status(door, model)).task}@latest"
@@ -95,6 +103,32 @@ def _gateway_of(data: Path) -> str:
     if os.environ.get("MARLAAS_NATS_URL"):
         raise ClientError("a chat goes over HTTP: name the gateway with --url https://HOST, or MARLAAS_URL")
     return gateways.dashboard(running_stack(data)).removesuffix(gateways.DASHBOARD)
+
+
+def _operators_key(data: Path) -> str | None:
+    """Key for the gateway of the stack in `data`; None where this user is not its operator."""
+    from marlaas.cli.operator.keys import is_operator, with_operator
+    from marlaas.tenancy.keys import own_http_key
+
+    return with_operator(data, "", None, own_http_key) if is_operator(data, None) else None
+
+
+async def _until_told(where: str, key: str) -> None:
+    """PostgreSQL has the key, and a gateway that has not heard of it yet refuses it. Raises: NotPermitted after TOLD_S."""
+    from common.door.errors import NotPermitted
+    from marlaas.over_http.connection import PAUSE, Connection
+
+    began, attempt = time.monotonic(), 0
+    async with Connection.open(where, key, tls_files(), TOLD_S) as connection:
+        while True:
+            try:
+                await connection.request("GET", "/v1/key")
+                return
+            except NotPermitted:
+                attempt += 1
+                if time.monotonic() - began > TOLD_S:
+                    raise
+            await asyncio.sleep(PAUSE.pause_s(attempt))
 
 
 def _line() -> str | None:

@@ -2,15 +2,22 @@
 
 import asyncio
 import io
+import os
 from pathlib import Path
 
 import pytest
 
+from common.access.http_keys import seed_of
 from gateway_svc.openai.errors import STATUSES
 from marlaas.cli.user.chat import visible
+from marlaas.stack.os_processes import identify
+from marlaas.stack.state_files import Component, Gateway, Stack, locked, write_stack
+from tests.common.access.keyed import Keyed
+from tests.gateway.entering import entering
 from tests.gateway.openai.deltas import Part, Source, deltas, failing
 from tests.gateway.serving import gateway
 from tests.marlaas.command import Done, marlaas
+from tests.marlaas.tenancy.commands import Operating
 from tests.marlaas.test_cli import complaint
 from tests.scheduler.stages import World
 
@@ -46,6 +53,41 @@ async def test_each_line_is_a_turn_of_one_conversation(
         assert source.choices[-1][2].model == "a@3"
         empty = await run(monkeypatch, tmp_path, url, "tiny", " ")
         assert empty.returncode == 2 and "it is empty; say something" in empty.stderr
+
+
+async def test_operator_of_a_stack_with_keys_needs_no_key_for_its_gateway(
+    keyed: Keyed, keyed_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own is made by its first chat, and in place of one that is lost or revoked."""
+    data, file = Operating.of(keyed, tmp_path).folder / "data", keyed.keys.credentials("operator").with_suffix(".key")
+    source = Source(lambda _: deltas(WORDS))
+    me, valid = identify(os.getpid()), "SELECT key FROM keys WHERE revoked_at IS NULL"
+    assert me is not None
+    await keyed_world.run("a")
+
+    async def said(*arguments: str) -> Done:
+        return await asyncio.to_thread(marlaas, "chat", *arguments, "hello", "--data", str(data), cwd=tmp_path)
+
+    async with entering(keyed) as made, gateway(keyed_world.bus, keyed.url, access=made.access, sampler=source) as url:
+        stack = Stack(
+            supervisor=me, nats_port=keyed.port, postgres_port=1, nats_url=keyed.url, database_url="", started_s=0,
+            gateway=Gateway(port=1, url=url), components=[Component(name="gateway", condition="ready")],
+        )  # fmt: skip
+        write_stack(data, stack)
+        with locked(data):
+            for before in ("there is none", "it is there", "it is lost", "it is revoked"):
+                if before == "it is lost":
+                    file.unlink()
+                if before == "it is revoked":
+                    await asyncio.to_thread(marlaas, "keys", "revoke", "admin", "operator", "--data", str(data), cwd=tmp_path)
+                done = await said("a")
+                assert (done.returncode, done.stdout.partition(" ")[0], done.stderr) == (0, "Hello", ""), before
+                assert source.choices[-1][2].model == "a@3"
+                seed = seed_of(file.read_text().strip())
+                assert seed is not None and await keyed_world.rows(valid) == [(seed.public,)], before
+            assert "MARLAAS_TENANT=NAME" in complaint(await said("tiny"))
+            monkeypatch.setenv("MARLAAS_TENANT", "acme")
+            assert (await said("tiny")).stdout.startswith("Hello ")
 
 
 async def test_what_goes_wrong_is_one_line(scheduler: World, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
