@@ -1,10 +1,10 @@
 """Sections of a task file. Every field is declared and documented here and in `task.py`, and nowhere else. Unknown keys are errors."""
 
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
-from pydantic_core import PydanticKnownError
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
+from common.formats.few_entries import FewEntries
 from common.formats.wrong_values import described
 from common.spec.template import TemplateArguments
 
@@ -34,7 +34,7 @@ DEFAULTS_BY_LOSS: dict[str, dict[str, float | str]] = {
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-class Section(BaseModel):
+class Section(FewEntries):
     """A table of the task file: frozen, and strict about names, except inside a message (`Message.decode`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -57,13 +57,6 @@ NamedTool = Annotated[ToolSection, BeforeValidator(_as_tool, json_schema_input_t
 """A tool as a task file may write it: the name alone is enough."""
 
 
-def _are_few(value: object) -> object:
-    """Before the validator looks at entries, each of which may cost it several errors."""
-    if isinstance(value, list | tuple) and len(entries := cast("list[object]", value)) > MAX_TOOLS:
-        raise PydanticKnownError("too_long", {"field_type": "List", "max_length": MAX_TOOLS, "actual_length": len(entries)})
-    return value
-
-
 class EnvironmentSection(Section):
     """Source of prompts and rewards."""
 
@@ -78,7 +71,7 @@ class EnvironmentSection(Section):
     rank_weights: dict[str, Weight] = {}
     """A group-relative part of the reward: the weight times an attempt's rank among those of its group by this component, from 0
     (lowest) to 1 (highest), ties in the middle. `reward` ranks by the reward itself. Added when advantages are computed."""
-    tools: Annotated[tuple[NamedTool, ...], BeforeValidator(_are_few)] = Field(default=(), max_length=MAX_TOOLS)
+    tools: tuple[NamedTool, ...] = Field(default=(), max_length=MAX_TOOLS)
     """Tools that the policy may call before it answers: names, or tables `{ name = "…", options = { … } }`; see docs/environments.md."""
     list_tools: bool = True
     """Put the tools' schemas into the first prompt, as the chat template does. False for a model that knows them."""
@@ -235,7 +228,7 @@ class Lora(Section):
 
     rank: int = Field(default=8, ge=1, le=512)
     alpha: float = Field(default=16.0, gt=0)
-    targets: tuple[LoraTarget, ...] = Field(default=LORA_TARGETS, min_length=1)
+    targets: tuple[LoraTarget, ...] = Field(default=LORA_TARGETS, min_length=1, max_length=len(LORA_TARGETS))
     rank_stabilized: bool = False
     """Scale by alpha / √rank in place of alpha / rank (rsLoRA)."""
 

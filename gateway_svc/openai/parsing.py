@@ -1,13 +1,12 @@
 """Requests as values: each field is honoured, harmless or refused by name, and none is ignored."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from annotated_types import MaxLen
-from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError, PydanticKnownError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
+from common.formats.few_entries import FewEntries
 from common.formats.wrong_values import MAX_NAME_CHARS, reason_of
 from gateway_svc.openai.errors import missing, unsupported, wrong_value
 from gateway_svc.openai.fields import Harmless
@@ -52,7 +51,7 @@ Unset = Annotated[None, BeforeValidator(_null_is_absent)]
 """A field that answers of OpenAI's have, and that clients send back empty."""
 
 
-class WholeRequest(Strict):
+class WholeRequest(Strict, FewEntries):
     """A request's body. Null counts as absent."""
 
     harmless: ClassVar[Mapping[str, Harmless]] = {}
@@ -68,21 +67,6 @@ class WholeRequest(Strict):
             raise ValueError("the body is a JSON object")
         body: dict[str, JsonValue] = raw
         return {name: value for name, value in body.items() if _is_honoured(cls, name, value)}
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _has_few_entries(cls, value: Any, info: ValidationInfo) -> Any:
-        """The bound of a list or an object, before the validator makes an error for each entry that is wrong."""
-        if isinstance(value, list | dict) and (most := _max_length(cls, info.field_name or "")) is not None:
-            entries = len(cast("list[Any] | dict[str, Any]", value))
-            if entries > most:
-                raise PydanticKnownError("too_long", {"field_type": "List", "max_length": most, "actual_length": entries})
-        return cast("Any", value)
-
-
-@cache
-def _max_length(model: type[BaseModel], field: str) -> int | None:
-    return next((one.max_length for one in model.model_fields[field].metadata if isinstance(one, MaxLen)), None)
 
 
 def parse_request(model: type[R], body: JsonValue) -> R:

@@ -131,3 +131,16 @@ def test_bytes_behind_the_one_value_of_messagepack_are_not_looked_at() -> None:
     for body in (bytes(MIB), msgpack.packb({"tenant": "acme"}) + bytes(MIB), b"\x90" * MIB):
         check_packed(body)
     assert time.process_time() - began_s < 0.1
+
+
+@pytest.mark.parametrize(
+    ("section", "reason"),
+    [
+        ({"evaluation": {"every": 1, "protocol": [[]] * 4_900}}, "evaluation.protocol: must have 8 entries or fewer, not 4900"),
+        ({"sampling": {"stop": ["x" * 70] * 9_000}}, "sampling.stop: must have 4 entries or fewer, not 9000"),
+        ({"lora": {"targets": ["x"] * 9_000}}, "lora.targets: must have 7 entries or fewer, not 9000"),
+    ],
+)
+def test_wrong_entries_are_counted_before_each_becomes_an_error(section: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Reject, match=reason.replace(".", r"\.")):
+        check_fields({"name": "a", "tenant": "t", "pool": "tiny", "steps": 3, "environment": {"name": "m"}, **section})

@@ -1,0 +1,26 @@
+"""Models whose lists and objects are counted before their entries are validated: each wrong one would be an error, or several."""
+
+from functools import cache
+from typing import Any, cast
+
+from annotated_types import MaxLen
+from pydantic import BaseModel, ValidationInfo, field_validator
+from pydantic_core import PydanticKnownError
+
+
+class FewEntries(BaseModel):
+    """`Any`: whatever a user has written."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _has_few_entries(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, list | tuple | dict) and (most := _max_length(cls, info.field_name or "")) is not None:
+            entries = len(cast("list[Any] | dict[str, Any]", value))
+            if entries > most:
+                raise PydanticKnownError("too_long", {"field_type": "List", "max_length": most, "actual_length": entries})
+        return cast("Any", value)
+
+
+@cache
+def _max_length(model: type[BaseModel], field: str) -> int | None:
+    return next((one.max_length for one in model.model_fields[field].metadata if isinstance(one, MaxLen)), None)
