@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
 
 
 @asynccontextmanager
-async def env_without(server: Keyed, subject: str) -> AsyncIterator[Bus]:
+async def env_without(server: Keyed, subject: str) -> AsyncGenerator[Bus]:
     """An env service whose key, made by an older version, does not permit `subject`."""
     allowed = service_permissions("env", DEPLOYMENT)
     assert subject in allowed.publish
