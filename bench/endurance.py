@@ -223,7 +223,7 @@ def kill(data: Path, name: str) -> None:
     stack = read_stack(data)
     process = stack.component(name).process if stack else None
     if process is None:
-        raise BenchError(f"{name} does not run, and nobody has killed it")
+        raise BenchError(f"{name} does not run, and the program has not killed it")
     with suppress(psutil.NoSuchProcess):
         for child in psutil.Process(process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):

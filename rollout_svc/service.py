@@ -64,7 +64,7 @@ class Rollout:
         away: Away | None = None,
         thoughts: tuple[str, str] | None = None,
     ) -> None:
-        """`now_s`: the clock of deadlines, of a pool given by name. `away`: to be kept up to date; None where nobody reports it.
+        """`now_s`: the clock of deadlines, of a pool given by name. `away`: to be kept up to date; None where no sampler reports it.
         `thoughts`: marks that the pool names."""
         self._engine = engine
         self._chat = chat

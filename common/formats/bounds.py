@@ -100,7 +100,7 @@ def may_be_unstorable(body: bytes) -> bool:
 
 
 def _has_digits(text: bytes, count: int) -> bool:
-    """Whether so many follow each other: a regular expression would begin anew at each."""
+    """Whether so many follow each other: a regular expression would start over at each."""
     return b"9" * count in text.translate(_NINES)
 
 

@@ -1,4 +1,4 @@
-"""When a pool that has no sampler now is expected to have one: what a client is told rather than that its time has passed."""
+"""When a pool that has no sampler now is expected to have one: what a client reads in place of a timeout."""
 
 from collections.abc import Sequence
 

@@ -77,7 +77,7 @@ async def test_process_without_a_sign_of_life_is_ended(cause: str) -> None:
 
 
 async def test_stopped_process_is_ended_earlier_than_a_silent_one() -> None:
-    """Whoever stops it holds what it has; a call that keeps the interpreter may yet return."""
+    """What it holds stays held while it is stopped; a call that keeps the interpreter may yet return."""
     with process(60.0, stopped_s=1.0) as (one, _):
         assert one.stdin is not None
         one.stdin.write("interpreter\n")

@@ -1,4 +1,4 @@
-"""Stalls of an event loop: turns in which it answers nobody else.
+"""Stalls of an event loop: turns in which it answers no other request.
 
     python -m bench.harness.measures.stalls FILE
 

@@ -112,7 +112,7 @@ async def test_without_a_replica_it_is_503_in_time_and_never_sampled(world: Worl
 async def test_where_the_sampler_restarts_the_answer_says_when(
     world: World, nats_url: str, first_token_s: float, start_s: float, waits: bool
 ) -> None:
-    """Immediately where it takes longer than a request waits; a request that waited in vain is told too."""
+    """Immediately where it takes longer than a request waits; a request that waited in vain has the same answer."""
     now_s = world.bus.clock.now_s()
     life = ProcessLife(service="rollout", replica="r0", pool="tiny", began_s=now_s, start_s=start_s).dead("killed by SIGKILL", now_s)
     await world.bus.kv.put(HISTORY_BUCKET, "rollout.r0", life)
