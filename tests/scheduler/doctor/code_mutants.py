@@ -27,6 +27,7 @@ RULES_OF: dict[str, Sequence[str]] = {
     "_aliases": [stream_rules.ALIASES],
     "_bounds": [stream_rules.BOUNDS],
     "_faulty": [stream_rules.FAULTY],
+    "_refused": [stream_rules.REFUSED],
     "_letters": [stream_rules.LETTERS],
     "_is_readable": [stream_rules.LETTERS],
     "examine_blobs": [blob_rules.MISSING, blob_rules.ORPHANS, blob_rules.PACKAGES, blob_rules.DAMAGED],

@@ -213,6 +213,7 @@ VIOLATIONS: dict[str, list[str]] = {
             f"INSERT INTO audit (tenant, via, verb, target, outcome) VALUES ('{tenant}', 'ask', 'adapter', 'a.v1', 'accepted')"
             for tenant in ("", "zzz")
         ),
+        "INSERT INTO audit (tenant, via, verb, target, outcome) VALUES ('zzz', 'key', 'submit', 'a', 'accepted')",
     ],
     "a task's adapter and checkpoint are its last trained step's": [
         "UPDATE tasks SET checkpoint = NULL WHERE id = 'a'",

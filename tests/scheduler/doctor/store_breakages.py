@@ -238,9 +238,13 @@ async def keep_events_for_ever(world: Copy) -> None:
     await world.bus.declare((replace(streams.EVENTS, max_age_s=0.0),))
 
 
-async def refuse_a_replica_something(world: Copy) -> None:
-    report = ReplicaReport(replica="one", service="env", forbidden=2)
+async def refuse_a_replica_something(world: Copy, times: int = 2) -> None:
+    report = ReplicaReport(replica="one", service="env", forbidden=times)
     await world.bus.kv.put(streams.REPLICAS_BUCKET, "env.one", report)
+
+
+async def permit_a_replica_all(world: Copy) -> None:
+    await refuse_a_replica_something(world, times=0)
 
 
 VIOLATIONS: list[tuple[str, Change]] = [
@@ -317,6 +321,7 @@ COMPLIANT: list[tuple[str, Change, Depth]] = [
     (stream_rules.FAULTY, die_twice, QUIESCENT),
     (stream_rules.FAULTY, work_after_three_deaths, QUIESCENT),
     (stream_rules.FAULTY, begin_a_process, QUIESCENT),
+    (stream_rules.REFUSED, permit_a_replica_all, QUIESCENT),
     (stream_rules.BOUNDS, bound_the_bytes, QUIESCENT),
     (stream_rules.BOUNDS, keep_the_jobs_of_tenants_apart, QUIESCENT),
     (stream_rules.ANNOUNCED, lose_the_announcements_of_an_ended_task, QUIESCENT),
