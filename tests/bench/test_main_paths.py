@@ -32,6 +32,7 @@ ACCEPTANCE: dict[str, str] = {
     "gpu": "trainer --small --parts largest",
     "greedy": "--prompts 4",
     "head": "--device cpu --prompts 2 --tokens 4",
+    "hostile": "--bodies 10 --seconds 3",
     "http_limits": "--gateways 1,2 --seconds 4 --requests 60 --tokens 540",
     "invariance": "--steps 2 --conditions killed,served --pairs 1",
     "isolation": "--steps 1 --seeds 0",
