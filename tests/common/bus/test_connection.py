@@ -148,18 +148,18 @@ async def test_bucket_that_seems_empty_for_a_moment_is_reread(bus: Bus, monkeypa
     """nats-py's watcher reports the end when the server has sent all values, before they have arrived."""
     status = ReplicaReport(replica="one", service="env")
     await bus.kv.put(streams.REPLICAS_BUCKET, "env.one", status)
-    honest, looks = KeyValue.watchall, 0
+    honest, looks = KeyValue.watch, 0
 
-    async def hasty(store: KeyValue, **options: Any) -> KeyValue.KeyWatcher:
+    async def hasty(store: KeyValue, keys: str, **options: Any) -> KeyValue.KeyWatcher:
         nonlocal looks
         looks += 1
-        watcher = await honest(store, **options)
+        watcher = await honest(store, keys, **options)
         if looks == 1:
             watcher._updates = asyncio.Queue()
             watcher._updates.put_nowait(None)
         return watcher
 
-    monkeypatch.setattr(KeyValue, "watchall", hasty)
+    monkeypatch.setattr(KeyValue, "watch", hasty)
     assert await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport) == [status]
     assert looks == 2
 
