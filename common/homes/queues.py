@@ -111,12 +111,12 @@ class Queues:
             runners.create_task(self._watch())
 
     async def _consume_own(self, own: Consumer, handler: Handler, max_pull: int) -> None:
-        await self._bus.declarations.declare_consumer(own)
+        await self._bus.declarations.declare_when_permitted(own)
         self.reads_own = True
         await self._bus.consume(own, handler, self._slots, max_pull=max_pull)
 
     async def _consume_others(self, other: _Other, handler: Handler) -> None:
-        await self._bus.declarations.declare_consumer(other.consumer)
+        await self._bus.declarations.declare_when_permitted(other.consumer)
         other.is_declared = True
         await self._bus.consume(other.consumer, handler, other.slots, max_pull=1)
 

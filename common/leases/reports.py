@@ -122,7 +122,7 @@ class Backlog:
                 runners.create_task(self._declare(consumer))
 
     async def _declare(self, consumer: Consumer) -> None:
-        await self._bus.declarations.declare_consumer(consumer)
+        await self._bus.declarations.declare_when_permitted(consumer)
         self._declared.add(consumer)
         if consumer == self._own[0]:
             self.is_declared.set()

@@ -12,11 +12,14 @@ from nats.js import api
 from nats.js.errors import APIError, BucketNotFoundError, NotFoundError
 
 from common.bus.transport.connection import Connection, unavailable_as
+from common.errors import Undeclared
 from common.streams import BLOBS_BUCKET, BUCKETS, JOBS, Bucket, Consumer, Stream, bound_of
 
 STORE_TOO_SMALL = 10047
 """JetStream's error code for a bound that is more than its store may take."""
 CORRECT = "more max_file_store of NATS, or less MARLAAS_NATS_STREAMS_BYTES or MARLAAS_NATS_BLOBS_BYTES: both are reserved in it"
+PERMITTED_S = 60.0
+"""Seconds until a consumer that the key does not permit is declared again."""
 ROOM = 0.5
 """Share of a new bound that a subject may have filled: with more, messages that arrive meanwhile could be dropped by it."""
 LAST = JOBS
@@ -110,6 +113,15 @@ class Declarations:
             headers_only=consumer.headers_only or None,
         )
         await self._retry_until_ready(lambda: self._js.add_consumer(consumer.stream, config))
+
+    async def declare_when_permitted(self, consumer: Consumer) -> None:
+        """The same of a consumer that this process works without: its key may be older than the pools file, and permit it later."""
+        while True:
+            try:
+                return await self.declare_consumer(consumer)
+            except Undeclared as error:
+                log.warning("consumer_not_permitted", consumer=consumer.name, stream=consumer.stream, reason=str(error))
+                await asyncio.sleep(PERMITTED_S)
 
     async def add(self, stream: Stream, *, like: Stream) -> None:
         """Create one that is not there, with as many copies as `like` has. Raises: Undeclared."""

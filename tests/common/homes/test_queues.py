@@ -228,7 +228,7 @@ async def test_queue_that_is_taken_over_or_given_back_does_not_change_how_long_o
 async def test_executor_with_a_key_of_an_earlier_pools_file_reads_its_pools_queue(tmp_path: Path, service: str) -> None:
     """It does not claim to read its own, so that the scheduler sends nothing there."""
     async with (
-        keyed_server(tmp_path / "nats") as keyed,
+        keyed_server(tmp_path / "nats", refuses=True) as keyed,
         await keyed.connect("scheduler") as scheduler,
         await keyed.connect("env") as env,
         await keyed.connect(service) as bus,
