@@ -21,7 +21,7 @@ ANSWERS: dict[str, tuple[Any, str]] = {
     "truth": (True, "true"),
     "list": (["a", 1.5], '["a", 1.5]'),
     "set": ({1}, "[1]"),
-    "message": (ChatMessage(role="user", content="hi"), '{"role": "user", "content": "hi"}'),
+    "message": (ChatMessage(role="user", content="hi"), '{"role": "user", "content": "hi", "name": null}'),
     "half": (f"{HALF} \ud83d\ude00", "caf\ufffd 😀"),
     "halves inside": ({"name": HALF}, '{"name": "caf\ufffd"}'),
 }
