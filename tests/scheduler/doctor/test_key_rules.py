@@ -159,6 +159,9 @@ async def test_every_mutant_is_caught(tmp_path: Path, database_url: str, monkeyp
 async def test_process_examines_the_folder_that_it_is_given(tmp_path: Path, database_url: str) -> None:
     async with sound_world(tmp_path, database_url) as world:
         keys = world.keyed.keys
+        async with await world.keyed.connect("scheduler") as scheduler:
+            await scheduler.declare()
+            await scheduler.own_jobs.declare(TENANTS)
 
         def doctor() -> tuple[int, str]:
             env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
