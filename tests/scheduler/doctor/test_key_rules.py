@@ -161,7 +161,7 @@ async def test_process_examines_the_folder_that_it_is_given(tmp_path: Path, data
         keys = world.keyed.keys
         async with await world.keyed.connect("scheduler") as scheduler:
             await scheduler.declare()
-            await scheduler.own_jobs.declare(TENANTS)
+            await scheduler.own_jobs.declare([*TENANTS, "gone"])
 
         def doctor() -> tuple[int, str]:
             env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
