@@ -99,6 +99,11 @@ def fetch_timeout_s(size_bytes: int) -> float:
 def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
     """Write the folder that `packed` holds to `into`. Raises: Reject when the digest differs or it holds no plain files only; OSError."""
     check_digest(ref, packed)
+    write_folder(packed, into)
+
+
+def write_folder(packed: bytes, into: Path) -> None:
+    """The same of a blob whose digest is known to be right. Raises: Reject when it holds no plain files only; OSError."""
     temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
     temporary.mkdir(parents=True)
     try:
@@ -107,11 +112,6 @@ def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
             temporary.rename(into)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_digest(ref: BlobRef, packed: bytes) -> None:

@@ -25,7 +25,7 @@ from nats.js.errors import APIError, NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
 from common.blobs.archive import pack
-from common.blobs.content import STREAM_NAME, chunk_subject, fetch_timeout_s, fetching, read_into, unpack_blob
+from common.blobs.content import STREAM_NAME, chunk_subject, fetch_timeout_s, fetching, read_into, write_folder
 from common.bus import Bus, erase_message, unavailable_as
 from common.errors import Reject, Unavailable
 from common.messages import BlobRef
@@ -128,7 +128,7 @@ class Blobs:
             return into
         packed = await self.fetch(ref)
         try:
-            await asyncio.to_thread(unpack_blob, ref, packed, into)
+            await asyncio.to_thread(write_folder, packed, into)
         except OSError as error:
             raise Unavailable(f"could not write blob {ref.name} to {into}: {error}") from None
         return into
