@@ -105,7 +105,7 @@ async def test_id_of_another_tenant_is_refused_by_its_form_whether_there_is_such
             await acme.wait(theirs)
             await acme.delete(theirs)
     async with Client.connect(keyed.url, creds=keyed.key("globex", "member")) as globex:
-        for task in (theirs, marked("absent", "acme"), marked("absent", "nobody"), "absent", mark_of("globex")):
+        for task in (theirs, marked("absent", "acme"), marked("absent", "stranger"), "absent", mark_of("globex")):
             for wrong in ({}, {"pool": "nowhere"}):
                 with pytest.raises(TaskRejected) as refused:
                     await globex.submit({**SPEC, **wrong, "tenant": "globex"}, task)
