@@ -70,6 +70,8 @@ REASONS: dict[str, str] = {
         "two processes load torch, one after the other",
     "tests/trainer/test_process.py::test_killed_process_restores_a_checkpoint_of_megabytes_with_the_key_of_a_trainer":
         "two processes load torch, one after the other",
+    "tests/trainer/test_process.py::test_only_what_computes_is_on_the_cores_of_a_shared_accelerator": "a process loads torch",
+    "tests/trainer/test_process.py::test_process_becomes_ready_takes_a_step_and_ends_cleanly": "a process loads torch",
     "tests/trainer/test_replay.py::test_steps_replayed_in_another_process_have_the_recorded_digests": "three processes load torch",
 }  # fmt: skip
 """`path::function`, or a folder → why it takes so long."""

@@ -110,6 +110,11 @@ class Bus:
     def is_connected(self) -> bool:
         return self._connection.client.is_connected
 
+    @property
+    def forbidden(self) -> int:
+        """Messages and subscriptions that NATS has refused this connection's key."""
+        return self._connection.forbidden
+
     def blobs_context(self, *, answer_s: float | None = None) -> JetStreamContext:
         """JetStream's context, for `common.blobs` only. `answer_s`: maximum time for an answer; None as for all others."""
         return self._connection.client.jetstream(timeout=answer_s) if answer_s else self._connection.js

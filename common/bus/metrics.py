@@ -15,8 +15,3 @@ HANDLING_S = Histogram(
     ["stage"],
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300),
 )
-
-
-def refusals() -> int:
-    """What NATS has refused this process's keys."""
-    return int(FORBIDDEN._value.get())  # pyright: ignore[reportPrivateUsage]

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from common.bus import Bus, TlsFiles, metrics
+from common.bus import Bus, TlsFiles
 from common.errors import Fatal
 from common.messages import ReplicaReport
 from common.resilience import crashpoints
@@ -138,7 +138,7 @@ async def report_replica(bus: Bus, report: Callable[[], ReplicaReport]) -> None:
     key = f"{report().service}.{report().replica}"
 
     def counted() -> ReplicaReport:
-        return report().model_copy(update={"forbidden": metrics.refusals()})
+        return report().model_copy(update={"forbidden": bus.forbidden})
 
     def failed(error: Exception) -> None:  # the next report comes soon, and the bus reports that NATS is unavailable
         log.warning("replica_report_failed", error=str(error) or type(error).__name__)

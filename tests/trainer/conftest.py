@@ -1,6 +1,6 @@
 """A small random base model, and trajectories of random tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from bench.harness.load.groups import group_context
 from common.bus import Bus
 from common.messages import GroupContext, ScoredTrajectory, TokenRecord
 from common.spec import EnvironmentSection, TaskSpec, parse_spec
+from tests.common.access.keyed import Keyed, keyed_server
+from tests.conftest import HASTY
 from trainer_svc.batch import Group, Trajectory
 from trainer_svc.learner import Learner
 from trainer_svc.model.packing import Packed, Sample, pack, rows_of
@@ -46,6 +48,21 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_position_embeddings=256,
         initializer_range=0.1,
     )
+
+
+@pytest.fixture
+async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
+    """A server that wants the trainer's key of a process, and none of the test doubles that are the other services."""
+    async with keyed_server(tmp_path / "keyed", open_to_tests=True) as server:
+        yield server
+
+
+@pytest.fixture
+async def keyed_bus(keyed: Keyed) -> AsyncIterator[Bus]:
+    """Every service but the trainer."""
+    async with await Bus.connect(keyed.url, "test", timings=HASTY) as bus:
+        await bus.declare()
+        yield bus
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -16,18 +15,12 @@ from common.accelerators import ExecutorState
 from common.bus import Bus
 from common.messages import ReplicaReport, WeightUpdated
 from marlaas.stack import servers
-from tests.common.access.keyed import Keyed, keyed_server
+from tests.common.access.keyed import Keyed
 from tests.common.leases.executables import answer, begun, order
 from tests.conftest import eventually, eventually_equals, message_on
 from tests.services import affinities, is_ready, service_process, without_settings
 from tests.trainer.batches import announced, batch_of, send, store
 from tests.trainer.conftest import make_groups, make_spec
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path / "keyed", open_to_tests=True) as server:
-        yield server
 
 
 @pytest.fixture

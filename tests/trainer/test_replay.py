@@ -21,6 +21,7 @@ from common.errors import Reject
 from common.messages import BatchGroup, BlobRef, Event, StoredStep, TrainBatch, WeightUpdated, as_json
 from common.spec import TaskSpec
 from marlaas.stack import servers
+from tests.common.access.keyed import Keyed
 from tests.services import service_process
 from tests.trainer.batches import announced, batch_of, call, groups_of, send, store, update_in
 from tests.trainer.conftest import make_groups, make_spec
@@ -74,7 +75,7 @@ async def emit_step(bus: Bus, version: int, stored: StoredStep) -> None:
 
 
 async def test_steps_replayed_in_another_process_have_the_recorded_digests(
-    bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path
+    keyed_bus: Bus, keyed: Keyed, model_folder: Path, tmp_path: Path
 ) -> None:
     """All steps from version 0, and the last alone, resumed from its checkpoint.
 
@@ -82,7 +83,7 @@ async def test_steps_replayed_in_another_process_have_the_recorded_digests(
     """
     pools_file = tmp_path / "pools.toml"
     pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\ntrain_tokens = 1024\n')
-    settings = environment(nats_url, pools_file, MARLAAS_HTTP_PORT=str(servers.free_port()))
+    bus, settings = keyed_bus, environment(keyed, pools_file, MARLAAS_HTTP_PORT=str(servers.free_port()))
 
     async def take_step(batch: TrainBatch) -> WeightUpdated:
         await send(bus, batch)
@@ -92,7 +93,8 @@ async def test_steps_replayed_in_another_process_have_the_recorded_digests(
         updates = await train_by(bus, take_step, RECORDED)
     for arguments, versions in ((["a"], [1, 2, 3]), (["a", "3"], [3])):
         argv = [sys.executable, "-m", "trainer_svc.replay", *arguments, "--json"]
-        done = await asyncio.to_thread(subprocess.run, argv, env=settings, capture_output=True, text=True, timeout=250)
+        operators = settings | {"MARLAAS_NATS_CREDS": str(keyed.keys.credentials("operator"))}
+        done = await asyncio.to_thread(subprocess.run, argv, env=operators, capture_output=True, text=True, timeout=250)
         assert done.returncode == 0, done.stdout + done.stderr
         found = [json.loads(line) for line in done.stdout.splitlines()]
         assert [one["version"] for one in found] == versions

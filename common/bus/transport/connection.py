@@ -63,6 +63,8 @@ class Connection:
         self.js: JetStreamContext = client.jetstream(timeout=timings.answer_timeout_s)
         self.reconnected: Callable[[], None] = lambda: None
         """Called after each reconnection; the server has then forgotten pending pull requests."""
+        self.forbidden = 0
+        """Messages and subscriptions that NATS has refused this connection's key."""
         self.closed: set[Callable[[], None]] = set()
         """Called once the connection is closed for good."""
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -203,6 +205,7 @@ class Connection:
             log.warning("nats_error", error=str(error) or type(error).__name__)
 
     def _on_refusal(self, subject: str, published: bool) -> None:
+        self.forbidden += 1
         metrics.FORBIDDEN.inc()
         if not self.client.refusals.refuse(subject, published=published):
             log.error("nats_forbids", reason=refused_subject(subject, self.key, published=published))

@@ -14,7 +14,6 @@ from common import streams
 from common.access.services import service_permissions
 from common.bus import Bus, Delivery, Outgoing
 from common.bus.delivery import Slots
-from common.bus.metrics import refusals
 from common.errors import Unavailable, Undeclared
 from common.messages import Message, ReplicaReport
 from tests.common.access.keyed import DEPLOYMENT, Keyed, keyed_server, services_key
@@ -40,12 +39,11 @@ async def env_without(server: Keyed, subject: str) -> AsyncGenerator[Bus]:
 
 
 async def test_refusal_is_said_and_counted_and_ends_nothing(keyed: Keyed) -> None:
-    before = refusals()
     async with await keyed.connect("env") as env, at_work(env.wait_fatal()) as fatal:
         with capture_logs() as logs:
             for _ in range(2):
                 await env._connection.client.publish("weight-updated.tiny.a", b"")
-            await eventually(lambda: refusals() == before + 2)
+            await eventually(lambda: env.forbidden == 2)
         said = [line["reason"] for line in logs if line["event"] == "nats_forbids"]
         assert said == ["key 'env' may not publish weight-updated.tiny.a"] * 2
         await env.kv.put(streams.REPLICAS_BUCKET, "env.one", REPORT)

@@ -16,6 +16,7 @@ from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import Reject
 from common.messages import BlobRef, CheckpointRef, StoredStep, WeightUpdated
+from tests.common.access.keyed import Keyed
 from tests.conftest import eventually
 from tests.services import service_process
 from tests.trainer.batches import SPECS, announced, batch_of, call, groups_of, send, steps_alone, store, trained_alone, update_in
@@ -128,12 +129,12 @@ def with_reward(group: Group, reward: float) -> Group:
 
 @pytest.mark.slow
 async def test_process_that_dies_between_checkpoints_costs_no_version_and_changes_none(
-    bus: Bus, nats_url: str, model_folder: Path, tmp_path: Path
+    keyed_bus: Bus, keyed: Keyed, model_folder: Path, tmp_path: Path
 ) -> None:
     """It dies after the third step and before its announcement; the states after steps two and three are not stored."""
     pools_file = tmp_path / "pools.toml"
     pools_file.write_text(f'[tiny]\nmodel = "{model_folder}"\ntrain_tokens = 1024\ncheckpoint_every = 4\n')
-    settings = environment(nats_url, pools_file)
+    bus, settings = keyed_bus, environment(keyed, pools_file)
     checkpoint = None
     with service_process("trainer_svc", settings | {"MARLAAS_CRASH_POINT": "after_blobs:3"}, tmp_path / "first") as running:
         for version in range(3):
