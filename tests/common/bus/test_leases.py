@@ -121,20 +121,22 @@ async def test_shutdown_returns_unfinished_work_to_the_queue_at_once(bus: Bus) -
 async def test_shutdown_returns_what_has_only_just_come(bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = await Bus.connect(nats_url, "patient", timings=Timings(drain_timeout_s=60.0))
     sent, arrived, seen = 300, set[bytes](), set[bytes]()
-    arrive = Pull._arrive
+    arrive, came = Pull._arrive, asyncio.Event()
 
     def noted(pull: Pull, message: Msg) -> None:
         arrived.add(message.data)
+        came.set()
         arrive(pull, message)
 
     async def handler(delivery: Delivery) -> None:
         seen.add(delivery.body)
 
     monkeypatch.setattr(Pull, "_arrive", noted)
-    for first in range(0, sent, 20):  # at each shutdown some are handled, some in flight here, and some on their way
+    for first in range(0, sent, 20):  # each shutdown begins as the first of them has come
+        came.clear()
         publishing = [asyncio.create_task(bus.publish(job(f"t{first + each}"))) for each in range(20)]
         async with consuming(bus, handler, slots=64):
-            await asyncio.wait(publishing, return_when=asyncio.FIRST_COMPLETED)
+            await came.wait()
         await asyncio.gather(*publishing)
     returned = arrived - seen
     # What NATS sent as the subscription ended did not arrive here, and comes again only at its lease's end.
