@@ -24,6 +24,7 @@ from typing import Any
 
 from bench.charts.policy_tables import POLICIES
 from bench.harness import report
+from bench.harness.keys import measuring, operator
 from bench.harness.load.standins import SampledSpan, Trace
 from bench.harness.measures import cores, stages, timeline
 from bench.harness.measures.tap import overheard, sampled_spans
@@ -31,7 +32,7 @@ from bench.harness.services import BenchError, local_stack, run_or_exit
 from bench.scaling import DRAWN_TASKS
 from bench.trl import LEARNING_RATE, WORKLOADS, spec
 from common.task_states import ENDED
-from marlaas.client import Client, ClientError
+from marlaas.client import ClientError
 from marlaas.reporting.progress import TrainedStep, step_of
 from marlaas.stack.state_files import Stack
 
@@ -136,7 +137,11 @@ async def measured(stack: Stack, policy: str, tasks: int, options: argparse.Name
     ended: dict[str, float] = {}
     patience_s = PATIENCE_S + STEP_PATIENCE_S * tasks * options.steps
     try:
-        async with asyncio.timeout(patience_s), Client.connect(stack.nats_url) as client, overheard(stack.nats_url) as heard:
+        async with (
+            asyncio.timeout(patience_s),
+            operator(stack) as client,
+            overheard(*measuring(stack)) as heard,
+        ):
             cpu_before, machine_before = cores.cpu_s(stack), cores.machine_cpu_s()
             submitted_s = time.time()
             ids = await asyncio.gather(*(client.submit(one) for one in specs))

@@ -9,12 +9,13 @@ import json
 from pathlib import Path
 from statistics import fmean
 
+from bench.harness.keys import operator
 from bench.harness.report import ROOT, machine
 from bench.harness.services import local_stack
 from common.spec import TaskSpec
-from marlaas.client import Client
 from marlaas.reporting import plots
 from marlaas.reporting.progress import EDGE_STEPS, Progress
+from marlaas.stack.state_files import Stack
 from marlaas.task_file import read_task
 
 TASK = ROOT / "examples" / "environments" / "calculator.toml"
@@ -31,15 +32,15 @@ def main() -> None:
     task = read_task(TASK)
     specs = [task.model_copy(update=changes | {"seed": seed, "name": f"{task.name}-{seed}"}) for seed in options.seeds]
     with local_stack() as stack:
-        tasks = asyncio.run(trained(stack.nats_url, specs))
+        tasks = asyncio.run(trained(stack, specs))
     if options.plot is not None:
         plots.draw_metrics(tasks, CURVES, options.plot)
     print(json.dumps({"machine": machine(), "tasks": {one.spec.name: summary(one) for one in tasks}}, indent=2))
 
 
-async def trained(nats_url: str, specs: list[TaskSpec]) -> list[Progress]:
+async def trained(stack: Stack, specs: list[TaskSpec]) -> list[Progress]:
     """Progress of each task; all train at once."""
-    async with Client.connect(nats_url) as client:
+    async with operator(stack) as client:
         found = {(task := await client.submit(spec)): Progress(task, spec) for spec in specs}
         async for event in client.watch(*found):
             found[event.task].apply(event)

@@ -21,6 +21,7 @@ import psycopg
 from bench.harness import report
 from bench.harness.measures.scheduler_costs import run_tasks
 from bench.harness.services import BenchError, Services, gateway, postgres, run_or_exit, services
+from bench.harness.tenants import admin
 from common import streams
 from common.bus import Bus, Outgoing
 from common.door.asking import Door
@@ -103,19 +104,31 @@ async def _tasks(running: Services, count: int) -> None:
 async def _measured(running: Services, address: str, options: argparse.Namespace) -> dict[str, Any]:
     from playwright.async_api import async_playwright
 
-    async with async_playwright() as playwright, await Bus.connect(running.nats_url, "bench") as bus:
+    async with async_playwright() as playwright, await Bus.connect(running.nats_url, "bench", creds=running.creds) as bus:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         try:
+            looking = await _logged_in(browser, address, await admin(running.nats_url, running.keys, [address]))
             return {
-                "timeline": await _timeline(browser, address, options.rounds, options.tasks),
-                "live": await _live(browser, address, bus, running, options.changes),
+                "timeline": await _timeline(looking, address, options.rounds, options.tasks),
+                "live": await _live(looking, address, bus, running, options.changes),
             }
         finally:
             await browser.close()
 
 
-async def _timeline(browser: Any, address: str, rounds: int, tasks: int) -> dict[str, Any]:
-    page = await browser.new_page(viewport={"width": 1280, "height": 800}, bypass_csp=True)  # Playwright waits by eval
+async def _logged_in(browser: Any, address: str, key: str) -> Any:
+    context = await browser.new_context(viewport={"width": 1280, "height": 800}, bypass_csp=True)  # Playwright waits by eval
+    page = await context.new_page()
+    await page.goto(f"{address}/ui/login")
+    await page.locator("input[name=key]").fill(key)
+    await page.locator("main button.primary").click()
+    await page.wait_for_url("**/ui/tasks*")
+    await page.close()
+    return context
+
+
+async def _timeline(looking: Any, address: str, rounds: int, tasks: int) -> dict[str, Any]:
+    page = await looking.new_page()
     await page.add_init_script(NOTE_DRAWN)
     drawn, whole, frames, drawing = list[float](), list[float](), list[float](), list[float]()
     for _ in range(rounds):
@@ -139,10 +152,10 @@ async def _timeline(browser: Any, address: str, rounds: int, tasks: int) -> dict
     }
 
 
-async def _live(browser: Any, address: str, bus: Bus, running: Services, changes: int) -> dict[str, Any]:
+async def _live(looking: Any, address: str, bus: Bus, running: Services, changes: int) -> dict[str, Any]:
     """Seconds from the event, as a client of NATS gets it, until the row has changed."""
     door, task = Door(bus, running.nats_url, TENANT), "t00000"
-    page = await browser.new_page(bypass_csp=True)
+    page = await looking.new_page()
     await page.goto(f"{address}/ui/tasks?tenant={TENANT}&text={task}")
     await page.locator("html[data-live='yes']").wait_for()
     await page.evaluate(NOTE_STATE, f"#row-{task}")

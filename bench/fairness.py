@@ -102,7 +102,7 @@ def compared(got: dict[str, float], weights: dict[str, int]) -> dict[str, Any]:
 async def _period(running: Services, resource: str, weights: dict[str, int], record: Path, options: argparse.Namespace) -> dict[str, float]:
     trace = Trace()
     async with (
-        await Bus.connect(running.nats_url, "bench") as bus,
+        await Bus.connect(running.nats_url, "bench", creds=running.creds) as bus,
         at_work(bus, RESOURCES[resource], PLACES, trace, train_in_turn=False),
     ):
         await scheduler_knows(running, {"rollout", "env"})
@@ -174,8 +174,8 @@ def intake(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, 
 
 async def _taken(running: Services, jobs: int) -> dict[str, Any]:
     async with (
-        await Bus.connect(running.nats_url, "bench") as bus,
-        Client.connect(running.nats_url, ONE) as client,
+        await Bus.connect(running.nats_url, "bench", creds=running.creds) as bus,
+        Client.connect(running.nats_url, ONE, creds=running.creds) as client,
     ):
         await scheduler_knows(running, {"env"})
         quiet = [await _accepted_s(client, f"quiet-{number}") for number in range(10)]

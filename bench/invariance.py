@@ -29,7 +29,9 @@ from typing import Any
 import psutil
 
 from bench.harness import report
+from bench.harness.keys import keys_of, operator
 from bench.harness.services import BenchError, local_stack
+from bench.harness.tenants import admin
 from bench.isolation import OTHERS, spec
 from bench.serving.http import TEXT, Answer, ask, session
 from common import streams
@@ -37,7 +39,6 @@ from common.blobs import Blobs
 from common.bus import Bus
 from common.messages import WeightUpdated
 from common.spec import TaskSpec
-from marlaas.client import Client
 from marlaas.stack.state_files import Stack
 from trainer_svc.state.checkpoint import read_manifest
 
@@ -83,7 +84,7 @@ async def train(
 ) -> dict[str, dict[str, str]]:
     """Digests of these tasks by name, trained together. `served`: gets the answers to requests meanwhile."""
     served = [] if served is None else served
-    async with Client.connect(stack.nats_url) as client:
+    async with operator(stack) as client:
         companions = [await client.submit(companion(number)) for number in range(condition.others)]
         tasks = {one.name: await client.submit(one) for one in specs}
         disturbers = [asyncio.create_task(_kill(stack))] if condition.kill else []
@@ -100,7 +101,7 @@ async def train(
                 await client.cancel(task, "the compared tasks have ended")
         if condition.serve and not any(answer.is_complete for answer in served):
             raise BenchError(f"no request was served beside the tasks: {Counter(answer.error for answer in served)}")
-        return {name: await digests(stack.nats_url, task) for name, task in tasks.items()}
+        return {name: await digests(stack.nats_url, task, creds=stack.operator_key) for name, task in tasks.items()}
 
 
 async def _kill(stack: Stack) -> None:
@@ -117,7 +118,7 @@ async def _serve(stack: Stack, models: Sequence[tuple[str, str]], served: list[A
     """Ask these models of tenants in turn at a fixed rate, until cancelled. A task has no version before its first step."""
     assert stack.gateway is not None
     began = time.monotonic()
-    async with session() as http, asyncio.TaskGroup() as asking:
+    async with session(await admin(stack.nats_url, keys_of(stack), [stack.gateway.url])) as http, asyncio.TaskGroup() as asking:
         for number in itertools.count():
             model, tenant = models[number % len(models)]
             body = {"model": model, "prompt": f"What is {number} + 7?", "max_tokens": 16, "seed": number}

@@ -17,10 +17,12 @@ import time
 from typing import Any
 
 from bench.harness import report
+from bench.harness.keys import operator
 from bench.harness.services import local_stack
 from common.spec import TaskSpec, parse_spec
 from marlaas.client import Client
 from marlaas.reporting.progress import step_of
+from marlaas.stack.state_files import Stack
 
 NAME = "isolation"
 GYM: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -59,12 +61,12 @@ def main() -> None:
 
 def run(seeds: list[int], steps: int) -> dict[str, Any]:
     with local_stack() as stack:
-        return {"steps": steps, "runs": asyncio.run(all_runs(stack.nats_url, seeds, steps))}
+        return {"steps": steps, "runs": asyncio.run(all_runs(stack, seeds, steps))}
 
 
-async def all_runs(url: str, seeds: list[int], steps: int) -> list[dict[str, Any]]:
+async def all_runs(stack: Stack, seeds: list[int], steps: int) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
-    async with Client.connect(url) as client:
+    async with operator(stack) as client:
         for seed in seeds:
             for others in (0, len(OTHERS)):
                 runs.append(await one_run(client, seed, steps, others))

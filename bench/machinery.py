@@ -124,7 +124,7 @@ def middle(runs: Sequence[dict[str, Any]], judged_by: Callable[[dict[str, Any]],
 async def _played(running: Services, times: Times, work: Work) -> dict[str, Any]:
     names = [f"t{number:04}" for number in range(work.tasks)]
     trace = Trace()
-    async with await Bus.connect(running.nats_url, "bench") as bus, at_work(bus, times, work.places, trace):
+    async with await Bus.connect(running.nats_url, "bench", creds=running.creds) as bus, at_work(bus, times, work.places, trace):
         await scheduler_knows(running, {"rollout", "env"})
         cpu_before, own_before, wal_before = running.cpu_s(), time.process_time(), _number(running, WAL_BYTES)
         began = time.time()
@@ -190,7 +190,7 @@ async def _memory_with_tasks(running: Services, few: int, many: int) -> dict[str
     """Memory per waiting task: without a sampler, tasks are accepted and wait."""
     work = Work(many, 1, 1, 2, 1, 1)
     names = [f"t{number:04}" for number in range(many)]
-    async with await Bus.connect(running.nats_url, "bench") as bus:
+    async with await Bus.connect(running.nats_url, "bench", creds=running.creds) as bus:
         await scheduler_knows(running, {"env"})
         before: dict[str, int] = {}
         for part in (names[:few], names[few:]):
@@ -205,7 +205,7 @@ async def _memory_in_flight(running: Services, work: Work) -> dict[str, float]:
     """Memory per trajectory in flight, while each waits in its environment."""
     names = [f"t{number:04}" for number in range(work.tasks)]
     trace = Trace()
-    async with await Bus.connect(running.nats_url, "bench") as bus:
+    async with await Bus.connect(running.nats_url, "bench", creds=running.creds) as bus:
         trajectories = work.tasks * work.groups_per_step * work.group_size
         async with at_work(bus, Times(0.0, 20.0, 0.0), work.places, trace):
             await scheduler_knows(running, {"rollout", "env"})

@@ -42,7 +42,7 @@ async def _worked_off(running: Services, work: Work) -> dict[str, Any]:
     memory: list[dict[str, int]] = []
     messages: list[int] = []
     trajectories: list[int] = []
-    async with await Bus.connect(running.nats_url, "bench") as bus:
+    async with await Bus.connect(running.nats_url, "bench", creds=running.creds) as bus:
         await scheduler_knows(running, {"env"})
         memory.append(running.memory_bytes())
         await asyncio.gather(*(bus.publish(submission(name, work)) for name in names))

@@ -94,7 +94,7 @@ def one_run(folder: Path, server: Any, policy: str, times: Times, work: Work) ->
 
 async def _measure(running: Services, policy: str, times: Times, work: Work, best: LowerBounds, names: list[str]) -> dict[str, Any]:
     trace = Trace()
-    async with await Bus.connect(running.nats_url, "bench") as bus:
+    async with await Bus.connect(running.nats_url, "bench", creds=running.creds) as bus:
         least_s = {"asynchronous": best.asynchronous, "synchronous": best.synchronous, "sequential": best.sequential}[policy]
         async with at_work(bus, times, work.places, trace):
             await scheduler_knows(running, {"rollout", "env"})

@@ -40,7 +40,11 @@ def main() -> None:
 async def _rate(running: Services, times: Times, work: Work) -> dict[str, float]:
     names = [f"t{number:04}" for number in range(work.tasks)]
     trace = Trace()
-    async with await Bus.connect(running.nats_url, "bench") as bus, at_work(bus, times, work.places, trace), asyncio.timeout(900):
+    async with (
+        await Bus.connect(running.nats_url, "bench", creds=running.creds) as bus,
+        at_work(bus, times, work.places, trace),
+        asyncio.timeout(900),
+    ):
         await scheduler_knows(running, {"rollout", "env"})
         await asyncio.gather(*(bus.publish(submission(name, work)) for name in names))
         ended = await all_finished(bus, set(names))

@@ -15,10 +15,10 @@ import tomllib
 import numpy as np
 from pydantic import JsonValue
 
+from bench.harness.keys import operator
 from bench.harness.report import ROOT, machine
 from bench.harness.services import local_stack
 from bench.stack import memory_mib
-from marlaas.client import Client
 from marlaas.stack.state_files import Stack
 
 SAMPLE_S = 5.0
@@ -46,7 +46,7 @@ async def soaked(stack: Stack, duration_s: float) -> dict[str, object]:
 
     async def work(number: int) -> None:
         nonlocal finished
-        async with Client.connect(stack.nats_url) as client:
+        async with operator(stack) as client:
             while True:
                 task = await client.submit(_spec(number, finished))
                 async for _ in client.watch(task):

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import psutil
 
+from bench.harness.keys import operator
 from bench.harness.measures import usage
 from bench.harness.report import ROOT, machine
 from bench.harness.services import local_stack
 from common.spec import TaskSpec, parse_spec
-from marlaas.client import Client
 from marlaas.stack.state_files import Stack
 
 SAMPLE_S = 2.0
@@ -54,7 +54,7 @@ async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> dict[str, object]:
     """Train the tasks together: seconds to each one's first step, to the end, and memory on the way."""
     first_step_s: dict[str, float] = {}
     peak: dict[str, int] = {}
-    async with Client.connect(stack.nats_url) as client:
+    async with operator(stack) as client:
         submitted = time.time()
         tasks = [await client.submit(spec) for spec in specs]
 

@@ -154,7 +154,7 @@ def main() -> None:
     result: dict[str, Any] = {"machine": report.machine(), "adapter_mib": options.mib, "steps": options.steps}
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-keys-") as folder:
         keys = Path(folder) / "keys"
-        with local_stack() as opened, local_stack(keys=keys) as keyed:
+        with local_stack(without_keys=True) as opened, local_stack(keys=keys) as keyed:
             sides = asyncio.run(run([opened, keyed], keys, options))
     for name, side in zip(("open", "keys"), sides, strict=True):
         result[name] = {measure: report.spread(values) for measure, values in side.measured.items()}

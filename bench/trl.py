@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import report
+from bench.harness.keys import operator
 from bench.harness.measures import cores
 from bench.harness.report import ROOT
 from bench.harness.services import BenchError, local_stack, run_or_exit
 from bench.stack import memory_mib
 from common.spec import TaskSpec, parse_spec
-from marlaas.client import Client
 from marlaas.stack.state_files import Stack
 
 HOME = ROOT / ".marlaas" / "bench-trl"
@@ -227,7 +227,7 @@ def spec(workload: str, options: argparse.Namespace, number: int) -> TaskSpec:
 async def _trained(stack: Stack, specs: Sequence[TaskSpec], adapters: Sequence[Path]) -> dict[str, Any]:
     """Run the specs, and write their last adapters to these folders."""
     rewards: dict[str, list[float]] = {}
-    async with Client.connect(stack.nats_url) as client:
+    async with operator(stack) as client:
         cpu_before = sum(cores.cpu_s(stack).values())
         began = ended_at = time.time()
         tasks = await asyncio.gather(*(client.submit(one) for one in specs))

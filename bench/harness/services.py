@@ -16,10 +16,14 @@ from urllib.error import URLError
 
 import psutil
 
+from bench.harness.keys import measuring_key
 from bench.harness.load.standins import CONTEXT_TOKENS, POOL
 from bench.harness.measures import usage
 from bench.harness.report import ROOT
+from common.access.folder import credentials_path
+from common.access.services import Deployment
 from marlaas.stack import control, database_folder, servers
+from marlaas.stack.keys import prepared
 from marlaas.stack.servers import Command
 from marlaas.stack.state_files import Stack, StackError, StackPlan
 
@@ -45,6 +49,10 @@ class Services:
     """Running services and their addresses."""
 
     nats_url: str
+    creds: Path
+    """Of what is beside the services (`bench/harness/keys.py`)."""
+    keys: Path
+    """Folder of the signing keys."""
     postgres_port: int
     database: str
     processes: dict[str, psutil.Process]
@@ -94,7 +102,7 @@ def _passwords(passfile: Path) -> Generator[None]:
 
 @contextmanager
 def nats(folder: Path) -> Generator[str]:
-    """A server; yields its address."""
+    """A server without keys, for programs that are several services in one process and measure none of NATS; yields its address."""
     port = servers.free_port()
     with _running(servers.nats_command(folder / "nats", port), folder) as process:
         servers.wait_until_listening(port, process, "nats")
@@ -108,14 +116,18 @@ def local_stack(
     *,
     samplers: int = 1,
     keys: Path | None = None,
+    without_keys: bool = False,
     changed: Callable[[StackPlan], StackPlan] = lambda plan: plan,
 ) -> Generator[Stack]:
-    """The running stack, with `samplers` rollout replicas a pool, until the block ends. `keys`: folder of signing keys, where NATS is to
-    refuse clients without one; default: it refuses none. `changed`: the plan that is started. Raises: BenchError when it does not start."""
+    """The running stack, with `samplers` rollout replicas a pool, until the block ends.
+
+    `keys`: folder of signing keys; default: one of the stack's own. `without_keys`: NATS refuses no client. `changed`: the plan that is
+    started. Raises: BenchError when it does not start.
+    """
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
         try:
-            plan = control.make_plan(data, pools, settings=settings, keys=keys, without_keys=keys is None)
+            plan = control.make_plan(data, pools, settings=settings, keys=keys, without_keys=without_keys)
             plan = changed(_with_samplers(plan, samplers))
             yield control.wait_until_ready(control.start(plan, end_with_parent=True), lambda _: None)
         except StackError as error:
@@ -145,7 +157,10 @@ def _own(data: Path, name: str) -> dict[str, str]:
 
 @contextmanager
 def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, settings: Mapping[str, str]) -> Generator[Services]:
-    """Everything but sampler and trainer, on streams and a database of its own; `settings` are environment variables."""
+    """Everything but sampler and trainer, on streams and a database of its own; `settings` are environment variables.
+
+    Each service has its key; what stands in for the others has one for everything.
+    """
     number = next(_numbers)
     folder = folder / str(number)
     folder.mkdir(parents=True)
@@ -167,23 +182,32 @@ def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, se
     }
     scheduler_env = common | {f"MARLAAS_SCHEDULER_DATABASE_{name}": address for name, address in addresses.items()}
     subprocess.run([sys.executable, "-m", "scheduler_svc.migrate"], env=_inherited() | scheduler_env, check=True, cwd=ROOT)
-    with _running(servers.nats_command(folder / "nats", nats_port), folder) as nats:
+    keys = folder / "keys"
+    accounts = prepared(keys, folder / "nats", Deployment((POOL,), ("module",)))
+    with _running(servers.nats_command(folder / "nats", nats_port, accounts=accounts), folder) as nats:
         servers.wait_until_listening(nats_port, nats, "nats")
         own = {name: value for name, value in settings.items() if name.startswith("MARLAAS_SCHEDULER_")}
         env = {"MARLAAS_ENV_FAMILIES": "module", "MARLAAS_ENV_ALLOWED": "bench.*:*", "MARLAAS_ENV_WORKERS": "1"} | {
             name: value for name, value in settings.items() if name.startswith("MARLAAS_ENV_")
         }
-        with _service("scheduler_svc", scheduler_env | own, folder) as scheduler, _service("env_svc", common | env, folder) as environment:
+        with (
+            _service("scheduler_svc", scheduler_env | own | _creds(keys, "scheduler"), folder) as scheduler,
+            _service("env_svc", common | env | _creds(keys, "env"), folder) as environment,
+        ):
             processes = {"nats": psutil.Process(nats.pid), "postgres": postgres_process, "scheduler": scheduler, "env": environment}
-            yield Services(servers.nats_url(nats_port), postgres_port, database, processes)
+            yield Services(servers.nats_url(nats_port), measuring_key(keys), keys, postgres_port, database, processes)
+
+
+def _creds(keys: Path, service: str) -> dict[str, str]:
+    return {"MARLAAS_NATS_CREDS": str(credentials_path(keys, service))}
 
 
 @contextmanager
 def gateway(running: Services, folder: Path) -> Generator[str]:
-    """An HTTP door to the services, without keys; yields its address."""
+    """An HTTP door to the services; yields its address."""
     port = servers.free_port()
     env = {"MARLAAS_NATS_URL": running.nats_url, "MARLAAS_GATEWAY_PORT": str(port), "MARLAAS_LOG_LEVEL": "warning"}
-    with _service("gateway_svc", env | {"MARLAAS_DATA_DIR": str(folder)}, folder):
+    with _service("gateway_svc", env | _creds(running.keys, "gateway") | {"MARLAAS_DATA_DIR": str(folder)}, folder):
         yield f"http://127.0.0.1:{port}"
 
 

@@ -5,12 +5,16 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
 
 from bench.harness.services import BenchError
+from common.access.folder import open_folder
 from marlaas.stack.state_files import Stack
+from marlaas.tenancy.keys import own_http_key
+from marlaas.tenancy.recording import connected
 
 KEY_S = 60.0
 
@@ -21,6 +25,19 @@ def owner(tenant: str, stack: Stack, keys: Path) -> str:
     _marlaas("tenants", "create", tenant, *where)
     made = _marlaas("keys", "create", tenant, "web", "--role", "owner", "--http", *where)
     return re.findall(r"^mk-\S+$", made, re.MULTILINE)[0]
+
+
+async def admin(nats_url: str, keys: Path, urls: Sequence[str]) -> str:
+    """The operator's own HTTP key, once the gateways at `urls` take it: it acts for the tenant that a request names in its query.
+
+    `keys`: folder of the stack's signing keys.
+    """
+    async with connected(open_folder(keys), nats_url) as operator:
+        key = await own_http_key(operator)
+    for url in urls:
+        async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}, params={"tenant": "any"}) as door:
+            await until_known(door)
+    return key
 
 
 async def until_known(door: httpx.AsyncClient) -> None:

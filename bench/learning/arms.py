@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.harness import report
+from bench.harness.keys import operator
 from bench.harness.report import ROOT
 from bench.harness.services import BenchError, local_stack
 from common.spec import TaskSpec
 from marlaas.client import Client
 from marlaas.reporting.progress import Progress
+from marlaas.stack.state_files import Stack
 from marlaas.task_file import read_task
 
 EXAMPLE = ROOT / "examples" / "compose"
@@ -95,12 +97,12 @@ def train_on_stack(place: Workplace, base: int, arms: Sequence[Arm]) -> None:
 def train(place: Workplace, pools: Path, specs: dict[Arm, TaskSpec], numbers: Numbers) -> None:
     """Train tasks at once on a stack with these pools, and record each with its `numbers`. Raises: BenchError when one does not finish."""
     with local_stack(pools) as stack:
-        asyncio.run(_train(place, stack.nats_url, specs, numbers))
+        asyncio.run(_train(place, stack, specs, numbers))
 
 
-async def _train(place: Workplace, nats_url: str, specs: dict[Arm, TaskSpec], numbers: Numbers) -> None:
+async def _train(place: Workplace, stack: Stack, specs: dict[Arm, TaskSpec], numbers: Numbers) -> None:
     started = time.monotonic()
-    async with Client.connect(nats_url) as client:
+    async with operator(stack) as client:
         tasks = {await client.submit(spec): arm for arm, spec in specs.items()}
         progress = {task: Progress(task, specs[arm]) for task, arm in tasks.items()}
         async for event in client.watch(*tasks):

@@ -24,7 +24,7 @@ import aiohttp
 
 from bench.harness import report
 from bench.harness.report import ROOT
-from bench.serving.http import BODY_TIMEOUT, TEXT, Answer, ask, events, first_s, session
+from bench.serving.http import TEXT, Answer, ask, events, first_s, session
 from bench.serving.stacks import POOL, TENANT, Serving, serving_stack, task, trained
 from common.pools import read_pools
 from marlaas.client import Client
@@ -55,20 +55,20 @@ def run(*, small: bool) -> dict[str, Any]:
 
 
 async def _beside_tenant(serving: Serving, count: int, burst: int, streams: int) -> dict[str, Any]:
-    async with Client.connect(serving.nats_url) as client, session() as http:
+    async with serving.client() as client, session(serving.key) as http:
         for tenant in (TENANT, OTHER):
             await client.wait(await client.submit(task(1).model_copy(update={"tenant": tenant})))
         url, body = serving.urls[0], {"model": POOL, "prompt": "What is 6 * 7?", "max_tokens": TOKENS}
-        async with _new_connections() as fresh:
+        async with _new_connections(serving.key) as fresh:
             both = (http, fresh)
             await _spaced(both, url, body, WARM, OTHER)
             alone = await _spaced(both, url, body, count, OTHER)
-            beside, answered = await _beside_burst(both, url, body, burst)
-        return {"burst": answered | _compared(alone, beside), "reader": await _beside_reader(http, url, body, streams)}
+            beside, answered = await _beside_burst(both, url, serving.key, body, burst)
+        return {"burst": answered | _compared(alone, beside), "reader": await _beside_reader(http, url, serving.key, body, streams)}
 
 
 async def _beside_rollouts(serving: Serving, count: int, places: int) -> dict[str, Any]:
-    async with Client.connect(serving.nats_url) as client, session() as http:
+    async with serving.client() as client, session(serving.key) as http:
         url, body = serving.urls[0], {"model": f"{await trained(client, 1)}@1", "prompt": "What is 6 * 7?", "max_tokens": TOKENS}
         await _spaced((http,), url, body, WARM)
         alone = await _spaced((http,), url, body, count)
@@ -102,13 +102,13 @@ async def _spaced(clients: Clients, url: str, body: dict[str, Any], count: int, 
     return found
 
 
-async def _beside_burst(clients: Clients, url: str, body: dict[str, Any], burst: int) -> tuple[list[float], dict[str, Any]]:
+async def _beside_burst(clients: Clients, url: str, key: str, body: dict[str, Any], burst: int) -> tuple[list[float], dict[str, Any]]:
     """Bursts one after another, so that there are about as many times as alone."""
     found, counts, took_s, loop = list[float](), Counter[str](), list[float](), asyncio.get_running_loop()
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:  # its work delays no request of this process
         await loop.run_in_executor(apart, _import)
         for _ in range(BURSTS):
-            running = loop.run_in_executor(apart, _burst, url, {**body, "max_tokens": 4 * TOKENS}, burst)
+            running = loop.run_in_executor(apart, _burst, url, key, {**body, "max_tokens": 4 * TOKENS}, burst)
             began = time.monotonic()
             while not running.done():
                 found.append(await _first(clients[len(found) % len(clients)], url, {**body, "seed": len(found)}, OTHER))
@@ -123,26 +123,26 @@ def _import() -> None:
     """Returns once the process has its modules."""
 
 
-def _burst(url: str, body: dict[str, Any], burst: int) -> dict[str, int]:
+def _burst(url: str, key: str, body: dict[str, Any], burst: int) -> dict[str, int]:
     """Runs in a process of its own. Outcomes → answers."""
-    return asyncio.run(_asked_at_once(url, body, burst))
+    return asyncio.run(_asked_at_once(url, key, body, burst))
 
 
-async def _asked_at_once(url: str, body: dict[str, Any], burst: int) -> dict[str, int]:
-    async with session() as http:
+async def _asked_at_once(url: str, key: str, body: dict[str, Any], burst: int) -> dict[str, int]:
+    async with session(key) as http:
         answers: list[Answer] = await asyncio.gather(*(ask(http, url, TEXT, {**body, "seed": number}) for number in range(burst)))
     return dict(Counter("complete" if one.is_complete else f"{one.status} {one.error or 'cut'}" for one in answers))
 
 
-def _new_connections() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=BODY_TIMEOUT)
+def _new_connections(key: str) -> aiohttp.ClientSession:
+    return session(key, aiohttp.TCPConnector(limit=0, force_close=True))
 
 
-async def _beside_reader(http: aiohttp.ClientSession, url: str, body: dict[str, Any], streams: int) -> dict[str, Any]:
+async def _beside_reader(http: aiohttp.ClientSession, url: str, key: str, body: dict[str, Any], streams: int) -> dict[str, Any]:
     """Two rounds beside a wide answer, which is read in the first, and left in its socket in the second."""
     found = dict[str, dict[str, float]]()
     for name in ("read", "unread"):
-        wide = asyncio.create_task(_wide(url, {**body, **WIDE}, is_read=name == "read"))
+        wide = asyncio.create_task(_wide(url, key, {**body, **WIDE}, is_read=name == "read"))
         answers = [Answer() for _ in range(streams)]
         asked = {**body, "max_tokens": STREAM_TOKENS, "stream": True}
         await asyncio.gather(*(ask(http, url, TEXT, {**asked, "seed": number}, one) for number, one in enumerate(answers)))
@@ -152,7 +152,7 @@ async def _beside_reader(http: aiohttp.ClientSession, url: str, body: dict[str, 
     return {"streams": streams, "between_events_ms": found, "ratio_p99": round(found["unread"]["p99"] / found["read"]["p99"], 2)}
 
 
-async def _wide(url: str, body: dict[str, Any], *, is_read: bool) -> None:
+async def _wide(url: str, key: str, body: dict[str, Any], *, is_read: bool) -> None:
     """With a socket that takes little, so that what is unread fills the gateway's buffer."""
     to, text = urlsplit(url), json.dumps({**body, "stream": True}).encode()
     connection = socket.socket()
@@ -160,7 +160,7 @@ async def _wide(url: str, body: dict[str, Any], *, is_read: bool) -> None:
     connection.connect((to.hostname, to.port))
     reader, writer = await asyncio.open_connection(sock=connection, limit=4096)
     head = f"POST {TEXT}?tenant={TENANT} HTTP/1.1\r\nHost: {to.netloc}\r\nContent-Type: application/json\r\n"
-    writer.write(f"{head}Content-Length: {len(text)}\r\nConnection: close\r\n\r\n".encode() + text)
+    writer.write(f"{head}Authorization: Bearer {key}\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n".encode() + text)
     try:
         if is_read:
             while await reader.read(4096):

@@ -109,7 +109,7 @@ def run(*, small: bool) -> dict[str, Any]:
 
 
 async def _measured(serving: Serving, *, small: bool) -> dict[str, Any]:
-    async with session() as http, Client.connect(serving.nats_url) as client:
+    async with session(serving.key) as http, serving.client() as client:
         old = await trained(client, 1, seed=9)
         before_s = time.time()
         first, second = await trained(client, STEPS, seed=1), await trained(client, STEPS, seed=2)
@@ -256,7 +256,7 @@ async def _nothing() -> None:
 
 async def _sweep(serving: Serving, name: str) -> None:
     """Plant what a sweep must remove of an ended task, and wait until it has."""
-    async with await Bus.connect(serving.nats_url, "bench-continuity") as bus:
+    async with await Bus.connect(serving.nats_url, "bench-continuity", creds=serving.creds) as bus:
         blobs = Blobs(bus)
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "planted").write_text("no step has made this")

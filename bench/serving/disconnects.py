@@ -23,7 +23,6 @@ from bench.serving.overheard import Overheard, overhearing
 from bench.serving.stacks import POOL, Serving, pools_file, serving_stack, with_tenant
 from bench.serving.standins.source import replica
 from common.pools import read_pools
-from marlaas.client import Client
 from rollout_svc.chat import Chat
 from rollout_svc.engine import Engine
 from rollout_svc.engine_config import EngineSettings
@@ -51,12 +50,12 @@ def run(*, small: bool) -> dict[str, Any]:
 
 
 async def _measured(serving: Serving, count: int) -> dict[str, Any]:
-    async with Client.connect(serving.nats_url) as client:
+    async with serving.client() as client:
         await with_tenant(client)
     rng = random.Random(7)
-    async with _engine() as engine, overhearing(serving.nats_url) as heard, session() as http:
+    async with _engine() as engine, overhearing(serving.nats_url, serving.creds) as heard, session(serving.key) as http:
         chat = Chat.load(str(ROOT / "models" / "tiny"))
-        async with replica(serving.nats_url, chat, partial(stream, engine)) as has_requests:
+        async with replica(serving.nats_url, serving.creds, chat, partial(stream, engine)) as has_requests:
             whole_s = await _time_of_one(http, serving.urls[0])
             free_before = await engine._llm.reset_prefix_cache()  # pyright: ignore[reportPrivateUsage]
 

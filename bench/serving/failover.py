@@ -12,7 +12,6 @@ from bench.serving.http import TEXT, Answer, ask, session
 from bench.serving.oracle import oracle, tokenizer
 from bench.serving.overheard import Overheard, overhearing
 from bench.serving.stacks import POOL, Serving, serving_stack, task, wait_until
-from marlaas.client import Client
 
 TOKENS = 240
 KILL_AT = 0.3
@@ -28,9 +27,9 @@ def run(*, small: bool) -> dict[str, Any]:
 
 
 async def _survived(serving: Serving, streams: int, rounds: int) -> dict[str, Any]:
-    async with Client.connect(serving.nats_url) as client:
+    async with serving.client() as client:
         await client.submit(task(1))
-    async with session() as http, overhearing(serving.nats_url) as heard:
+    async with session(serving.key) as http, overhearing(serving.nats_url, serving.creds) as heard:
         undisturbed = await _streams(http, serving.urls[0], streams, [])
         found = [await _round(serving, http, heard, undisturbed, streams) for _ in range(rounds)]
     pauses = [one.pop("longest_pause_s") for one in found]

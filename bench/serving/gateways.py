@@ -20,7 +20,6 @@ from bench.harness.report import ROOT
 from bench.harness.services import BenchError
 from bench.serving.http import CHAT, ask, session
 from bench.serving.stacks import POOL, TENANT, Serving, serving_stack, task, wait_until
-from marlaas.client import Client
 from marlaas.stack import servers
 
 GATEWAYS = 3
@@ -75,8 +74,9 @@ def _nginx(urls: list[str]) -> Generator[tuple[str, ssl.SSLContext]]:
 
 
 async def _survived(serving: Serving, url: str, trusted: ssl.SSLContext, streams: int, chats: int, steps: int) -> dict[str, Any]:
-    async with Client.connect(serving.nats_url) as client, session() as direct:
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=trusted), timeout=aiohttp.ClientTimeout(None)) as http:
+    async with serving.client() as client, session(serving.key) as direct:
+        connector, headers = aiohttp.TCPConnector(limit=0, ssl=trusted), {"Authorization": f"Bearer {serving.key}"}
+        async with aiohttp.ClientSession(headers=headers, connector=connector, timeout=aiohttp.ClientTimeout(None)) as http:
             tasks = [await client.submit(task(steps, seed=number + 1)) for number in range(TASKS)]
             reading = [asyncio.create_task(_follow(http, url, tasks[number % TASKS])) for number in range(streams)]
             answers, has_ended = Counter[str](), asyncio.Event()

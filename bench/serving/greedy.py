@@ -29,7 +29,7 @@ def run(*, small: bool) -> dict[str, Any]:
 
 
 async def _compared(serving: Serving, prompts: int, steps: int) -> dict[str, Any]:
-    async with Client.connect(serving.nats_url) as client, session() as http, overhearing(serving.nats_url) as heard:
+    async with serving.client() as client, session(serving.key) as http, overhearing(serving.nats_url, serving.creds) as heard:
         name = await trained(client, steps)
         models = {"base": POOL, "version 1": f"{name}@1", "last version": f"{name}@{steps}"}
         answers = {kind: await _answers(http, serving.urls[0], model, prompts) for kind, model in models.items()}

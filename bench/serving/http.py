@@ -44,8 +44,10 @@ class Answer:
         return self.finish is not None and not self.error
 
 
-def session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S), timeout=BODY_TIMEOUT)
+def session(key: str, connector: aiohttp.TCPConnector | None = None) -> aiohttp.ClientSession:
+    """`connector`: default: one that keeps each connection for IDLE_S."""
+    connector = connector or aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
+    return aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}, connector=connector, timeout=BODY_TIMEOUT)
 
 
 async def ask(

@@ -16,7 +16,6 @@ import aiohttp
 from bench.serving.http import CHAT, TEXT, Answer, ask, session
 from bench.serving.overheard import Overheard, overhearing
 from bench.serving.stacks import POOL, Serving, serving_stack, trained, wait_until
-from marlaas.client import Client
 
 PACKAGES = ("rollout", "scheduler", "gateway")
 PER_S = 12.0
@@ -44,12 +43,12 @@ def run(*, small: bool) -> dict[str, Any]:
 
 
 async def _measured(serving: Serving, count: int, kills: int) -> dict[str, Any]:
-    async with Client.connect(serving.nats_url) as client:
+    async with serving.client() as client:
         name = await trained(client, 2)
     victims = [serving.names(package)[0] for package in PACKAGES]
     models = [POOL, f"{name}@1", f"{name}@2"]
     asked = [_asked(number, models) for number in range(count)]
-    async with session() as http, overhearing(serving.nats_url) as heard:
+    async with session(serving.key) as http, overhearing(serving.nats_url, serving.creds) as heard:
         running = [asyncio.create_task(_send(http, serving.urls[0], one, number)) for number, one in enumerate(asked)]
         killed: Counter[str] = Counter()
         for number in range(kills):

@@ -14,7 +14,6 @@ from bench.harness.report import ROOT
 from bench.serving.http import TEXT, events, first_s, session
 from bench.serving.stacks import POOL, Serving, pools_file, serving_stack, task
 from common.pools import read_pools
-from marlaas.client import Client
 from rollout_svc.chat import Chat
 from rollout_svc.engine import Engine
 from rollout_svc.engine_config import EngineSettings
@@ -34,7 +33,7 @@ def run(*, small: bool) -> dict[str, Any]:
 async def _measured(serving: Serving, rounds: int, seconds: float) -> dict[str, Any]:
     chat = Chat.load(str(ROOT / "models" / "tiny"))
     prompts = [(await chat.conversation([{"role": "user", "content": f"What is {n} * 7?"}], [], {}, 512))[0] for n in range(PROMPTS)]
-    async with Client.connect(serving.nats_url) as client:
+    async with serving.client() as client:
         await client.submit(task(1))
     cores = serving.process(serving.names("rollout")[0]).environ().get("MARLAAS_ROLLOUT_CORES", "")
     with pools_file() as path:
@@ -42,7 +41,7 @@ async def _measured(serving: Serving, rounds: int, seconds: float) -> dict[str, 
     engine = await Engine.start(EngineSettings.of(pool, device="cpu", cores=tuple(int(one) for one in cores.split(",") if one)))
     try:
         await engine.warm_up()
-        async with session() as http:
+        async with session(serving.key) as http:
 
             async def direct(number: int) -> float:
                 wanted = StreamRequest(f"direct-{time.monotonic_ns()}", prompts[number % PROMPTS], TOKENS, number, chat.stop_ids, None)

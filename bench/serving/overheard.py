@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import nats
 import numpy as np
@@ -46,14 +47,14 @@ class Overheard:
 
 
 @asynccontextmanager
-async def overhearing(url: str) -> AsyncGenerator[Overheard]:
+async def overhearing(url: str, creds: Path) -> AsyncGenerator[Overheard]:
     """All that replicas send to gateways while the block lasts."""
     found = Overheard()
 
     async def note(message: Msg) -> None:
         found.note(message.data)
 
-    client = await nats.connect(url, name="bench-overhearing")
+    client = await nats.connect(url, name="bench-overhearing", user_credentials=str(creds))
     try:
         await client.subscribe("replies.>", cb=note)
         await client.flush()

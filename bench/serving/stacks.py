@@ -1,5 +1,6 @@
 """Stacks that serve, and tasks whose versions they serve."""
 
+import asyncio
 import os
 import re
 import signal
@@ -7,14 +8,16 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import psycopg
 
+from bench.harness.keys import keys_of, measuring, operator
 from bench.harness.report import ROOT
 from bench.harness.services import BenchError, local_stack
+from bench.harness.tenants import admin
 from bench.isolation import spec
 from common.door.errors import Unanswered
 from common.spec import TaskSpec
@@ -77,8 +80,14 @@ class Serving:
     def __init__(self, stack: Stack, urls: list[str]) -> None:
         self._stack = stack
         self.urls = urls
-        self.nats_url = stack.nats_url
+        self.nats_url, self.creds = measuring(stack)
+        """For what listens, and for stand-ins of services."""
+        self.key = asyncio.run(admin(stack.nats_url, keys_of(stack), urls))
+        """Of HTTP clients, which name their tenant in the query."""
         self._data = Path(psutil.Process(stack.supervisor.pid).cmdline()[-1])
+
+    def client(self) -> AbstractAsyncContextManager[Client]:
+        return operator(self._stack)
 
     @property
     def stack(self) -> Stack:

@@ -24,7 +24,6 @@ from bench.harness.measures import usage
 from bench.harness.report import ROOT
 from bench.serving.http import CHAT, ask, session
 from bench.serving.stacks import POOL, TENANT, Serving, serving_stack, trained, with_tenant
-from marlaas.client import Client
 from rollout_svc.chat import Chat
 from rollout_svc.serving.replies import FLUSH_S
 
@@ -41,7 +40,7 @@ def run(*, small: bool) -> dict[str, Any]:
     arms: dict[str, Any] = {}
     for processes in (1,) if small else (1, 2):
         with serving_stack(without_model=True, gateways=processes) as serving:
-            asyncio.run(_tenant(serving.nats_url))
+            asyncio.run(_tenant(serving))
             for streams, _ in [arm for arm in ARMS if arm[1] == processes]:
                 wanted = max(2, streams // 20) if small else streams
                 arms[f"{streams} streams, {processes} processes"] = _arm(serving, wanted, seconds)
@@ -75,14 +74,14 @@ def _wake_up(times: int) -> dict[str, dict[str, float]]:
     return found
 
 
-async def _tenant(url: str) -> None:
-    async with Client.connect(url) as client:
+async def _tenant(serving: Serving) -> None:
+    async with serving.client() as client:
         await with_tenant(client)
 
 
 @contextmanager
-def _source(url: str, counts: dict[str, int]) -> Generator[None]:
-    command = [sys.executable, "-m", "bench.serving.standins.paced", url, str(RATE)]
+def _source(serving: Serving, counts: dict[str, int]) -> Generator[None]:
+    command = [sys.executable, "-m", "bench.serving.standins.paced", serving.nats_url, str(serving.creds), str(RATE)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
     try:
@@ -96,7 +95,7 @@ def _source(url: str, counts: dict[str, int]) -> Generator[None]:
 
 def _arm(serving: Serving, streams: int, seconds: float) -> dict[str, Any]:
     counts: dict[str, int] = {}
-    with _source(serving.nats_url, counts):
+    with _source(serving, counts):
         found = asyncio.run(_streamed(serving, streams, seconds))
     carried = found.pop("nats_messages")
     return {
@@ -116,9 +115,9 @@ async def _streamed(serving: Serving, streams: int, seconds: float) -> dict[str,
         nonlocal carried
         carried += 1
 
-    counting = await nats.connect(serving.nats_url, name="bench-counting")
+    counting = await nats.connect(serving.nats_url, name="bench-counting", user_credentials=str(serving.creds))
     await counting.subscribe(">", cb=count)
-    async with session() as http:
+    async with session(serving.key) as http:
         running = [asyncio.create_task(_read(http, serving.urls[number % len(serving.urls)], tokens, late)) for number in range(streams)]
         await asyncio.sleep(WARM_S)
         began, before = time.monotonic(), [usage.cpu_s(one) for one in gateways]
@@ -160,12 +159,12 @@ async def _read(http: aiohttp.ClientSession, url: str, tokens: int, late: list[f
 
 async def _engine(serving: Serving, streams: int) -> dict[str, Any]:
     """Streams of the real engine, all at once."""
-    async with Client.connect(serving.nats_url) as client:
+    async with serving.client() as client:
         model = f"{await trained(client, 1)}@latest"
     gateway = serving.process("gateway")
     stops = {str(token): -100 for token in Chat.load(str(ROOT / "models" / "tiny")).stop_ids}
     body: dict[str, Any] = {"model": model, "max_tokens": 300, "logit_bias": stops, "stream": True}
-    async with session() as http:
+    async with session(serving.key) as http:
         before, began = usage.cpu_s(gateway), time.monotonic()
         asked = [{**body, "messages": [{"role": "user", "content": f"Count {number}"}]} for number in range(streams)]
         answers = await asyncio.gather(*(ask(http, serving.urls[0], CHAT, one) for one in asked))

@@ -16,11 +16,10 @@ import aiohttp
 from bench.harness.report import ROOT
 from bench.serving.http import CHAT, TEXT, Answer, ask, session
 from bench.serving.overheard import Overheard, overhearing
-from bench.serving.stacks import POOL, serving_stack, task, with_tenant
+from bench.serving.stacks import POOL, Serving, serving_stack, task, with_tenant
 from bench.serving.standins.cases import KINDS, SCHEMAS, TOOLS, Case, case_of, cut
 from bench.serving.standins.source import CONTEXT, Source, replica
 from common.tool_calls import ToolCall, find_calls, without_calls
-from marlaas.client import Client
 from rollout_svc.chat import Chat
 
 AT_ONCE = 24
@@ -33,17 +32,21 @@ ENGINE_TOKENS = 60
 def run(*, small: bool) -> dict[str, Any]:
     chat = Chat.load(str(ROOT / "models" / "tiny"))
     with serving_stack(without_model=True) as serving:
-        made = asyncio.run(_made(serving.urls[0], serving.nats_url, chat, 40 if small else 2000))
+        made = asyncio.run(_made(serving, chat, 40 if small else 2000))
     with serving_stack() as serving:
-        sampled = asyncio.run(_sampled(serving.urls[0], serving.nats_url, chat, 4 if small else 200))
+        sampled = asyncio.run(_sampled(serving, chat, 4 if small else 200))
     return {"source": "committed replies in place of the engine (bench/serving/standins/cases.py)", "made": made, "engine": sampled}
 
 
-async def _made(url: str, nats_url: str, chat: Chat, count: int) -> dict[str, Any]:
-    async with Client.connect(nats_url) as client:
+async def _made(serving: Serving, chat: Chat, count: int) -> dict[str, Any]:
+    async with serving.client() as client:
         await with_tenant(client)
-    async with session() as http, overhearing(nats_url) as heard, replica(nats_url, chat, Source(chat).sample):
-        return await _all(count, lambda number: _made_case(http, url, heard, chat, number))
+    async with (
+        session(serving.key) as http,
+        overhearing(serving.nats_url, serving.creds) as heard,
+        replica(serving.nats_url, serving.creds, chat, Source(chat).sample),
+    ):
+        return await _all(count, lambda number: _made_case(http, serving.urls[0], heard, chat, number))
 
 
 async def _all(count: int, one: Callable[[int], Awaitable[Found]]) -> dict[str, Any]:
@@ -130,11 +133,11 @@ def _calls_wrong(answer: Answer, whole: str) -> list[str]:
     return faults
 
 
-async def _sampled(url: str, nats_url: str, chat: Chat, count: int) -> dict[str, Any]:
-    async with Client.connect(nats_url) as client:
+async def _sampled(serving: Serving, chat: Chat, count: int) -> dict[str, Any]:
+    async with serving.client() as client:
         await client.submit(task(1))
-    async with session() as http, overhearing(nats_url) as heard:
-        return await _all(count, lambda number: _sampled_case(http, url, heard, chat, number))
+    async with session(serving.key) as http, overhearing(serving.nats_url, serving.creds) as heard:
+        return await _all(count, lambda number: _sampled_case(http, serving.urls[0], heard, chat, number))
 
 
 async def _sampled_case(http: aiohttp.ClientSession, url: str, heard: Overheard, chat: Chat, number: int) -> tuple[list[str], list[str]]:

@@ -67,7 +67,7 @@ def test_a_redelivered_message_changes_nothing_and_a_turn_without_an_end_is_left
 
 
 async def test_what_passes_is_overheard_and_stays_in_its_queue(bus: Bus, nats_url: str) -> None:
-    async with overheard(nats_url) as passed:
+    async with overheard(nats_url, None) as passed:
         await bus.publish(Outgoing(streams.sample("p", "a", "3-0"), asked(0, 0), "one"))
         await bus.publish(Outgoing(streams.scored("a", "3-0"), scored(0, 1), "two"))
         await eventually(lambda: len({one.subject for one in passed}) == 2)  # a slow confirmation makes a publisher send twice

@@ -9,12 +9,11 @@ from random import Random
 
 import psutil
 
-from common.access.folder import open_folder
+from bench.harness.keys import measuring_key
 from common.bus import Bus
 from marlaas.stack.state_files import read_plan, read_stack
 from tests.chaos.clock import Clocks
 from tests.chaos.proxy import Wire
-from tests.common.access.keyed import key_for_everything
 
 SERVICES = ("scheduler", "env", "rollout-tiny", "trainer-tiny", "gateway")
 SERVERS = ("nats", "postgres")
@@ -68,5 +67,5 @@ class Target:
         """A connection of the harness's own, which may do everything."""
         folder = read_plan(self.data).keys
         assert folder is not None
-        async with await Bus.connect(self.nats_url, "chaos", creds=key_for_everything(open_folder(folder))) as bus:
+        async with await Bus.connect(self.nats_url, "chaos", creds=measuring_key(folder)) as bus:
             yield bus

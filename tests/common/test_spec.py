@@ -73,8 +73,10 @@ def raw(**changes: Any) -> dict[str, Any]:
             "algorithm.max_refills: 8, but group_size is 1, and an attempt alone has no other",
         ),
         ({"algorithm": {"group_size": 256, "groups_per_step": 1024}}, "are 262144 attempts; the maximum per step is 131072"),
-        ({f"x{number}": 1 for number in range(1000)}, "x19: no such field; known here: name, tenant"),
-        ({f"x{number}": 1 for number in range(1000)}, "; and 980 more"),
+        ({f"x{number}": 1 for number in range(24)}, "x19: no such field; known here: name, tenant"),
+        ({f"x{number}": 1 for number in range(24)}, "; and 4 more"),
+        ({f"x{number}": 1 for number in range(9000)}, "task: has 9005 fields; known here: name, tenant"),
+        ({"sampling": {f"x{number}": 1 for number in range(9000)}}, "sampling: has 9000 fields; known here: temperature, max_tokens"),
     ],
 )
 def test_wrong_field_is_named_with_what_was_expected(changes: dict[str, Any], complaint: str) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import nats
 from nats.aio.msg import Msg
@@ -36,14 +37,14 @@ class Heard:
 
 
 @asynccontextmanager
-async def overheard(url: str) -> AsyncGenerator[list[Heard]]:
-    """Everything on SUBJECTS while the block lasts, in a list that grows."""
+async def overheard(url: str, creds: Path | None) -> AsyncGenerator[list[Heard]]:
+    """Everything on SUBJECTS while the block lasts, in a list that grows. `creds`: None where NATS wants no key."""
     heard: list[Heard] = []
 
     async def note(message: Msg) -> None:
         heard.append(Heard(time.time(), message.subject, message.data))
 
-    client = await nats.connect(url, name="bench-tap")
+    client = await nats.connect(url, name="bench-tap", user_credentials=str(creds) if creds else None)
     try:
         for subject in SUBJECTS:
             await client.subscribe(subject, cb=note)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import report
+from bench.harness.keys import measuring, operator
 from bench.harness.services import BenchError, local_stack
 from bench.plex.real import arms, slices
 from bench.plex.real.arms import CORE, OTHERS_CORE, Arm
@@ -125,7 +126,10 @@ def _round(stack: Stack, workload: Workload, pools: Sequence[PoolLoad], folder: 
 
 async def _observed(stack: Stack, specs: Sequence[TaskSpec], *, is_shared: bool) -> tuple[Trained, dict[str, Any], list[str]]:
     """What was trained, figures of the slices, and the trace."""
-    async with Client.connect(stack.nats_url) as client, slices.reported(stack.nats_url) as reports:
+    async with (
+        operator(stack) as client,
+        slices.reported(*measuring(stack)) as reports,
+    ):
         found = began_s, ended_s, _ = await trained(stack, specs)
         booked: dict[str, Any] = {}
         if is_shared:
@@ -151,7 +155,7 @@ async def trained(stack: Stack, specs: Sequence[TaskSpec]) -> Trained:
     ended: dict[str, float] = {}
     digests: dict[str, list[str]] = {}
     try:
-        async with asyncio.timeout(RUN_S), Client.connect(stack.nats_url) as client:
+        async with asyncio.timeout(RUN_S), operator(stack) as client:
             began_s = time.time()
             ids = await asyncio.gather(*(client.submit(one) for one in specs))
             names = {task: one.name for task, one in zip(ids, specs, strict=True)}

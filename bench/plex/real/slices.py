@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bench.harness import report
@@ -27,7 +28,7 @@ class Reports:
 
 
 @asynccontextmanager
-async def reported(nats_url: str) -> AsyncGenerator[Reports]:
+async def reported(nats_url: str, creds: Path) -> AsyncGenerator[Reports]:
     """Reports that are heard until the end of the block."""
     found = Reports()
 
@@ -39,7 +40,10 @@ async def reported(nats_url: str) -> AsyncGenerator[Reports]:
                     one = delivery.read(ExecutorReport)
                     found.by_executor.setdefault(one.executor, []).append(one)
 
-    async with await Bus.connect(nats_url, "bench") as bus, bus.requests.listening(streams.executor_now("*", "*")) as listening:
+    async with (
+        await Bus.connect(nats_url, "bench", creds=creds) as bus,
+        bus.requests.listening(streams.executor_now("*", "*")) as listening,
+    ):
         task = asyncio.create_task(listen())
         try:
             yield found

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 
 from bench.serving.stacks import POOL, SEQUENCES
 from common import streams
@@ -108,11 +109,11 @@ class Paced:
                         self._streams.pop(one.request, None)
 
 
-async def main(url: str, rate: float) -> None:
+async def main(url: str, creds: Path, rate: float) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     report = ReplicaReport(replica=REPLICA, service="rollout", pool=POOL, sequences=SEQUENCES, kv_tokens=1, serves=True)
-    async with await Bus.connect(url, "bench-paced") as bus:
+    async with await Bus.connect(url, "bench-paced", creds=creds) as bus:
         paced = Paced(bus, rate)
         loops = (paced.flush_often(), paced.show_life(), paced.follow_cancellations(), report_replica(bus, lambda: report))
         work = [asyncio.create_task(one) for one in loops]
@@ -128,4 +129,4 @@ async def main(url: str, rate: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], float(sys.argv[2])))
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])))

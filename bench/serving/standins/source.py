@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from bench.serving.stacks import POOL, SEQUENCES
@@ -55,10 +56,10 @@ class Source:
 
 
 @asynccontextmanager
-async def replica(url: str, chat: Chat, sample: Sample) -> AsyncGenerator[Callable[[], bool]]:
+async def replica(url: str, creds: Path, chat: Chat, sample: Sample) -> AsyncGenerator[Callable[[], bool]]:
     """A replica in this process, for the base model, while the block lasts; yields whether it has requests."""
     nothing: Any = NoAdapters()
-    async with await Bus.connect(url, "bench-source") as bus:
+    async with await Bus.connect(url, "bench-source", creds=creds) as bus:
         means = Means(chat, nothing, sample, Admission(SEQUENCES, 4), CONTEXT, None, "source")
         serving = Serving(means, Replies(REPLICA, bus.requests.tell), Slots(4 * SEQUENCES), bus.clock.now_s)
         report = ReplicaReport(replica=REPLICA, service="rollout", pool=POOL, sequences=SEQUENCES, kv_tokens=1, serves=True)

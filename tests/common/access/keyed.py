@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.harness.keys import EVERYTHING, measuring_key
 from common.access.claims import EVERYONE, AccountLimits, tenant_token, tenant_user_token, user_token
 from common.access.credentials import write_credentials
 from common.access.folder import SYSTEM, SigningKeys, issue_service_keys, open_or_make, server_configuration
@@ -22,7 +23,6 @@ from tests.conftest import HASTY, running
 
 OWN_QUEUES = ("tiny@a", "tiny@b")
 DEPLOYMENT = Deployment(("tiny",), ("math", "module", "own"), sampler_queues=OWN_QUEUES, trainer_queues=OWN_QUEUES)
-EVERYTHING = Permissions((">",), (">",), "_INBOX")
 TRACE = "\ntrace: true\nmax_traced_msg_len: 16\n"
 TENANTS = ("acme", "globex")
 
@@ -50,7 +50,7 @@ class Keyed:
 
     def stages_key(self) -> Path:
         """A key for test doubles, which are every service in one process."""
-        return key_for_everything(self.keys)
+        return measuring_key(self.keys.folder)
 
     async def push(self, tenant: str, limits: AccountLimits = AccountLimits()) -> None:  # noqa: B008  frozen
         """Tell NATS of the tenant's account, as it is now."""
@@ -71,11 +71,6 @@ def tenants_key(keys: SigningKeys, tenant: str, role: Role, *, end_s: int = 0) -
     token = tenant_user_token(keys.tenant(tenant), seed.public, path.stem, tenant, role, int(time.time()), end_s)
     write_credentials(path, token, seed)
     return path
-
-
-def key_for_everything(keys: SigningKeys) -> Path:
-    """A key of the services' account without any limit."""
-    return services_key(keys, "stages", EVERYTHING)
 
 
 def _bearer(keys: SigningKeys) -> str:

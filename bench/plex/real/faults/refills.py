@@ -6,6 +6,7 @@ import os
 import sys
 
 from bench.plex.real.faults.scene import Scene
+from marlaas.cli.session import operator_key
 from marlaas.stack.state_files import read_plan
 
 REFILLED = "SELECT count(*)::int FROM groups WHERE task = %s AND state = 'void'"
@@ -17,9 +18,10 @@ async def equals_its_replay(scene: Scene, task: str) -> bool:
     if not (await scene.rows(REFILLED, task))[0][0]:
         return False
     pool = (await scene.rows(POOL, task))[0][0]
-    trainer = next(one for one in read_plan(scene.data).services if one.name == f"trainer-{pool}")
+    plan = read_plan(scene.data)
+    trainer = next(one for one in plan.services if one.name == f"trainer-{pool}")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "trainer_svc.replay", task, "--json", env={**os.environ, **trainer.env},
+        sys.executable, "-m", "trainer_svc.replay", task, "--json", env={**os.environ, **trainer.env, **operator_key(plan)},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     said, failed = (text.decode() for text in await process.communicate())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import report
+from bench.harness.keys import operator
 from bench.harness.services import BenchError, local_stack
 from bench.plex.real import arms
 from bench.plex.real.arms import ACCELERATOR, RATIO
@@ -24,7 +25,6 @@ from bench.plex.real.faults.tasks import Endless, differing
 from bench.plex.real.recorder import Executor, Recorder, Recording, executors
 from bench.plex.real.workloads import task_specs
 from common.spec import TaskSpec
-from marlaas.client import Client
 from marlaas.stack.state_files import Service, Stack, StackPlan, read_plan, read_stack
 
 TENANTS = ("north", "south")
@@ -78,7 +78,10 @@ def _leaves(error: BaseException) -> list[str]:
 async def _on(
     stack: Stack, wanted: Run, data: Path, models: Path, recording: Recording, reference: Mapping[str, list[str]] | None
 ) -> dict[str, Any]:
-    async with Client.connect(stack.nats_url) as client, aclosing(Rows(stack.database_url.replace("+psycopg", ""))) as rows:
+    async with (
+        operator(stack) as client,
+        aclosing(Rows(stack.database_url.replace("+psycopg", ""))) as rows,
+    ):
         return await _run(wanted, Scene(data, models, client, rows, recording), reference)
 
 

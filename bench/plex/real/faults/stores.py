@@ -22,6 +22,7 @@ from typing import Any
 
 import psycopg
 
+from bench.harness.keys import measuring_key
 from bench.harness.services import BenchError
 from bench.plex.real.faults.scene import Scene, until
 from bench.plex.real.faults.servers import suspended
@@ -139,7 +140,7 @@ async def _reconciled(plan: StackPlan, server: str) -> Told:
     told = Told.of(said)
     if not told.reason.startswith(OLDER[server]):
         raise BenchError(f"{server} was restored, and the reconciliation says: {told.reason}")
-    await _erase_blobs(servers.nats_url(plan.nats_port), told.unknown)
+    await _erase_blobs(plan, told.unknown)
     await asyncio.to_thread(control.stop, plan.data)
     return told
 
@@ -180,9 +181,10 @@ async def _is_deleted(scene: Scene, task: str) -> bool:
     return False
 
 
-async def _erase_blobs(nats_url: str, unknown: Sequence[str]) -> None:
+async def _erase_blobs(plan: StackPlan, unknown: Sequence[str]) -> None:
     """The scheduler leaves blobs of tasks that it does not know: they may be another database's."""
-    async with await Bus.connect(nats_url, "bench") as bus:
+    assert plan.keys is not None
+    async with await Bus.connect(servers.nats_url(plan.nats_port), "bench", creds=measuring_key(plan.keys)) as bus:
         blobs = Blobs(bus)
         for name in [one.name for one in await blobs.listed()]:
             if (known := BLOB_NAME.fullmatch(name)) and known["task"] in unknown:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import report
+from bench.harness.keys import operator
 from bench.harness.measures import usage
 from bench.harness.services import BenchError, local_stack
 from bench.plex.real.recorder import Executor, executors
 from common.accelerators import ExecutorState, Tier
 from common.messages.accelerators import ExecutorOf
 from marlaas.client import Client, ClientError
+from marlaas.stack.state_files import Stack
 
 TIERS = (Tier.HOST, Tier.DISK)
 SERVICES = ("rollout", "trainer")
@@ -49,7 +51,7 @@ def parked_services(model: Path, core: int, window_s: float) -> dict[str, Any]:
         file = Path(name) / "pools.toml"
         file.write_text(ACCELERATOR.format(core=core) + "".join(POOL.format(tier=tier, model=model) for tier in TIERS))
         with local_stack(file) as stack:
-            tiers = asyncio.run(_parked(stack.nats_url))
+            tiers = asyncio.run(_parked(stack))
             time.sleep(SETTLE_S)
             processes = executors(stack)
             load = report.load_now()
@@ -68,11 +70,11 @@ def _cpu_s(service: Executor) -> float:
     return sum(map(usage.cpu_s, usage.family(service.process)))
 
 
-async def _parked(url: str) -> dict[str, str]:
+async def _parked(stack: Stack) -> dict[str, str]:
     """Wake each executor and park it; the tier of each."""
     found: dict[str, str] = {}
     try:
-        async with Client.connect(url) as client:
+        async with operator(stack) as client:
             for tier in TIERS:
                 for service in SERVICES:
                     await client.accelerators.order(tier, "wake", service=service)
