@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import nats
 import numpy as np
 from nats.aio.msg import Msg
 
+from bench.harness.measures.tap import plain_client
 from common.messages import Served, ServedDelta
 
 PATIENCE_S = 20.0
@@ -54,7 +54,7 @@ async def overhearing(url: str, creds: Path) -> AsyncGenerator[Overheard]:
     async def note(message: Msg) -> None:
         found.note(message.data)
 
-    client = await nats.connect(url, name="bench-overhearing", user_credentials=str(creds))
+    client = await plain_client(url, "bench-overhearing", creds)
     try:
         await client.subscribe("replies.>", cb=note)
         await client.flush()

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import aiohttp
-import nats
 
 from bench.harness import report
 from bench.harness.measures import usage
+from bench.harness.measures.tap import plain_client
 from bench.harness.report import ROOT
 from bench.serving.http import CHAT, ask, session
 from bench.serving.stacks import POOL, TENANT, Serving, serving_stack, trained, with_tenant
@@ -115,7 +115,7 @@ async def _streamed(serving: Serving, streams: int, seconds: float) -> dict[str,
         nonlocal carried
         carried += 1
 
-    counting = await nats.connect(serving.nats_url, name="bench-counting", user_credentials=str(serving.creds))
+    counting = await plain_client(serving.nats_url, "bench-counting", serving.creds)
     await counting.subscribe(">", cb=count)
     async with session(serving.key) as http:
         running = [asyncio.create_task(_read(http, serving.urls[number % len(serving.urls)], tokens, late)) for number in range(streams)]

@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import nats
 from nats.aio.msg import Msg
 
 from bench.harness.load.standins import SampledSpan
+from common.bus.transport.tls import NatsClient
 from common.messages import GroupContext, SampleTurns, TrajectoriesScored, TurnsSampled
 
 SUBJECTS = ("prompts.sample.>", "trajectories.turn.>", "trajectories.scored.>")
@@ -36,15 +36,22 @@ class Heard:
     body: bytes
 
 
+async def plain_client(url: str, name: str, creds: Path | None) -> NatsClient:
+    """A connection for what the services' own has no call for. `creds`: None where NATS wants no key."""
+    client = NatsClient(None, needs_tls=False)
+    await client.connect(url, name=name, user_credentials=str(creds) if creds else None)
+    return client
+
+
 @asynccontextmanager
 async def overheard(url: str, creds: Path | None) -> AsyncGenerator[list[Heard]]:
-    """Everything on SUBJECTS while the block lasts, in a list that grows. `creds`: None where NATS wants no key."""
+    """Everything on SUBJECTS while the block lasts, in a list that grows."""
     heard: list[Heard] = []
 
     async def note(message: Msg) -> None:
         heard.append(Heard(time.time(), message.subject, message.data))
 
-    client = await nats.connect(url, name="bench-tap", user_credentials=str(creds) if creds else None)
+    client = await plain_client(url, "bench-tap", creds)
     try:
         for subject in SUBJECTS:
             await client.subscribe(subject, cb=note)

@@ -55,11 +55,12 @@ class PlainServer(NatsError):
 
 
 class NatsClient(Client):
-    """nats-py's client, which needs three things more.
+    """nats-py's client, which needs four things more.
 
     It alone would take `tls://` for `nats://` where the server, or who sits in between, offers no TLS. And where who waits for the answer
     to a ping has gone, cancelled or out of patience, the answer would end its loop that reads, and with it the connection. And a request
-    that the server refuses would wait for an answer until its time is over, and then look as if NATS were unavailable.
+    that the server refuses would wait for an answer until its time is over, and then look as if NATS were unavailable. And its ping
+    overtakes what is still to be written, so that the answer to it would not say that the server has a subscription, or has ended one.
     """
 
     def __init__(self, key: Credentials | None, *, needs_tls: bool) -> None:
@@ -78,6 +79,12 @@ class NatsClient(Client):
         if (self._needs_tls or self._current_server.uri.scheme == "tls") and not self._server_info.get("tls_required"):
             raise PlainServer("the server offers no TLS")
         return super()._connect_command()
+
+    async def _send_ping(self, future: "asyncio.Future[bool] | None" = None) -> None:
+        if self._pending and self._transport is not None and self.is_connected:
+            self._transport.writelines(self._pending)
+            self._pending, self._pending_data_size = [], 0
+        await super()._send_ping(future)
 
     async def _process_pong(self) -> None:
         if self._pongs and self._pongs[0].done():

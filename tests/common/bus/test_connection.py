@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from nats.js.kv import KeyValue
@@ -212,3 +214,20 @@ async def test_hearing_ends_with_the_connection(nats_url: str) -> None:
     await bus.close()
     with pytest.raises(Unavailable, match="closed"):
         await asyncio.wait_for(hearing, 5)
+
+
+async def test_answer_to_a_ping_says_that_the_server_has_what_was_sent_before(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, sent = bus._connection.client, bytearray()
+    transport = client._transport
+    assert transport is not None
+
+    def noted(parts: Sequence[bytes]) -> None:
+        sent.extend(b"".join(parts))
+        transport.writelines(list(parts))
+
+    noting = Mock(wraps=transport, write=lambda part: noted([part]), writelines=noted, drain=AsyncMock())
+    monkeypatch.setattr(client, "_transport", noting)
+    subscription = await client.subscribe("elsewhere", cb=AsyncMock())
+    await client.flush()
+    await subscription.drain()
+    assert [line.split()[0] for line in bytes(sent).splitlines()] == [b"SUB", b"PING", b"UNSUB", b"PING"]
