@@ -137,6 +137,9 @@ class NoChat:
     def stop_strings(self, strings: Sequence[str]) -> None:
         del strings
 
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids))
+
     def text(self, ids: Sequence[int]) -> str:
         return str(ids[0])
 
