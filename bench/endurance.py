@@ -46,6 +46,8 @@ READY_S = 400.0
 TASK_S = 900.0
 """Time limit of one task, kills of every service on its way."""
 CHAT_S = 60.0
+SWEEP_S = 30.0
+"""So that blobs of a trainer that was killed before its announcement are gone when the doctor looks, which allows none of them."""
 FORBIDDEN = re.compile(r'"nats_forbids"|may not (?:publish|subscribe)')
 MARLAAS = str(Path(sys.executable).parent / "marlaas")
 DEATHS = "SELECT data->>'replica', data->>'cause' FROM events WHERE event = 'death' ORDER BY id"
@@ -103,7 +105,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             f'[{POOL}]\nmodel = "{model}"\ncontext_tokens = 512\nmax_rank = {RANK}\nadapters = 4\nsequences = 16\nkv_cache_gib = 0.25\n'
             f"train_tokens = 4096\n\n[{POOL}.serving]\nsequences = 4\nadapters = 2\n"
         )
-        with local_stack(pools, keys=folder / "keys", changed=noted) as stack:
+        settings = {"MARLAAS_SCHEDULER_SWEEP_S": str(SWEEP_S)}
+        with local_stack(pools, settings, keys=folder / "keys", changed=noted) as stack:
             data = plans[0].data
             keys = {tenant: made_keys(data, tenant, folder) for tenant in TENANTS}
             seen = asyncio.run(endured(stack, data, keys, options))

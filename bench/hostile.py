@@ -3,24 +3,28 @@
     python -m bench.hostile [--bodies 200] [--seconds 20] [--routes PATH …]
 
 A gateway answers before a real NATS, PostgreSQL and scheduler. Tenants ask it for their tasks, each for itself, at a steady pace, first
-alone, then while another sends bodies of 1 MiB that would be dear to read: nested, wide, long numbers, each field with each kind of value,
-TOML in all forms, forms and uploads; so many to each route, four at once. Measured are the turns of the gateway's loop in its processor
-time, its memory, and the others' times. Exit status 1 where a turn takes more than 50 ms, memory grows by more than 64 MiB, an answer is
-none that a client can act on, or the others' 99th percentile is more than half as long again.
+alone, then while a process of the lowest priority sends bodies of 1 MiB that would be dear to read: nested, wide, long numbers, each field
+with each kind of value, TOML in all forms, forms and uploads; so many to each route, four at once. First each body comes from a sender of
+its own, so that every one is read: measured are the turns of the gateway's loop in its processor time, and its memory. Then all come from
+one sender, whom its share of the processor bounds: measured are the others' times. Exit status 1 where a turn takes more than 50 ms,
+memory grows by more than 64 MiB, an answer is none that a client can act on, or the others' 99th percentile beside one sender is more than
+half as long again.
 """
 
 import argparse
 import asyncio
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -92,14 +96,11 @@ async def _measured(database_url: str, nats_url: str, stalls: Path, options: arg
     async with _deployment(database_url, nats_url):
         with _gateway(nats_url, stalls) as (address, process):
             await _ready(address)
-            others = Others(address)
+            others, sender = Others(address), Sender(options.bodies)
             asking = [asyncio.create_task(others.ask(number)) for number in range(OTHERS)]
             await asyncio.sleep(5)
             for method, path in routes:
-                bodies = hostile_bodies(method, path) if (method, path) in ROUTES else _forms(path)
-                chosen = spread(bodies, options.bodies)
-                del bodies
-                found[f"{method} {path}"] = await _tried(others, process, stalls, (method, path), chosen, options.seconds)
+                found[f"{method} {path}"] = await _tried(others, process, stalls, (method, path), sender, options.seconds)
                 print(f"{method} {path}: {found[f'{method} {path}']}", flush=True)
             for one in asking:
                 one.cancel()
@@ -108,61 +109,119 @@ async def _measured(database_url: str, nats_url: str, stalls: Path, options: arg
     return {"routes": found, "worst": worst, "broken": _broken(found, others.statuses)}
 
 
-def _forms(path: str) -> list[Hostile]:
-    return [one for one in hostile_forms() if ("multipart" in one.media_type) == (path == UPLOAD[1])]
-
-
 def _broken(found: dict[str, Any], others: Counter[int]) -> list[str]:
     wrong = [f"other tenants were answered {status}" for status in others if status != 200]
     for route, one in found.items():
         wrong += [f"{route}: a turn of {one['stall_ms']} ms"] if one["stall_ms"] > MAX_STALL_MS else []
         wrong += [f"{route}: memory grew by {one['growth_mib']} MiB"] if one["growth_mib"] > MAX_GROWTH_MIB else []
         wrong += [f"{route}: others waited {one['ratio']} times as long"] if one["ratio"] > MAX_RATIO else []
-        wrong += [f"{route}: answers {status}" for status in one["answers"] if int(status) >= 500]
+        wrong += [f"{route}: answers {status}" for status in (*one["answers"], *one["answers_to_one_sender"]) if int(status) >= 500]
     return wrong
 
 
 async def _tried(
-    others: Others, process: psutil.Process, stalls: Path, route: tuple[str, str], bodies: Sequence[Hostile], alone_s: float
+    others: Others, process: psutil.Process, stalls: Path, route: tuple[str, str], sender: "Sender", alone_s: float
 ) -> dict[str, Any]:
+    bodies = await sender.prepare(route)
     others.p99_ms()
     await asyncio.sleep(alone_s)
-    alone_ms, before = others.p99_ms(), process.memory_info().rss
-    began, used, peak = time.time(), sum(process.cpu_times()[:2]), before
-    answers, left = Counter[str](), list(bodies)
+    alone_ms, used = others.p99_ms(), sum(process.cpu_times()[:2])
+    watching = asyncio.create_task(_peak(process, peak := [process.memory_info().rss]))
+    began, before = time.time(), peak[0]
+    sent = await sender.send(others.address, route, one_sender=False)
+    seconds, used, beside_each_ms = time.time() - began, sum(process.cpu_times()[:2]) - used, others.p99_ms()
+    one_began, of_one = time.monotonic(), await sender.send(others.address, route, one_sender=True)
+    await asyncio.sleep(max(0.0, one_began + alone_s - time.monotonic()))  # as many questions as before
+    watching.cancel()
+    beside_ms = others.p99_ms()
+    turns = [line.split() for line in (await asyncio.to_thread(stalls.read_text)).splitlines()]
+    stall_ms, at_s = max(
+        ((1000 * float(processor_s), float(at_s)) for at_s, processor_s, _ in turns if began <= float(at_s)), default=(0, 0)
+    )
+    return {
+        "bodies": bodies,
+        "answers": Counter(str(one.status) for one in sent),
+        "answers_to_one_sender": Counter(str(one.status) for one in of_one),
+        "seconds": round(seconds, 1),
+        "processor_s": round(used, 2),
+        "stall_ms": round(stall_ms, 1),
+        "sent_when_it_stalled": [one.name for one in (*sent, *of_one) if one.began_s <= at_s <= one.ended_s],
+        "growth_mib": round((peak[0] - before) / 2**20, 1),
+        "others_p99_ms": {"alone": alone_ms, "beside_one_sender": beside_ms, "beside_as_many_senders": beside_each_ms},
+        "ratio": round(beside_ms / alone_ms, 2),
+    }
+
+
+async def _peak(process: psutil.Process, found: list[int]) -> None:
+    """Keep the most that the process has had, until cancelled."""
+    while True:
+        found[0] = max(found[0], process.memory_info().rss)
+        await asyncio.sleep(0.02)
+
+
+class Sent(NamedTuple):
+    name: str
+    """Of the body."""
+    status: int
+    """0 where the connection was ended before all was sent."""
+    began_s: float
+    ended_s: float
+
+
+class Sender:
+    """A process of its own, so that its work delays no other's request."""
+
+    def __init__(self, bodies: int) -> None:
+        self._bodies = bodies
+        self._apart = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), os.nice, (19,))
+
+    async def prepare(self, route: tuple[str, str]) -> int:
+        """Make the bodies for a route; returns how many."""
+        return await asyncio.get_running_loop().run_in_executor(self._apart, _prepare, route, self._bodies)
+
+    async def send(self, address: str, route: tuple[str, str], *, one_sender: bool) -> "list[Sent]":
+        return await asyncio.get_running_loop().run_in_executor(self._apart, _send, address, route, one_sender)
+
+
+_prepared: list[Hostile] = []
+"""In the sender's process."""
+
+
+def _prepare(route: tuple[str, str], count: int) -> int:
+    bodies = hostile_bodies(*route) if route in ROUTES else _forms(route[1])
+    _prepared[:] = spread(bodies, count)
+    return len(_prepared)
+
+
+def _forms(path: str) -> list[Hostile]:
+    return [one for one in hostile_forms() if ("multipart" in one.media_type) == (path == UPLOAD[1])]
+
+
+def _send(address: str, route: tuple[str, str], one_sender: bool) -> list[Sent]:
+    return asyncio.run(_sent(address, route, one_sender=one_sender))
+
+
+async def _sent(address: str, route: tuple[str, str], *, one_sender: bool) -> list[Sent]:
+    import httpx
+
+    found, left = list[Sent](), list(enumerate(_prepared))
 
     async def send() -> None:
-        nonlocal peak
-        import httpx
-
         while left:
-            one = left.pop()
-            async with httpx.AsyncClient(base_url=others.address, timeout=120) as client:
+            number, one = left.pop()
+            began_s, status = time.time(), 0
+            async with httpx.AsyncClient(base_url=address, timeout=120) as client:
                 try:
-                    tenant = {} if route == LOGIN else {"tenant": "hostile"}
+                    tenant = {} if route == LOGIN else {"tenant": "hostile" if one_sender else f"hostile{number}"}
                     sent = client.build_request(route[0], route[1], content=one.body, headers={"Content-Type": one.media_type})
                     sent.url = sent.url.copy_merge_params(tenant)
-                    answers[str((await client.send(sent)).status_code)] += 1
+                    status = (await client.send(sent)).status_code
                 except httpx.TransportError:  # refused before the body was sent
-                    answers["0"] += 1
-            peak = max(peak, process.memory_info().rss)
+                    pass
+            found.append(Sent(one.name, status, began_s, time.time()))
 
     await asyncio.gather(*(send() for _ in range(AT_ONCE)))
-    await asyncio.sleep(max(0.0, began + alone_s - time.time()))  # as many questions as before
-    ended = time.time()
-    turns = [line.split() for line in (await asyncio.to_thread(stalls.read_text)).splitlines()]
-    long_ms = [1000 * float(processor_s) for at_s, processor_s, _ in turns if began <= float(at_s) <= ended]
-    during_ms = others.p99_ms()
-    return {
-        "bodies": len(bodies),
-        "answers": dict(answers),
-        "seconds": round(ended - began, 1),
-        "processor_s": round(sum(process.cpu_times()[:2]) - used, 2),
-        "stall_ms": round(max(long_ms, default=0.0), 1),
-        "growth_mib": round((peak - before) / 2**20, 1),
-        "others_p99_ms": {"alone": alone_ms, "during": during_ms},
-        "ratio": round(during_ms / alone_ms, 2),
-    }
+    return found
 
 
 @asynccontextmanager

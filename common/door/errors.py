@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from common.errors import MarlaasError, Reject
 from common.messages import Event
-from common.spec import LETTERS, TASK_ID_PATTERN, check_fields
+from common.spec import LETTERS, TASK_ID_PATTERN, NotStorable, check_fields
 
 
 class ClientError(MarlaasError):
@@ -18,10 +18,12 @@ class ClientError(MarlaasError):
 class TaskRejected(ClientError):
     """The task was refused; `reasons` say what to change."""
 
-    def __init__(self, task: str, reasons: list[str]) -> None:
+    def __init__(self, task: str, reasons: list[str], *, is_storable: bool = True) -> None:
+        """`is_storable`: whether a message can carry the task."""
         super().__init__("\n".join([f"task {task} was rejected:", *(f"  {reason}" for reason in reasons)]))
         self.task = task
         self.reasons = reasons
+        self.is_storable = is_storable
 
 
 class NoAnswer(ClientError):
@@ -85,7 +87,7 @@ def check_spec(spec: dict[str, JsonValue]) -> None:
     try:
         check_fields(spec)
     except Reject as error:
-        raise TaskRejected(str(spec.get("name", "?")), list(error.reasons)) from None
+        raise TaskRejected(str(spec.get("name", "?")), list(error.reasons), is_storable=not isinstance(error, NotStorable)) from None
 
 
 def rejection_reasons(answer: Event) -> list[str]:

@@ -31,6 +31,10 @@ MAX_DECAY = 10.0
 """Maximum weight decay: more throws the parameters out of range within a step or two."""
 
 
+class NotStorable(Reject):
+    """The task has what no message can carry, or PostgreSQL hold."""
+
+
 def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
     """The task that `raw` describes.
 
@@ -63,16 +67,16 @@ def check_fields(raw: dict[str, JsonValue]) -> None:
 
 
 def check_storable(raw: dict[str, JsonValue]) -> None:
-    """Raises: Reject for what no message can carry, or PostgreSQL hold."""
+    """Raises: NotStorable."""
     written = json.dumps(raw).encode()
     if (size := len(written)) > MAX_BYTES:
-        raise Reject(f"task: it has {size} bytes as JSON, the maximum is {MAX_BYTES}; move data into files of the environment")
+        raise NotStorable(f"task: it has {size} bytes as JSON, the maximum is {MAX_BYTES}; move data into files of the environment")
     try:
         check_json(written)
     except OutOfBounds as error:
-        raise Reject(f"task: {error}") from None
+        raise NotStorable(f"task: {error}") from None
     if may_be_unstorable(written) and (complaints := [*islice(_not_storable(raw), MAX_ERRORS)]):
-        raise Reject(*complaints)
+        raise NotStorable(*complaints)
 
 
 def _is_disagreement(detail: ErrorDetails) -> bool:

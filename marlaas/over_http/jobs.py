@@ -58,7 +58,7 @@ class HttpJobs:
         try:
             return given_values(spec)
         except TaskRejected as error:
-            if isinstance(spec, dict) and is_readable(spec):
+            if isinstance(spec, dict) and is_readable(spec, error):
                 try:
                     await self._connection.request("POST", "/v1/tasks", DRY_RUN, body=spec, answer_s=REASONS_S, patience_s=0)
                 except Invalid as refused:

@@ -14,7 +14,6 @@ JSON, TOML = "application/json", "application/toml"
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"
 Body = dict[str, Any]
 TASK: Body = {
-    "tenant": "hostile",
     "name": "hostile",
     "pool": "tiny",
     "steps": 3,

@@ -14,9 +14,9 @@ from common.bus import Outgoing
 from common.door.answers import answer_to_request, answer_to_submission
 from common.door.asking import Door
 from common.door.errors import ClientError, NoAnswer, TaskRejected, Unanswered, check_id, check_spec, rejection_reasons
-from common.errors import Reject, Retry
+from common.errors import Retry
 from common.messages import Event, PreviewTask, SubmitTask
-from common.spec import NAME_PATTERN, TaskSpec, check_storable, new_task_id
+from common.spec import NAME_PATTERN, TaskSpec, new_task_id
 
 REASONS_S = 5.0
 """Maximum time to wait for what the scheduler says of a task whose fields are wrong."""
@@ -30,14 +30,10 @@ def given_values(spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonV
     return spec, str(spec["tenant"]), str(spec["name"])
 
 
-def is_readable(spec: dict[str, JsonValue]) -> bool:
-    """Whether a scheduler can be asked about a task, though fields of it are wrong."""
-    try:
-        check_storable(spec)
-    except Reject:
-        return False
+def is_readable(spec: dict[str, JsonValue], error: TaskRejected) -> bool:
+    """Whether a scheduler can be asked about a task, though fields of it are wrong. `error`: of its check."""
     tenant = spec.get("tenant")
-    return isinstance(tenant, str) and re.fullmatch(NAME_PATTERN, tenant) is not None
+    return error.is_storable and isinstance(tenant, str) and re.fullmatch(NAME_PATTERN, tenant) is not None
 
 
 async def _checked(door: Door, spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonValue], str, str]:
@@ -46,7 +42,8 @@ async def _checked(door: Door, spec: TaskSpec | dict[str, JsonValue]) -> tuple[d
         return given_values(spec)
     except TaskRejected as error:
         reasons = error.reasons
-        if isinstance(spec, dict) and is_readable(spec):
+        if isinstance(spec, dict) and is_readable(spec, error):
+            await asyncio.sleep(0)  # others' turn: a large task takes as long again to be sent
             with suppress(ClientError, Retry):
                 reasons = rejection_reasons(await _asked(door, spec, str(spec["tenant"]), timeout_s=REASONS_S))
         raise TaskRejected(error.task, reasons or error.reasons) from None
