@@ -167,7 +167,11 @@ def copied_database(postgres_port: int, template: str) -> str:
 
 @pytest.fixture
 def nats_url(tmp_path: Path) -> Iterator[str]:
-    """A server of its own for each test: streams are global, and a server starts in a few milliseconds."""
+    """A server of its own for each test: streams are global, and a server starts in a few milliseconds.
+
+    Without keys: a test's one connection is a service and all that it talks with. What each key permits is tested in `common/access`, and
+    by all that starts processes, which have their keys.
+    """
     port = servers.free_port()
     with running(servers.nats_command(tmp_path / "nats", port, sync="1s"), port, tmp_path / "nats.log"):
         yield servers.nats_url(port)
