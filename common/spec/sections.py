@@ -22,6 +22,8 @@ ENVIRONMENT_PATTERN = described(
 )
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
+MAX_WEIGHTS = 1025
+"""Maximum weights of one table: an environment reports 1,024 components at most, and there is `reward`."""
 MAX_TOOLS = 64
 """Maximum tools of a task."""
 StopString = Annotated[str, Field(min_length=1, max_length=64)]
@@ -65,10 +67,10 @@ class EnvironmentSection(Section):
     has uploaded, `file:<id>` of a file that it has uploaded, or `module:attribute`."""
     options: dict[str, JsonValue] = {}
     """Arguments of the environment, passed unchanged; it reports which it knows."""
-    weights: dict[str, Weight] = {}
+    weights: dict[str, Weight] = Field(default={}, max_length=MAX_WEIGHTS)
     """Weights of the reward's components: it becomes their weighted sum. `reward` is the environment's own one; a component that
     an attempt does not have counts 0. Empty: the environment's own reward."""
-    rank_weights: dict[str, Weight] = {}
+    rank_weights: dict[str, Weight] = Field(default={}, max_length=MAX_WEIGHTS)
     """A group-relative part of the reward: the weight times an attempt's rank among those of its group by this component, from 0
     (lowest) to 1 (highest), ties in the middle. `reward` ranks by the reward itself. Added when advantages are computed."""
     tools: tuple[NamedTool, ...] = Field(default=(), max_length=MAX_TOOLS)

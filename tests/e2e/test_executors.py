@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from common.messages import (
 )
 from common.streams import LEASES, REPLICAS_BUCKET, TURNS
 from marlaas.stack import servers
+from tests.common.access.keyed import WITH_INSTALLED, Keyed, keyed_server
 from tests.common.leases.executables import shorten_leases
 from tests.conftest import eventually, message_on
 from tests.services import affinities, service_process, without_settings
@@ -62,11 +63,24 @@ train_tokens = 1024
 """
 
 
+@pytest.fixture
+async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
+    async with keyed_server(tmp_path / "keyed", open_to_tests=True, deployment=WITH_INSTALLED) as server:
+        yield server
+
+
+@pytest.fixture
+def nats_url(keyed: Keyed) -> str:
+    """Of `bus`, which is every other service."""
+    return keyed.url
+
+
 @dataclass
 class Executors:
     """Both processes, and what they say."""
 
     bus: Bus
+    keyed: Keyed
     folder: Path
     env: dict[str, str]
     ports: dict[str, int]
@@ -74,7 +88,8 @@ class Executors:
     processes: dict[str, subprocess.Popen[bytes]]
 
     def start(self, service: str) -> None:
-        env = self.env | {"MARLAAS_HTTP_PORT": str(self.ports[service])}
+        key = str(self.keyed.keys.credentials(service))
+        env = self.env | {"MARLAAS_HTTP_PORT": str(self.ports[service]), "MARLAAS_NATS_CREDS": key}
         log = self.folder / f"{service}.log"
         self.processes[service] = self.stack.enter_context(service_process(f"{service}_svc", env, log, leaves=[CORE]))
 
@@ -124,11 +139,11 @@ class Executors:
 
 
 @contextmanager
-def executors(bus: Bus, nats_url: str, folder: Path, memory_gib: float) -> Generator[Executors]:
+def executors(bus: Bus, keyed: Keyed, folder: Path, memory_gib: float) -> Generator[Executors]:
     pools_file = folder / "pools.toml"
     pools_file.write_text(POOLS.format(root=ROOT, memory_gib=memory_gib, core=CORE))
     env = without_settings() | {
-        "MARLAAS_NATS_URL": nats_url,
+        "MARLAAS_NATS_URL": keyed.url,
         "MARLAAS_POOLS_FILE": str(pools_file),
         "MARLAAS_ACCELERATORS_DIR": str(folder / "accelerators"),
         "MARLAAS_DATA_DIR": str(folder / "data"),
@@ -137,7 +152,7 @@ def executors(bus: Bus, nats_url: str, folder: Path, memory_gib: float) -> Gener
         own = {"POOL": "tiny", "ACCELERATOR": "a", "DEVICE": "cpu", "CORES": str(CORE)}
         env |= {f"MARLAAS_{service}_{name}": value for name, value in own.items()}
     with ExitStack() as stack:
-        yield Executors(bus, folder, env, {service: servers.free_port() for service in ("rollout", "trainer")}, stack, {})
+        yield Executors(bus, keyed, folder, env, {service: servers.free_port() for service in ("rollout", "trainer")}, stack, {})
 
 
 async def ask(bus: Bus, group: int) -> str:
@@ -157,10 +172,10 @@ async def tokens(bus: Bus, subject: str) -> bytes:
 
 
 @pytest.mark.slow
-async def test_sampler_and_trainer_take_turns_on_one_core(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+async def test_sampler_and_trainer_take_turns_on_one_core(bus: Bus, keyed: Keyed, tmp_path: Path) -> None:
     """A recorder outside of them sees one compute at a time: also where one is killed, and starts again while the other computes."""
     await shorten_leases(bus, 4.0)
-    with executors(bus, nats_url, tmp_path, memory_gib=0.4) as both, Recorder(both.present, both.locks, [CORE]) as recording:
+    with executors(bus, keyed, tmp_path, memory_gib=0.4) as both, Recorder(both.present, both.locks, [CORE]) as recording:
         for service in ("rollout", "trainer"):
             both.start(service)
         for service in ("rollout", "trainer"):
@@ -233,9 +248,9 @@ async def _has_away(both: Executors, members: int) -> bool:
     ],
 )
 async def test_executor_that_cannot_take_turns_does_not_start(
-    bus: Bus, nats_url: str, tmp_path: Path, more: dict[str, str], line: str
+    bus: Bus, keyed: Keyed, tmp_path: Path, more: dict[str, str], line: str
 ) -> None:
-    with executors(bus, nats_url, tmp_path, memory_gib=0.4) as both:
+    with executors(bus, keyed, tmp_path, memory_gib=0.4) as both:
         both.env |= more
         both.start("trainer")
         await eventually(lambda: both.processes["trainer"].poll() is not None)

@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import urllib.request
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from common.messages import SampleTurns, TrainBatch
 from common.pools import read_accelerators, read_pools
 from marlaas.stack import servers
 from scheduler_svc.store.database import Database
+from tests.common.access.keyed import WITH_INSTALLED, Keyed, keyed_server
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import a_scheduler
 from tests.scheduler.stages import submission
@@ -65,14 +66,27 @@ def spec(task: str) -> dict[str, Any]:
     }
 
 
+@pytest.fixture
+async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
+    async with keyed_server(tmp_path / "keyed", open_to_tests=True, deployment=WITH_INSTALLED) as server:
+        yield server
+
+
+@pytest.fixture
+def nats_url(keyed: Keyed) -> str:
+    """Of `bus`, which is every other service."""
+    return keyed.url
+
+
 class Executors:
     """The processes by service and accelerator."""
 
-    def __init__(self, folder: Path, nats_url: str, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, keyed: Keyed, stack: ExitStack) -> None:
         self._folder = folder
+        self._keyed = keyed
         self._stack = stack
         self._env = without_settings() | {
-            "MARLAAS_NATS_URL": nats_url,
+            "MARLAAS_NATS_URL": keyed.url,
             "MARLAAS_POOLS_FILE": str(folder / "pools.toml"),
             "MARLAAS_ACCELERATORS_DIR": str(folder / "accelerators"),
         }
@@ -83,6 +97,7 @@ class Executors:
         key, name = (service, accelerator), f"{service}-{accelerator}"
         self.ports[key] = servers.free_port()
         own = {"MARLAAS_HTTP_PORT": str(self.ports[key]), "MARLAAS_DATA_DIR": str(self._folder / name)}
+        own["MARLAAS_NATS_CREDS"] = str(self._keyed.keys.credentials(service))
         own |= {f"MARLAAS_{service.upper()}_{setting}": value for setting, value in settings.items()}
         process = service_process(f"{service}_svc", self._env | own, self.log(service, accelerator))
         self.processes[key] = self._stack.enter_context(process)
@@ -107,12 +122,12 @@ class Executors:
 
 
 @contextmanager
-def executors(folder: Path, nats_url: str) -> Generator[Executors]:
+def executors(folder: Path, keyed: Keyed) -> Generator[Executors]:
     cores = sorted(os.sched_getaffinity(0))
     assert len(cores) > 1, "each accelerator is a core"
     (folder / "pools.toml").write_text(POOLS.format(root=ROOT, first=cores[0], last=cores[-1]))
     with ExitStack() as stack:
-        found = Executors(folder, nats_url, stack)
+        found = Executors(folder, keyed, stack)
         found.start("env", "", WORKERS="2")
         for accelerator, core in (("a", cores[0]), ("b", cores[-1])):
             for service in ("rollout", "trainer"):
@@ -150,16 +165,16 @@ async def rows(database: Database, query: str) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_tasks_have_homes_and_go_on_when_the_executors_of_one_accelerator_are_killed(
-    bus: Bus, nats_url: str, database_url: str, tmp_path: Path
+    bus: Bus, keyed: Keyed, database_url: str, tmp_path: Path
 ) -> None:
     sent = Sent()
-    with executors(tmp_path, nats_url) as them:
+    with executors(tmp_path, keyed) as them:
         pools = read_pools(tmp_path / "pools.toml")
         accelerators = read_accelerators(tmp_path / "pools.toml", pools)
         async with a_scheduler(bus, database_url, pools=pools, accelerators=accelerators) as (_, database, _):
             await eventually(them.are_ready)
             await eventually(lambda: _is(database, "SELECT count(*) FROM executors WHERE has_queue", [(4,)]))
-            async with sent.heard(nats_url):
+            async with sent.heard(keyed.url):
                 for task in ("s", "t"):
                     await bus.publish(submission(task, spec(task)))
                 await eventually(lambda: _is(database, "SELECT count(*) FROM tasks WHERE version >= 3", [(2,)]))

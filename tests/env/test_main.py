@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -25,13 +26,27 @@ from common.messages import (
     TurnsSampled,
 )
 from common.spec import EnvironmentSection, Limits
+from tests.common.access.keyed import WITH_INSTALLED, Keyed, keyed_server
 from tests.conftest import eventually, eventually_equals, message_on
 from tests.services import service_process
 
 
-def replica(nats_url: str, log: Path, **settings: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+@pytest.fixture
+async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
+    async with keyed_server(tmp_path / "keyed", open_to_tests=True, deployment=WITH_INSTALLED) as server:
+        yield server
+
+
+@pytest.fixture
+def nats_url(keyed: Keyed) -> str:
+    """Of `bus`, which is every other service."""
+    return keyed.url
+
+
+def replica(keyed: Keyed, log: Path, **settings: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     own = {f"MARLAAS_ENV_{name.upper()}": value for name, value in settings.items()}
-    return service_process("env_svc", {**os.environ, "MARLAAS_NATS_URL": nats_url, "MARLAAS_REPLICA": "env-1", **own}, log)
+    at = {"MARLAAS_NATS_URL": keyed.url, "MARLAAS_NATS_CREDS": str(keyed.keys.credentials("env"))}
+    return service_process("env_svc", {**os.environ, **at, "MARLAAS_REPLICA": "env-1", **own}, log)
 
 
 def processes_of(parent: int) -> list[int]:
@@ -56,10 +71,10 @@ async def ready(bus: Bus) -> ReplicaReport:
     return (await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport))[0]
 
 
-async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+async def test_replica_serves_and_ends_cleanly(bus: Bus, keyed: Keyed, tmp_path: Path) -> None:
     """Its pool was parked for so long that the group's deadline is over on the wall, and not in the pool's time."""
     await bus.kv.put(streams.CLOCKS_BUCKET, "tiny", PoolClock(parked_s=1000.0))
-    with replica(nats_url, tmp_path / "log", workers="2") as process:
+    with replica(keyed, tmp_path / "log", workers="2") as process:
         report = await ready(bus)
         assert (report.service, report.families[-1]) == ("env", "module")
         assert "reasoning_gym:gcd" in report.environments
@@ -82,8 +97,8 @@ async def test_replica_serves_and_ends_cleanly(bus: Bus, nats_url: str, tmp_path
     assert await bus.streams.backlog(streams.FAILED) == 0
 
 
-async def test_workers_do_not_outlive_a_killed_replica(bus: Bus, nats_url: str, tmp_path: Path) -> None:
-    with replica(nats_url, tmp_path / "log", workers="2", families="reasoning_gym") as process:
+async def test_workers_do_not_outlive_a_killed_replica(bus: Bus, keyed: Keyed, tmp_path: Path) -> None:
+    with replica(keyed, tmp_path / "log", workers="2", families="reasoning_gym") as process:
         assert (await ready(bus)).families == ["reasoning_gym"]
         below = processes_of(process.pid)
         assert len(below) >= 4
@@ -93,12 +108,12 @@ async def test_workers_do_not_outlive_a_killed_replica(bus: Bus, nats_url: str, 
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="THE SANDBOX OF HOSTED ENVIRONMENTS IS NOT TESTED: there is no bwrap")
-async def test_hosts_in_their_sandboxes_do_not_outlive_a_killed_replica(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+async def test_hosts_in_their_sandboxes_do_not_outlive_a_killed_replica(bus: Bus, keyed: Keyed, tmp_path: Path) -> None:
     table = f'[game]\npython = "{sys.executable}"\nenvironment = "env_svc.builtin.exact_words:ExactWords"\nprocesses = 2\n'
     (tmp_path / "hosts.toml").write_text(table)
     log = tmp_path / "log"
     settings = {"workers": "1", "families": "game", "hosts_file": str(tmp_path / "hosts.toml"), "hosts_sandbox": "required"}
-    with replica(nats_url, log, **settings) as process:
+    with replica(keyed, log, **settings) as process:
         assert (await ready(bus)).environments[-1:] == ["game"]
         assert "hosts_confined" in log.read_text()
         below = processes_of(process.pid)
@@ -109,7 +124,7 @@ async def test_hosts_in_their_sandboxes_do_not_outlive_a_killed_replica(bus: Bus
         await eventually(lambda: not any(map(lives, below)))
 
 
-async def test_episode_continues_elsewhere_when_its_replica_is_killed_in_mid_turn(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+async def test_episode_continues_elsewhere_when_its_replica_is_killed_in_mid_turn(bus: Bus, keyed: Keyed, tmp_path: Path) -> None:
     environment = EnvironmentSection.model_validate(
         {"name": "tests.env.tools.toy_tools:Talk", "tools": ["tests.env.tools.toy_tools:Parrot"]}
     )
@@ -131,7 +146,7 @@ async def test_episode_continues_elsewhere_when_its_replica_is_killed_in_mid_tur
         sampled = SampledTurn(member=0, turn=turn, transcript=transcript, reply=reply, finish="stop", state=request.state)
         await bus.publish(Outgoing(streams.turn("module", "t", "0-0"), TurnsSampled(group=group, members=[sampled]), f"turn:{turn}"))
 
-    with replica(nats_url, tmp_path / "first", workers="1", families="module", allowed="tests.*:*") as first:
+    with replica(keyed, tmp_path / "first", workers="1", families="module", allowed="tests.*:*") as first:
         await ready(bus)
         await bus.publish(Outgoing(streams.open_group("module", "t", 0), OpenGroup(group=group), "open:t:0"))
         await say(0, "<parrot>one</parrot>")
@@ -145,7 +160,7 @@ async def test_episode_continues_elsewhere_when_its_replica_is_killed_in_mid_tur
         first.kill()
         first.wait()
     gate.touch()
-    with replica(nats_url, tmp_path / "second", workers="1", families="module", allowed="tests.*:*"):
+    with replica(keyed, tmp_path / "second", workers="1", families="module", allowed="tests.*:*"):
         await say(2, "done")
         message = await message_on(bus, streams.SCORED, streams.scored("t", "0-0"))
     (member,) = message.read(TrajectoriesScored).members
@@ -161,8 +176,8 @@ def test_wrong_setting_is_one_line() -> None:
     assert "MARLAAS_ENV_WORKERS" in ended.stderr
 
 
-async def test_family_that_is_not_installed_ends_the_process(bus: Bus, nats_url: str, tmp_path: Path) -> None:
+async def test_family_that_is_not_installed_ends_the_process(bus: Bus, keyed: Keyed, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with replica(nats_url, log, families="reasoning_gim") as process:
+    with replica(keyed, log, families="reasoning_gim") as process:
         assert process.wait(timeout=250) == 1
     assert "no environment family 'reasoning_gim' is installed here; did you mean 'reasoning_gym'?" in log.read_text()

@@ -4,7 +4,7 @@ import subprocess
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.harness.keys import EVERYTHING, measuring_key
@@ -17,12 +17,15 @@ from common.access.rows import Permissions
 from common.access.services import Deployment
 from common.bus import Bus
 from marlaas.stack import servers
+from marlaas.stack.keys import installed_families
 from marlaas.stack.servers import Command
 from tests.common.access.spying import refusals
 from tests.conftest import HASTY, running
 
 OWN_QUEUES = ("tiny@a", "tiny@b")
 DEPLOYMENT = Deployment(("tiny",), ("math", "module", "own"), sampler_queues=OWN_QUEUES, trainer_queues=OWN_QUEUES)
+WITH_INSTALLED = replace(DEPLOYMENT, families=(*installed_families(None), "game"))
+"""Of tests that start an environment service, and "game", which they install."""
 TRACE = "\ntrace: true\nmax_traced_msg_len: 16\n"
 TENANTS = ("acme", "globex")
 
@@ -88,7 +91,13 @@ def services_key(keys: SigningKeys, name: str, allowed: Permissions) -> Path:
 
 @asynccontextmanager
 async def keyed_server(
-    folder: Path, *, sync: str = "1s", traced: bool = False, refuses: bool = False, open_to_tests: bool = False
+    folder: Path,
+    *,
+    sync: str = "1s",
+    traced: bool = False,
+    refuses: bool = False,
+    open_to_tests: bool = False,
+    deployment: Deployment = DEPLOYMENT,
 ) -> AsyncGenerator[Keyed]:
     """Fails at its end where it has refused something to a service, unless it `refuses` on purpose.
 
@@ -96,7 +105,7 @@ async def keyed_server(
     a key may do everything, as test doubles do; a service with its key may do what that permits.
     """
     keys = open_or_make(folder / "keys")
-    issue_service_keys(keys, DEPLOYMENT)
+    issue_service_keys(keys, deployment)
     port = servers.free_port()
     accounts = server_configuration(keys, folder / "nats" / "accounts") + (TRACE if traced else "")
     accounts += f'default_sentinel: "{_bearer(keys)}"\n' if open_to_tests else ""
