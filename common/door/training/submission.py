@@ -36,7 +36,7 @@ def is_readable(spec: dict[str, JsonValue], error: TaskRejected) -> bool:
     return error.is_storable and isinstance(tenant, str) and re.fullmatch(NAME_PATTERN, tenant) is not None
 
 
-async def _checked(door: Door, spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonValue], str, str]:
+async def _checked(door: Door, spec: TaskSpec | dict[str, JsonValue], timeout_s: float) -> tuple[dict[str, JsonValue], str, str]:
     """As `given_values`. Raises: TaskRejected; its reasons are also those that only the scheduler knows, where one answers."""
     try:
         return given_values(spec)
@@ -45,7 +45,7 @@ async def _checked(door: Door, spec: TaskSpec | dict[str, JsonValue]) -> tuple[d
         if isinstance(spec, dict) and is_readable(spec, error):
             await asyncio.sleep(0)  # others' turn: a large task takes as long again to be sent
             with suppress(ClientError, Retry):
-                reasons = rejection_reasons(await _asked(door, spec, str(spec["tenant"]), timeout_s=REASONS_S))
+                reasons = rejection_reasons(await _asked(door, spec, str(spec["tenant"]), timeout_s=min(REASONS_S, timeout_s)))
         raise TaskRejected(error.task, reasons or error.reasons) from None
 
 
@@ -56,7 +56,7 @@ async def submit(door: Door, spec: TaskSpec | dict[str, JsonValue], task: str | 
     """
     if task is not None:
         check_id(task)
-    given, tenant, name = await _checked(door, spec)
+    given, tenant, name = await _checked(door, spec, timeout_s)
     is_repeated = task is not None
     task = task or new_task_id(name, tenant)
     digest = hashlib.sha256(json.dumps(given).encode()).hexdigest()[:16]
@@ -78,7 +78,7 @@ async def submit(door: Door, spec: TaskSpec | dict[str, JsonValue], task: str | 
 
 async def preview(door: Door, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float) -> Event:
     """The event `previewed`: what would be accepted, and the reasons against it. Raises: TaskRejected when a field is wrong; NoAnswer."""
-    given, tenant, _ = await _checked(door, spec)
+    given, tenant, _ = await _checked(door, spec, timeout_s)
     return await _asked(door, given, tenant, timeout_s=timeout_s)
 
 
