@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from common.door.errors import TaskRejected, check_spec
 from common.formats import toml_reader
 from common.formats.toml_reader import read_toml
+from common.resilience.turns import own_turn
 from common.spec import NAME_PATTERN, marked
 from gateway_svc.problems import FieldError, Problem, forbidden, invalid, rejected
 from gateway_svc.strict_json import check_values, read_json
@@ -40,10 +41,11 @@ class Place(Protocol):
 
 async def read_task(body: bytes, media_type: str, place: Place) -> dict[str, JsonValue]:
     """The task file. `place`: of the request; its sender pays for what another process does. Raises: Problem."""
+    await own_turn(len(body))
     found = read_json(body) if media_type == JSON else await _read_toml(body, place)
     if not isinstance(found, dict):
         raise invalid(FieldError("", "a task file is one object"))
-    await asyncio.sleep(0)  # others' turn: to check a large one takes as long again
+    await own_turn(len(body))  # to check it takes as long again
     return found
 
 

@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 from pydantic import AwareDatetime, BeforeValidator
 
 from common.formats.bounds import MAX_VALUES, PART_BYTES, JsonScan, OutOfBounds
+from common.resilience.turns import own_turn
 from gateway_svc.http.gateway import BEARER, gateway_of
 from gateway_svc.problems import FieldError, Problem, invalid
 from gateway_svc.strict_json import read_scanned, wrong
@@ -52,7 +53,9 @@ class StrictRequest(Request):
                     raise wrong(str(error)) from None
                 await asyncio.sleep(0)
             parts.append(part)
-        return read_scanned(b"".join(parts))
+        body = b"".join(parts)
+        await own_turn(len(body))
+        return read_scanned(body)
 
 
 class StrictRoute(APIRoute):

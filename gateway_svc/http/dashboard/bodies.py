@@ -4,6 +4,7 @@ from binascii import a2b_qp
 
 from fastapi import Request
 
+from common.resilience.turns import own_turn
 from gateway_svc.http.strict import check_content_type
 from gateway_svc.problems import FieldError, invalid
 from gateway_svc.strict_json import check_values
@@ -15,8 +16,10 @@ _ZEROS = bytes.maketrans(b"123456789ABCDEFabcdef", b"0" * 21)
 async def form_of(request: Request) -> dict[str, str]:
     """The last value of each field. Raises: Problem."""
     check_content_type(request, "application/x-www-form-urlencoded")
+    body = await request.body()
+    await own_turn(len(body))
     try:
-        found = read_form(await request.body())
+        found = read_form(body)
     except ValueError:
         raise invalid(FieldError("", f"not a form of at most {MAX_FIELDS} fields in UTF-8")) from None
     check_values(dict[str, object](found))  # type: ignore[arg-type]
