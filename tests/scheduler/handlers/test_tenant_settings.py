@@ -43,7 +43,10 @@ async def test_limits_are_set_shown_and_removed(bus: Bus, database_url: str) -> 
         removed = (await set_tenant(world, "two", max_tasks=None, jobs_per_minute=None))["limits"]
         assert removed["max_tasks"] == {"value": None, "default": None, "used": 0}
         assert removed["jobs_per_minute"] == {"value": None, "default": 6_000, "used": 0}
-        assert (await set_tenant(world, "three"))["limits"] == removed
+        again = (await set_tenant(world, "three"))["limits"]
+        for each in (removed, again):  # a checkpoint may be deleted between the two
+            del each["max_stored_bytes"]["used"]
+        assert again == removed
 
 
 async def test_a_default_holds_for_all_tenants_without_a_value_of_their_own(bus: Bus, database_url: str) -> None:
