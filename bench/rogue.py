@@ -30,9 +30,9 @@ from bench.harness import report
 from bench.harness.services import local_stack
 from bench.invariance import digests, subject
 from common import streams
-from common.access.claims import AccountLimits, tenant_token, tenant_user_token, user_token
+from common.access.claims import AccountLimits, tenant_token, tenant_user_token
 from common.access.credentials import write_credentials
-from common.access.folder import SYSTEM, SigningKeys, credentials_path, open_folder
+from common.access.folder import SYSTEM, SigningKeys, credentials_path, issue_key, open_folder
 from common.access.keys import Kind, Seed
 from common.access.rows import Permissions
 from common.bus import Bus
@@ -97,8 +97,9 @@ class Keys:
 
     def listener(self) -> Path:
         """Creds file of a user of the services' account who hears everything there."""
-        seed, everything = Seed.new(Kind.USER), Permissions((), (">",), "_INBOX")
-        return self._written("listener", user_token(self.keys.services, seed.public, "listener", everything, int(time.time())), seed)
+        path = self.keys.credentials("bench-listener")
+        issue_key(path, self.keys.services, "listener", Permissions((), (">",), "_INBOX"))
+        return path
 
     def _written(self, name: str, token: str, seed: Seed) -> Path:
         path = self.keys.folder / "creds" / f"bench-{name}.creds"

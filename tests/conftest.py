@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 import pytest
@@ -25,6 +25,9 @@ from common.streams import Stream
 from marlaas.stack import database_folder, servers
 from marlaas.stack.servers import Command
 from tests.long_tests import pytest_configure, pytest_runtest_call  # noqa: F401  hooks
+
+if TYPE_CHECKING:
+    from tests.common.access.keyed import Keyed
 
 T = TypeVar("T")
 RUN_FIRST = (
@@ -175,6 +178,15 @@ def nats_url(tmp_path: Path) -> Iterator[str]:
     port = servers.free_port()
     with running(servers.nats_command(tmp_path / "nats", port, sync="1s"), port, tmp_path / "nats.log"):
         yield servers.nats_url(port)
+
+
+@pytest.fixture
+async def keyed(tmp_path: Path) -> "AsyncIterator[Keyed]":
+    """A server that wants the keys of services that are processes, and none of the test doubles that are the others."""
+    from tests.common.access.keyed import WITH_INSTALLED, keyed_server
+
+    async with keyed_server(tmp_path / "keyed", open_to_tests=True, deployment=WITH_INSTALLED) as server:
+        yield server
 
 
 HASTY = Timings(backoff=Backoff(first_s=0.02, max_s=0.64))

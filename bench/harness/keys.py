@@ -1,13 +1,9 @@
 """Who a benchmark is on a stack with keys: its operator, and a user of the services' account that measures or stands in for services."""
 
-import time
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from common.access.claims import user_token
-from common.access.credentials import write_credentials
-from common.access.folder import credentials_path, open_folder
-from common.access.keys import Kind, Seed
+from common.access.folder import credentials_path, issue_key, open_folder
 from common.access.rows import Permissions
 from marlaas.client import Client
 from marlaas.stack.state_files import Stack
@@ -29,9 +25,7 @@ def measuring(stack: Stack) -> tuple[str, Path]:
 def measuring_key(keys: Path) -> Path:
     """Creds file of a user of the services' account who may do everything there. `keys`: folder of the signing keys."""
     path = credentials_path(keys, MEASURING)
-    if not path.exists():
-        seed = Seed.new(Kind.USER)
-        write_credentials(path, user_token(open_folder(keys).services, seed.public, MEASURING, EVERYTHING, int(time.time())), seed)
+    issue_key(path, open_folder(keys).services, MEASURING, EVERYTHING)
     return path
 
 

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from urllib.error import URLError
@@ -49,13 +50,16 @@ class Services:
     """Running services and their addresses."""
 
     nats_url: str
-    creds: Path
-    """Of what is beside the services (`bench/harness/keys.py`)."""
     keys: Path
     """Folder of the signing keys."""
     postgres_port: int
     database: str
     processes: dict[str, psutil.Process]
+
+    @cached_property
+    def creds(self) -> Path:
+        """Of what is beside the services (`bench/harness/keys.py`)."""
+        return measuring_key(self.keys)
 
     @property
     def postgres_url(self) -> str:
@@ -195,7 +199,7 @@ def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, se
             _service("env_svc", common | env | _creds(keys, "env"), folder) as environment,
         ):
             processes = {"nats": psutil.Process(nats.pid), "postgres": postgres_process, "scheduler": scheduler, "env": environment}
-            yield Services(servers.nats_url(nats_port), measuring_key(keys), keys, postgres_port, database, processes)
+            yield Services(servers.nats_url(nats_port), keys, postgres_port, database, processes)
 
 
 def _creds(keys: Path, service: str) -> dict[str, str]:

@@ -129,11 +129,10 @@ def open_folder(folder: Path) -> SigningKeys:
 
 def issue_service_keys(keys: SigningKeys, deployment: Deployment) -> None:
     """Write a creds file for each service, with today's permissions. A key that exists stays the same, so that none has to be revoked."""
-    at_s = int(time.time())
     (keys.folder / "creds").mkdir(mode=0o700, exist_ok=True)
     for name in SERVICES:
-        _issue(keys.credentials(name), keys.services, name, service_permissions(name, deployment), at_s)
-    _issue(keys.credentials(SYSTEM), keys.system, SYSTEM, SYSTEM_PERMISSIONS, at_s)
+        issue_key(keys.credentials(name), keys.services, name, service_permissions(name, deployment))
+    issue_key(keys.credentials(SYSTEM), keys.system, SYSTEM, SYSTEM_PERMISSIONS)
 
 
 def server_configuration(keys: SigningKeys, resolver: Path | str) -> str:
@@ -169,10 +168,11 @@ def set_admin_revocations(keys: SigningKeys, revoked: dict[str, int]) -> None:
     write_secret(keys.folder / "admin.revoked", "".join(f"{key}={at_s}\n" for key, at_s in sorted(revoked.items())))
 
 
-def _issue(path: Path, account: Seed, name: str, allowed: Permissions, at_s: int) -> None:
+def issue_key(path: Path, account: Seed, name: str, allowed: Permissions) -> None:
+    """Write the creds file of a user of the account. The key that a file there has stays the same."""
     found = SEED.search(path.read_text()) if path.exists() else None
     seed = Seed(found[1]) if found else Seed.new(Kind.USER)
-    write_credentials(path, claims.user_token(account, seed.public, name, allowed, at_s), seed)
+    write_credentials(path, claims.user_token(account, seed.public, name, allowed, int(time.time())), seed)
 
 
 def check_tenant_name(name: str) -> None:

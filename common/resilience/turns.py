@@ -10,7 +10,7 @@ class _Waiting:
     count = 0
 
 
-async def own_turn(size: int) -> None:
+async def own_turn(size: int = LARGE_BYTES) -> None:
     """Returns in a turn in which no other caller's work begins; at once for what is small.
 
     Each waits one turn more than those before it, so that all who wait have turns of their own.

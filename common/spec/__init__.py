@@ -3,7 +3,7 @@
 # pyright: reportUnusedImport=false
 from common.spec.defaults import OWN, Layer, Profile, complete, profile_values, sources
 from common.spec.evaluation import MAIN_PROTOCOL, Evaluation, Protocol
-from common.spec.parsing import MAX_GROUPS, NotStorable, check_fields, check_storable, parse_spec
+from common.spec.parsing import MAX_GROUPS, NotStorable, check_fields, parse_spec
 from common.spec.sections import (
     DEFAULTS_BY_LOSS,
     LETTERS,

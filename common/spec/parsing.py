@@ -40,7 +40,7 @@ def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
 
     Raises: Reject, naming every wrong field with what was expected.
     """
-    check_storable(raw)
+    _check_storable(raw)
     try:
         spec = TaskSpec.model_validate(raw)
     except ValidationError as error:
@@ -58,7 +58,7 @@ def check_fields(raw: dict[str, JsonValue]) -> None:
 
     Raises: Reject, as `parse_spec`.
     """
-    check_storable(raw)
+    _check_storable(raw)
     try:
         TaskSpec.model_validate(raw)
     except ValidationError as error:
@@ -66,7 +66,7 @@ def check_fields(raw: dict[str, JsonValue]) -> None:
             raise Reject(*_complaints(found)) from None
 
 
-def check_storable(raw: dict[str, JsonValue]) -> None:
+def _check_storable(raw: dict[str, JsonValue]) -> None:
     """Raises: NotStorable."""
     written = json.dumps(raw).encode()
     if (size := len(written)) > MAX_BYTES:

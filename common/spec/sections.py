@@ -22,8 +22,10 @@ ENVIRONMENT_PATTERN = described(
 )
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
-MAX_WEIGHTS = 1025
-"""Maximum weights of one table: an environment reports 1,024 components at most, and there is `reward`."""
+MAX_COMPONENTS = 1024
+"""Maximum components of a reward that an environment reports."""
+MAX_WEIGHTS = MAX_COMPONENTS + 1
+"""Maximum weights of one table: one of each component, and one of `reward`."""
 MAX_TOOLS = 64
 """Maximum tools of a task."""
 StopString = Annotated[str, Field(min_length=1, max_length=64)]

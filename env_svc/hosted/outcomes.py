@@ -7,10 +7,10 @@ import msgpack
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from common.formats.wrong_values import first_complaint
+from common.spec.sections import MAX_COMPONENTS
 from env_svc.calls import Call, Continued, Failed, OpenCall, Opened, Outcome, Scored, failed, is_bounded
 from env_svc.contract import MAX_NUMBER, MAX_STATE_BYTES
 
-MAX_COMPONENTS = 1024
 MAX_ARGUMENTS = 65_536
 MAX_TOOLS = 256
 EXTENSION_BYTES = tuple(bytes([first]) for first in (0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8))

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Generator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from common.messages import (
 )
 from common.streams import LEASES, REPLICAS_BUCKET, TURNS
 from marlaas.stack import servers
-from tests.common.access.keyed import WITH_INSTALLED, Keyed, keyed_server
+from tests.common.access.keyed import Keyed
 from tests.common.leases.executables import shorten_leases
 from tests.conftest import eventually, message_on
 from tests.services import affinities, service_process, without_settings
@@ -61,12 +61,6 @@ sequences = 8
 kv_cache_gib = 0.25
 train_tokens = 1024
 """
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path / "keyed", open_to_tests=True, deployment=WITH_INSTALLED) as server:
-        yield server
 
 
 @pytest.fixture

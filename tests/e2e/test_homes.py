@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from common.messages import SampleTurns, TrainBatch
 from common.pools import read_accelerators, read_pools
 from marlaas.stack import servers
 from scheduler_svc.store.database import Database
-from tests.common.access.keyed import WITH_INSTALLED, Keyed, keyed_server
+from tests.common.access.keyed import Keyed
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import a_scheduler
 from tests.scheduler.stages import submission
@@ -64,12 +64,6 @@ def spec(task: str) -> dict[str, Any]:
         "sampling": {"max_tokens": 16},
         "limits": {"max_prompt_tokens": 128},
     }
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path / "keyed", open_to_tests=True, deployment=WITH_INSTALLED) as server:
-        yield server
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -26,15 +25,9 @@ from common.messages import (
     TurnsSampled,
 )
 from common.spec import EnvironmentSection, Limits
-from tests.common.access.keyed import WITH_INSTALLED, Keyed, keyed_server
+from tests.common.access.keyed import Keyed
 from tests.conftest import eventually, eventually_equals, message_on
 from tests.services import service_process
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    async with keyed_server(tmp_path / "keyed", open_to_tests=True, deployment=WITH_INSTALLED) as server:
-        yield server
 
 
 @pytest.fixture

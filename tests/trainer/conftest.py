@@ -14,7 +14,7 @@ from bench.harness.load.groups import group_context
 from common.bus import Bus
 from common.messages import GroupContext, ScoredTrajectory, TokenRecord
 from common.spec import EnvironmentSection, TaskSpec, parse_spec
-from tests.common.access.keyed import Keyed, keyed_server
+from tests.common.access.keyed import Keyed
 from tests.conftest import HASTY
 from trainer_svc.batch import Group, Trajectory
 from trainer_svc.learner import Learner
@@ -48,13 +48,6 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_position_embeddings=256,
         initializer_range=0.1,
     )
-
-
-@pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
-    """A server that wants the trainer's key of a process, and none of the test doubles that are the other services."""
-    async with keyed_server(tmp_path / "keyed", open_to_tests=True) as server:
-        yield server
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from common.door.asking import Door
 from common.door.errors import ClientError, NoAnswer, TaskRejected, Unanswered, check_id, check_spec, rejection_reasons
 from common.errors import Retry
 from common.messages import Event, PreviewTask, SubmitTask
-from common.resilience.turns import LARGE_BYTES, own_turn
+from common.resilience.turns import own_turn
 from common.spec import NAME_PATTERN, TaskSpec, new_task_id
 
 REASONS_S = 5.0
@@ -44,7 +44,7 @@ async def _checked(door: Door, spec: TaskSpec | dict[str, JsonValue], timeout_s:
     except TaskRejected as error:
         reasons = error.reasons
         if isinstance(spec, dict) and is_readable(spec, error):
-            await own_turn(LARGE_BYTES)  # it may be large, and takes as long again to be sent
+            await own_turn()  # it may be large, and takes as long again to be sent
             with suppress(ClientError, Retry):
                 reasons = rejection_reasons(await _asked(door, spec, str(spec["tenant"]), timeout_s=min(REASONS_S, timeout_s)))
         raise TaskRejected(error.task, reasons or error.reasons) from None

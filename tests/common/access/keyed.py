@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.harness.keys import EVERYTHING, measuring_key
 from common.access.claims import EVERYONE, AccountLimits, tenant_token, tenant_user_token, user_token
 from common.access.credentials import write_credentials
-from common.access.folder import SYSTEM, SigningKeys, issue_service_keys, open_or_make, server_configuration
+from common.access.folder import SYSTEM, SigningKeys, issue_key, issue_service_keys, open_or_make, server_configuration
 from common.access.keys import Kind, Seed, decode, encode
 from common.access.roles import Role
 from common.access.rows import Permissions
@@ -84,8 +84,8 @@ def _bearer(keys: SigningKeys) -> str:
 
 def services_key(keys: SigningKeys, name: str, allowed: Permissions) -> Path:
     """Creds file of a user of the services' account."""
-    seed, path = Seed.new(Kind.USER), keys.folder / "creds" / f"{name}.creds"
-    write_credentials(path, user_token(keys.services, seed.public, name, allowed, int(time.time())), seed)
+    path = keys.credentials(name)
+    issue_key(path, keys.services, name, allowed)
     return path
 
 
