@@ -27,6 +27,7 @@ from common.messages import (
 )
 from common.spec import EnvironmentSection, Limits
 from env_svc.hosted.confinement import Confinement
+from tests.common.access.keyed import Keyed
 from tests.conftest import eventually, message_on
 from tests.env.packages.making import example_wheel, stored
 from tests.env.test_main import lives, processes_of, ready, replica
@@ -38,9 +39,15 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path / "data"
 
 
-def own_replica(nats_url: str, log: Path, python: str, **settings: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+@pytest.fixture
+def nats_url(keyed: Keyed) -> str:
+    """Of `bus`, which is every other service."""
+    return keyed.url
+
+
+def own_replica(keyed: Keyed, log: Path, python: str, **settings: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     given = {"workers": "1", "families": "own", "own": "required", "own_python": python, "own_idle_s": "600", **settings}
-    return replica(nats_url, log, **given)
+    return replica(keyed, log, **given)
 
 
 def group_of(ref: BlobRef | None, task: str = "t") -> GroupContext:
@@ -68,10 +75,10 @@ async def check_objection(bus: Bus, ref: BlobRef | None, name: str) -> str | Non
 
 
 async def test_package_is_checked_and_played_and_nothing_outlives_the_replica(
-    bus: Bus, nats_url: str, tmp_path: Path, python: str, sandbox: Confinement, data: Path
+    bus: Bus, keyed: Keyed, tmp_path: Path, python: str, sandbox: Confinement, data: Path
 ) -> None:
     ref = await stored(bus, "acme", example_wheel())
-    with own_replica(nats_url, tmp_path / "log", python) as process:
+    with own_replica(keyed, tmp_path / "log", python) as process:
         assert (await ready(bus)).families == ["own"]
         check = CheckPackage(tenant="acme", family="own", package=ref.sha256, wheel=ref)
         await bus.publish(Outgoing(streams.check_package("own", "acme", ref.sha256), check, "package"))
@@ -104,16 +111,16 @@ async def test_package_is_checked_and_played_and_nothing_outlives_the_replica(
         process.wait()
         await eventually(lambda: not any(map(lives, below)))
     assert unpacked(data) == [f"acme.{ref.sha256}"]
-    with own_replica(nats_url, tmp_path / "second", python) as process:
+    with own_replica(keyed, tmp_path / "second", python) as process:
         await eventually(lambda: unpacked(data) == [])
         await ready(bus)
     assert await bus.streams.backlog(streams.FAILED) == 0
 
 
-async def test_replica_that_does_not_serve_them_refuses(bus: Bus, nats_url: str, tmp_path: Path, data: Path) -> None:
+async def test_replica_that_does_not_serve_them_refuses(bus: Bus, keyed: Keyed, tmp_path: Path, data: Path) -> None:
     """A message that reaches it in another family's queue is forged."""
     ref = await stored(bus, "acme", example_wheel())
-    with replica(nats_url, tmp_path / "log", workers="1", families="module", allowed="*"):
+    with replica(keyed, tmp_path / "log", workers="1", families="module", allowed="*"):
         await ready(bus)
         group = group_of(ref).model_copy(update={"family": "module"})
         await bus.publish(Outgoing(streams.open_group("module", "t", 0), OpenGroup(group=group), "open"))
@@ -131,13 +138,13 @@ def without_bwrap(folder: Path) -> str:
 
 
 async def test_machine_without_a_sandbox_serves_none(
-    bus: Bus, nats_url: str, tmp_path: Path, python: str, data: Path, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, keyed: Keyed, tmp_path: Path, python: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", without_bwrap(tmp_path / "bin"))
-    with own_replica(nats_url, tmp_path / "required", python) as process:
+    with own_replica(keyed, tmp_path / "required", python) as process:
         assert process.wait(timeout=250) == 1
     assert "this machine has no sandbox for packages of tenants: there is no program bwrap" in (tmp_path / "required").read_text()
-    with replica(nats_url, tmp_path / "auto", workers="1", own="auto", own_python=python):
+    with replica(keyed, tmp_path / "auto", workers="1", own="auto", own_python=python):
         assert "own" not in (await ready(bus)).families
     assert "own_not_served" in (tmp_path / "auto").read_text()
 
@@ -150,8 +157,8 @@ async def test_machine_without_a_sandbox_serves_none(
     ],
 )
 async def test_wrong_setting_ends_the_replica_in_one_sentence(
-    bus: Bus, nats_url: str, tmp_path: Path, python: str, sandbox: Confinement, data: Path, settings: dict[str, str], problem: str
+    bus: Bus, keyed: Keyed, tmp_path: Path, python: str, sandbox: Confinement, data: Path, settings: dict[str, str], problem: str
 ) -> None:
-    with own_replica(nats_url, tmp_path / "log", python, **settings) as process:
+    with own_replica(keyed, tmp_path / "log", python, **settings) as process:
         assert process.wait(timeout=250) == 1
     assert problem in (tmp_path / "log").read_text()

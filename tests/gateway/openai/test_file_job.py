@@ -10,6 +10,7 @@ from bench.environments import turn_of
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.messages import FILE_FAMILY, ReplicaReport, SampleTurns, TurnsSampled
+from tests.common.access.keyed import WITH_INSTALLED, Keyed, keyed_server
 from tests.common.graders.test_graders import CHECK, MULTI
 from tests.conftest import at_work, eventually
 from tests.env.test_main import replica
@@ -19,6 +20,18 @@ from tests.gateway.openai.test_fine_tuning import ended, strictly
 from tests.scheduler.stages import World
 
 PYTHON = {"type": "python", "name": "p", "source": "def grade(sample, item):\n    return float(sample['output_text'] == item['answer'])\n"}
+
+
+@pytest.fixture
+async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
+    """The replica has its key; the test, which is every other service, has none."""
+    async with keyed_server(tmp_path / "keyed", open_to_tests=True, deployment=WITH_INSTALLED) as server:
+        yield server
+
+
+@pytest.fixture
+def nats_url(keyed: Keyed) -> str:
+    return keyed.url
 
 
 async def sampled(delivery: Delivery) -> AsyncIterator[Outgoing]:
@@ -35,7 +48,7 @@ async def sampled(delivery: Delivery) -> AsyncIterator[Outgoing]:
 @pytest.mark.slow
 @pytest.mark.parametrize("grader", [CHECK, PYTHON, MULTI], ids=["string_check", "python", "multi"])
 async def test_groups_of_a_job_on_a_file_are_graded(
-    world: World, bus: Bus, nats_url: str, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grader: dict[str, str]
+    world: World, bus: Bus, keyed: Keyed, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grader: dict[str, str]
 ) -> None:
     monkeypatch.setenv("MARLAAS_DATA_DIR", str(tmp_path / "data"))
 
@@ -43,7 +56,7 @@ async def test_groups_of_a_job_on_a_file_are_graded(
         reports = await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
         return any(FILE_FAMILY in one.families for one in reports)
 
-    with replica(nats_url, tmp_path / "log", families=FILE_FAMILY, workers="1"):
+    with replica(keyed, tmp_path / "log", families=FILE_FAMILY, workers="1"):
         await eventually(serves, 60)
         async with opened(NOTHING) as client, at_work(bus.consume(streams.rollout_samples("tiny"), sampled, Slots(16))):
             train, held_out = await put(client), await put(client, HELD_OUT)
