@@ -24,6 +24,7 @@ from pydantic import JsonValue
 from common.errors import Fatal
 from common.messages import ChatMessage, Opening, TokenRecord, TurnRequest
 from common.spec import Limits, unknown_arguments
+from common.tool_calls import DEFAULT_MARKS, Thoughts
 from rollout_svc.control_tokens import MARK, ControlTokens, openings_of
 from rollout_svc.stop_strings import StopStrings
 from rollout_svc.template.tool_turns import Messages, after_turn, answer_turn, named_template, plain, plain_ids
@@ -43,6 +44,8 @@ KEPT_REFUSALS = 512
 MAX_PROBE_TOKENS = 10_000
 """Maximum tokens of the answer of a tool that shows whether a template takes them."""
 NO_ARGUMENTS: Mapping[str, JsonValue] = {}
+SPACE_TOKENS = 4
+"""Tokens of white space that may follow a mark at the end of a prompt."""
 DUMMY_REPLY = "a-made-up-reply"
 CUT = "..."
 """Suffix of a tool's answer that was cut."""
@@ -75,6 +78,8 @@ class Chat:
         self._first: Callable[[tuple[ChatMessage, ...], str, str, int], tuple[int, ...]] = lru_cache(CACHED_PROMPTS)(self._encode_first)
         self._cached_later: Callable[[tuple[ChatMessage, ...], str, int], tuple[int, ...]]
         self._cached_later = lru_cache(CACHED_LATER)(self._encode_after_reply)
+        self._end: Callable[[tuple[int, ...]], str] = lru_cache(CACHED_LATER)(self.decode)
+        self._tokens_of: Callable[[str], int] = lru_cache(self._count_tokens)
         self._long = asyncio.Lock()
         self._refused: dict[bytes, str] = {}
 
@@ -174,6 +179,14 @@ class Chat:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, special ones included."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def thoughts_after(self, ids: Sequence[int], marks: tuple[str, str] | None) -> Thoughts:
+        """Where a reply to the prompt `ids` holds thoughts. `marks`: of the pool. Templates end prompts alike, so few ends are decoded."""
+        opening = (marks or DEFAULT_MARKS)[0]
+        return Thoughts.after(self._end(tuple(ids[-self._tokens_of(opening) - SPACE_TOKENS :])), marks)
+
+    def _count_tokens(self, text: str) -> int:
+        return len(self._tokenizer.encode(text, add_special_tokens=False))
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes that a token adds to a text, of an incomplete character too."""

@@ -22,7 +22,6 @@ from common.chunking import in_parts
 from common.errors import HandedBack, Reject, Retry
 from common.messages import GroupContext, SampledTurn, SampleTurns, TurnRequest, TurnsSampled, WeightUpdated
 from common.task_states import TaskStates
-from common.tool_calls import Thoughts
 from rollout_svc import request_ids
 from rollout_svc.adapters import Adapters
 from rollout_svc.chat import Chat, UnusablePrompt
@@ -34,8 +33,6 @@ SEQUENCES = Gauge("marlaas_rollout_sequences", "Sequences inside the engine, wai
 
 MAX_COALESCING_S = 0.05
 COALESCING_SHARE = 0.25
-PROMPT_END = 32
-"""Tokens at the end of a prompt that are searched for a mark of thoughts."""
 SHORTEST_WAIT_S = 0.05
 """Seconds between looks at a deadline that is near while the pool is parked, so that its clock stands."""
 
@@ -235,7 +232,7 @@ class Rollout:
             turn=request.turn,
             transcript=prompt.with_sampled(sampled.ids, sampled.logprobs),
             reply=self._chat.text(sampled.ids),
-            thoughts=Thoughts.after(self._chat.decode(wanted.ids[-PROMPT_END:]), self._thoughts),
+            thoughts=self._chat.thoughts_after(wanted.ids, self._thoughts),
             finish=sampled.finish,
             state=request.state,
             env_ms=request.env_ms,

@@ -128,8 +128,9 @@ class Pull:
                 return self.take()
             await self._request(room())
             try:
-                async with asyncio.timeout(self._timings.pull_expires_s), self._client.refusals.awaited(self._next):
-                    await self._woken.wait()
+                with self._client.refusals.awaited(self._next):
+                    async with asyncio.timeout(self._timings.pull_expires_s):
+                        await self._woken.wait()
             except Refused as error:
                 raise Undeclared(f"NATS forbids this: {error}") from None
             except TimeoutError:

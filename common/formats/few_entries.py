@@ -1,37 +1,41 @@
 """Models whose fields, lists and objects are counted before they are validated: each wrong one would be an error, or several."""
 
-from functools import cache
-from typing import Any, cast
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from annotated_types import MaxLen
-from pydantic import BaseModel, ValidationInfo, field_validator, model_validator
+from annotated_types import GroupedMetadata, MaxLen
+from pydantic import BaseModel, BeforeValidator, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 MAX_UNKNOWN = 20
 """Maximum fields that a model does not have and that are each named in an error."""
 
 
+@dataclass(frozen=True)
+class Few(GroupedMetadata):
+    """Of a list's or object's type, in `Annotated`: it has at most so many entries. `Any`: whatever a user has written."""
+
+    most: int
+
+    def __iter__(self) -> Iterator[object]:
+        yield MaxLen(self.most)
+        yield BeforeValidator(self._counted)
+
+    def _counted(self, value: object) -> object:
+        if isinstance(value, list | tuple | dict) and (entries := len(value)) > self.most:
+            raise PydanticKnownError("too_long", {"field_type": "List", "max_length": self.most, "actual_length": entries})
+        return value
+
+
 class FewEntries(BaseModel):
-    """`Any`: whatever a user has written."""
+    """`Any`: as above."""
 
     @model_validator(mode="before")
     @classmethod
-    def _has_few_fields(cls, value: Any) -> Any:
-        if isinstance(value, dict) and (given := len(cast("dict[str, Any]", value))) > len(cls.model_fields) + MAX_UNKNOWN:
-            said = {"given": given, "known": ", ".join(cls.model_fields)}
-            raise PydanticCustomError("many_fields", "has {given} fields; known here: {known}", said)
-        return cast("Any", value)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _has_few_entries(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, list | tuple | dict) and (most := _max_length(cls, info.field_name or "")) is not None:
-            entries = len(cast("list[Any] | dict[str, Any]", value))
-            if entries > most:
-                raise PydanticKnownError("too_long", {"field_type": "List", "max_length": most, "actual_length": entries})
-        return cast("Any", value)
-
-
-@cache
-def _max_length(model: type[BaseModel], field: str) -> int | None:
-    return next((one.max_length for one in model.model_fields[field].metadata if isinstance(one, MaxLen)), None)
+    def _has_few_fields(cls, value: object) -> object:
+        if isinstance(value, dict) and len(value) > MAX_UNKNOWN:  # rare: sections of each message come through here
+            given, known = len(value), cls.model_fields
+            if given > len(known) + MAX_UNKNOWN:
+                said = {"given": given, "known": ", ".join(known)}
+                raise PydanticCustomError("many_fields", "has {given} fields; known here: {known}", said)
+        return value

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
+from common.formats.few_entries import Few
 from common.spec.sections import Name, Section
 
 MAIN_PROTOCOL = "main"
@@ -55,7 +56,7 @@ class Evaluation(Questions):
     """Steps between evaluations; 0: none. Version 0 and the last are evaluated as well."""
     decide_by: Literal["lower_bound", "mean"] = "lower_bound"
     """Value by which `keep.best` and `[stop]` judge a version: the lower bound of the mean reward's 95 % interval, or the mean itself."""
-    protocol: tuple[Protocol, ...] = Field(default=(), max_length=8)
+    protocol: Annotated[tuple[Protocol, ...], Few(8)] = ()
     """Protocols of this evaluation; without any, this section is the only one, and its name is `main`."""
 
     @cached_property

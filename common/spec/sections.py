@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
-from common.formats.few_entries import FewEntries
+from common.formats.few_entries import Few, FewEntries
 from common.formats.wrong_values import described
 from common.spec.template import TemplateArguments
 
@@ -69,13 +69,13 @@ class EnvironmentSection(Section):
     has uploaded, `file:<id>` of a file that it has uploaded, or `module:attribute`."""
     options: dict[str, JsonValue] = {}
     """Arguments of the environment, passed unchanged; it reports which it knows."""
-    weights: dict[str, Weight] = Field(default={}, max_length=MAX_WEIGHTS)
+    weights: Annotated[dict[str, Weight], Few(MAX_WEIGHTS)] = {}
     """Weights of the reward's components: it becomes their weighted sum. `reward` is the environment's own one; a component that
     an attempt does not have counts 0. Empty: the environment's own reward."""
-    rank_weights: dict[str, Weight] = Field(default={}, max_length=MAX_WEIGHTS)
+    rank_weights: Annotated[dict[str, Weight], Few(MAX_WEIGHTS)] = {}
     """A group-relative part of the reward: the weight times an attempt's rank among those of its group by this component, from 0
     (lowest) to 1 (highest), ties in the middle. `reward` ranks by the reward itself. Added when advantages are computed."""
-    tools: tuple[NamedTool, ...] = Field(default=(), max_length=MAX_TOOLS)
+    tools: Annotated[tuple[NamedTool, ...], Few(MAX_TOOLS)] = ()
     """Tools that the policy may call before it answers: names, or tables `{ name = "…", options = { … } }`; see docs/environments.md."""
     list_tools: bool = True
     """Put the tools' schemas into the first prompt, as the chat template does. False for a model that knows them."""
@@ -91,7 +91,7 @@ class Sampling(Section):
     temperature: float = Field(default=1.0, ge=0.01, le=5)
     max_tokens: int = Field(default=64, ge=1, le=131_072)
     """New tokens per turn."""
-    stop: tuple[StopString, ...] = Field(default=(), max_length=4)
+    stop: Annotated[tuple[StopString, ...], Few(4)] = ()
     """Texts that end a reply besides the end of the turn. The reply keeps them: it ends with the token that completes the first."""
     template: TemplateArguments = {}
     """Arguments of the model's chat template, such as `{ enable_thinking = false }`: for every turn, evaluations included.
@@ -232,7 +232,7 @@ class Lora(Section):
 
     rank: int = Field(default=8, ge=1, le=512)
     alpha: float = Field(default=16.0, gt=0)
-    targets: tuple[LoraTarget, ...] = Field(default=LORA_TARGETS, min_length=1, max_length=len(LORA_TARGETS))
+    targets: Annotated[tuple[LoraTarget, ...], Few(len(LORA_TARGETS))] = Field(default=LORA_TARGETS, min_length=1)
     rank_stabilized: bool = False
     """Scale by alpha / √rank in place of alpha / rank (rsLoRA)."""
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from common.formats.few_entries import Few
 from common.spec import sections
 from common.spec.evaluation import Evaluation, Protocol
 from common.spec.sections import EnvironmentSection, Name, Section
@@ -27,7 +28,7 @@ class TaskSpec(Section):
     """Seed of adapter initialisation, prompts and sampling."""
     priority: int = Field(default=0, ge=-100, le=100)
     """Precedence among the tenant's own tasks: higher goes first. It takes nothing from other tenants."""
-    metadata: dict[MetadataName, MetadataText] = Field(default={}, max_length=16)
+    metadata: Annotated[dict[MetadataName, MetadataText], Few(16)] = {}
     """Texts of the user by which tasks can be found, 16 at most; nothing here depends on them."""
     environment: EnvironmentSection
     sampling: sections.Sampling = sections.Sampling()

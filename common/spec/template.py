@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, JsonValue
 
+from common.formats.few_entries import Few
 from common.formats.wrong_values import VARIABLE
 
 MAX_ARGUMENTS = 16
@@ -24,7 +25,7 @@ def _bounded(arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 Argument = Annotated[str, Field(pattern=VARIABLE)]
-TemplateArguments = Annotated[dict[Argument, JsonValue], Field(max_length=MAX_ARGUMENTS), AfterValidator(_bounded)]
+TemplateArguments = Annotated[dict[Argument, JsonValue], Few(MAX_ARGUMENTS), AfterValidator(_bounded)]
 
 
 def unknown_arguments(arguments: Mapping[str, JsonValue], known: Iterable[str]) -> Iterator[str]:

@@ -34,6 +34,7 @@ from common.runtime.garbage import collect_rarely
 from common.runtime.service import report_replica
 from common.spec import Limits
 from common.task_states import TaskStates
+from common.tool_calls import UNOPENED, Thoughts
 from rollout_svc.engine import Sampled, SampleRequest
 from rollout_svc.service import Rollout
 
@@ -137,8 +138,9 @@ class NoChat:
     def stop_strings(self, strings: Sequence[str]) -> None:
         del strings
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return " ".join(map(str, ids))
+    def thoughts_after(self, ids: Sequence[int], marks: object) -> Thoughts:
+        del ids, marks
+        return UNOPENED
 
     def text(self, ids: Sequence[int]) -> str:
         return str(ids[0])

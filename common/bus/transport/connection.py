@@ -162,7 +162,7 @@ class Connection:
         """
         running = asyncio.ensure_future(action)
         try:
-            async with self.client.refusals.awaited(subject):
+            with self.client.refusals.awaited(subject):
                 await asyncio.wait((running,))  # rather than for `action` itself, where nats-py may swallow a cancellation
                 return running.result()
         except Refused as error:

@@ -70,7 +70,7 @@ class NatsClient(Client):
 
     async def request(self, subject: str, *args: Any, **options: Any) -> Msg:
         """`Any`: as nats-py takes them. Raises: Refused; as nats-py's."""
-        async with self.refusals.awaited(subject):
+        with self.refusals.awaited(subject):
             return await super().request(subject, *args, **options)
 
     def _connect_command(self) -> bytes:
