@@ -45,7 +45,7 @@ ASKS_A_SECOND = 10
 AT_ONCE = 4
 MAX_STALL_MS, MAX_GROWTH_MIB, MAX_RATIO = 50, 64, 1.5
 READY_S = 180.0
-UPLOAD, LOGIN = ("POST", "/v1/files"), ("POST", "/ui/login")
+UPLOAD, FORM = ("POST", "/v1/files"), ("POST", "/ui/new/toml")
 
 
 def main() -> None:
@@ -91,7 +91,7 @@ class Others:
 
 
 async def _measured(database_url: str, nats_url: str, stalls: Path, options: argparse.Namespace) -> dict[str, Any]:
-    routes = [route for route in (*ROUTES, UPLOAD, LOGIN) if route[1] in (options.routes or [route[1]])]
+    routes = [route for route in (*ROUTES, UPLOAD, FORM) if route[1] in (options.routes or [route[1]])]
     found = dict[str, Any]()
     async with _deployment(database_url, nats_url):
         with _gateway(nats_url, stalls) as (address, process):
@@ -212,7 +212,7 @@ async def _sent(address: str, route: tuple[str, str], *, one_sender: bool) -> li
             began_s, status = time.time(), 0
             async with httpx.AsyncClient(base_url=address, timeout=120) as client:
                 try:
-                    tenant = {} if route == LOGIN else {"tenant": "hostile" if one_sender else f"hostile{number}"}
+                    tenant = {} if route == FORM else {"tenant": "hostile" if one_sender else f"hostile{number}"}
                     sent = client.build_request(route[0], route[1], content=one.body, headers={"Content-Type": one.media_type})
                     sent.url = sent.url.copy_merge_params(tenant)
                     status = (await client.send(sent)).status_code

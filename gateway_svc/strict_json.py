@@ -6,7 +6,7 @@ import re
 from pydantic import JsonValue
 
 from common.formats import strict_json
-from common.formats.bounds import MAX_VALUES, OutOfBounds, check_json, may_be_unstorable
+from common.formats.bounds import MAX_VALUES, OutOfBounds, check_json
 from gateway_svc.problems import FieldError, Problem, invalid
 
 INTEGERS = range(-(2**63), 2**64)
@@ -17,14 +17,14 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def read_json(body: bytes, max_values: int = MAX_VALUES) -> JsonValue:
     """Raises: Problem for what is no JSON, exceeds a bound, or has NaN, duplicate keys, NUL or lone surrogates."""
     try:
-        check_json(body, max_values)
+        may_be_unstorable = check_json(body, max_values)
     except OutOfBounds as error:
         raise wrong(str(error)) from None
-    return read_scanned(body)
+    return read_scanned(body, may_be_unstorable=may_be_unstorable)
 
 
-def read_scanned(body: bytes) -> JsonValue:
-    """The same of a body whose values are counted. Raises: Problem."""
+def read_scanned(body: bytes, *, may_be_unstorable: bool) -> JsonValue:
+    """The same of a body that a JsonScan has seen. Raises: Problem."""
     try:
         found = strict_json.read(body.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -33,7 +33,7 @@ def read_scanned(body: bytes) -> JsonValue:
         raise wrong(f"not JSON: {error.msg} at character {error.pos}") from None
     except ValueError as error:
         raise wrong(str(error)) from None
-    if may_be_unstorable(body):
+    if may_be_unstorable:
         check_values(found)
     return found
 

@@ -14,7 +14,8 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 MAX_DIGITS = 400
 """Maximum digits of a number: reading more takes time that grows with the square of their number, and no float has so many."""
 _NINES = bytes.maketrans(b"012345678", b"9" * 9)
-_MARKS = (b"\\u", b"e+", b"E+", b"NaN", b"Infinity")
+MESSAGE_DIGITS = 19
+"""Digits that a number of a message has at most, with one more for its last values (`gateway_svc/strict_json.py`)."""
 _FRACTIONS = (b".", b"e", b"E")
 """Characters that numbers with fractions have, true and false as well."""
 _PACKED_FIXED = {
@@ -60,13 +61,19 @@ class JsonScan:
         self._is_in_text = 0
         self._held = b""
         """A backslash at the end of the last part, which belongs to the next character."""
+        self._ends_in_digit = False
+        self.may_be_unstorable = False
+        """Whether it may have a null character, half of a surrogate pair, or a number beyond 64 bits: others need no look at each value."""
 
     def feed(self, part: bytes) -> None:
         """Raises: OutOfBounds."""
         part = self._held + part
-        is_cut = (len(part) - len(part.rstrip(b"\\"))) % 2 == 1
+        is_cut = part.endswith(b"\\") and (len(part) - len(part.rstrip(b"\\"))) % 2 == 1
         part, self._held = (part[:-1], b"\\") if is_cut else (part, b"")
-        bare = part.replace(b"\\\\", b"").replace(b'\\"', b"")  # each quotation mark that is left begins or ends a text
+        bare = part
+        if b"\\" in part:
+            self.may_be_unstorable |= b"\\u" in part
+            bare = part.replace(b"\\\\", b"").replace(b'\\"', b"")  # each quotation mark that is left begins or ends a text
         if bare.count(b'"') > 4 * self._max_values + 2:  # a key and a value of each entry
             raise _too_many(self._max_values)
         pieces = bare.split(b'"')
@@ -82,26 +89,24 @@ class JsonScan:
         self._dear += texts + opened + sum(map(outside.count, _FRACTIONS)) if self._max_ids else 0
         if self._values > self._max_values + self._max_ids or self._dear > self._max_values:
             raise _too_many(self._max_values)
-        if _has_digits(outside, MAX_DIGITS + 1):
+        self._look_at_numbers(outside)
+
+    def _look_at_numbers(self, outside: bytes) -> None:
+        """`outside`: of texts. Raises: OutOfBounds."""
+        nines = outside.translate(_NINES)  # a regular expression would start over at each digit
+        is_long = b"9" * MESSAGE_DIGITS in nines or (self._ends_in_digit and nines.startswith(b"9"))
+        self.may_be_unstorable |= is_long or any(sign in outside for sign in (b"+", b"N", b"I"))  # exponents, NaN, Infinity
+        self._ends_in_digit = nines.endswith(b"9")
+        if is_long and b"9" * (MAX_DIGITS + 1) in nines:
             raise OutOfBounds(f"a number has more than {MAX_DIGITS} digits")
 
 
-def check_json(body: bytes, max_values: int = MAX_VALUES) -> None:
-    """Raises: OutOfBounds."""
+def check_json(body: bytes, max_values: int = MAX_VALUES) -> bool:
+    """Whether it may be unstorable, as JsonScan has it. Raises: OutOfBounds."""
     scan = JsonScan(max_values)
     for start in range(0, len(body), PART_BYTES):
         scan.feed(body[start : start + PART_BYTES])
-
-
-def may_be_unstorable(body: bytes) -> bool:
-    """Whether JSON may have a null character, half of a surrogate pair, or a number beyond 64 bits. Values of other bodies need not be
-    looked at one by one."""
-    return any(mark in body for mark in _MARKS) or _has_digits(body, 19)
-
-
-def _has_digits(text: bytes, count: int) -> bool:
-    """Whether so many follow each other: a regular expression would start over at each."""
-    return b"9" * count in text.translate(_NINES)
+    return scan.may_be_unstorable
 
 
 def check_packed(body: bytes, max_values: int = MAX_VALUES, max_depth: int = MAX_DEPTH) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
 from common.errors import Reject
-from common.formats.bounds import OutOfBounds, check_json, may_be_unstorable
+from common.formats.bounds import OutOfBounds, check_json
 from common.formats.wrong_values import MAX_NAME_CHARS, field_of, reason_of
 from common.spec.task import TaskSpec
 
@@ -72,10 +72,10 @@ def _check_storable(raw: dict[str, JsonValue]) -> None:
     if (size := len(written)) > MAX_BYTES:
         raise NotStorable(f"task: it has {size} bytes as JSON, the maximum is {MAX_BYTES}; move data into files of the environment")
     try:
-        check_json(written)
+        may_be_unstorable = check_json(written)
     except OutOfBounds as error:
         raise NotStorable(f"task: {error}") from None
-    if may_be_unstorable(written) and (complaints := [*islice(_not_storable(raw), MAX_ERRORS)]):
+    if may_be_unstorable and (complaints := [*islice(_not_storable(raw), MAX_ERRORS)]):
         raise NotStorable(*complaints)
 
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from common.errors import MarlaasError
 from gateway_svc.http import dashboard
 from gateway_svc.http.description import describe
-from gateway_svc.http.errors import as_problem
+from gateway_svc.http.errors import as_problem, forget_frames
 from gateway_svc.http.family import Family
 from gateway_svc.http.forwarded import Forwarded
 from gateway_svc.http.gateway import Gateway
@@ -99,6 +99,7 @@ def application(gateway: Gateway, families: Sequence[Family]) -> ASGIApp:
         problem = as_problem(error)
         if problem is None:
             raise error
+        forget_frames(error)
         if problem.status == 405:
             methods = ", ".join(_methods(app, request))
             problem = replace(problem, detail=f"{request.method} is none of this path's methods: {methods}", headers={"Allow": methods})

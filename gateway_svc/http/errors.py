@@ -56,6 +56,16 @@ def as_problem(error: Exception) -> Problem | None:
     return problem_of(error)
 
 
+def forget_frames(error: BaseException | None) -> None:
+    """Of an error that is answered, and of those that led to it. FastAPI's frames hold it, and the body: only a full collection of garbage,
+    which a busy process puts off, would free them."""
+    while error is not None:
+        error.__traceback__ = None
+        if error.__cause__ is not error.__context__:
+            forget_frames(error.__cause__)
+        error = error.__context__
+
+
 def without_part(error: RequestValidationError) -> list[ErrorDetails]:
     """Its errors; their places begin with the part of the request there: `body`, `query`, …"""
     details: Sequence[ErrorDetails] = error.errors()

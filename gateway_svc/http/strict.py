@@ -55,7 +55,9 @@ class StrictRequest(Request):
             parts.append(part)
         body = b"".join(parts)
         await own_turn(len(body))
-        return read_scanned(body)
+        found = read_scanned(body, may_be_unstorable=scan.may_be_unstorable)
+        await own_turn(len(body))  # FastAPI checks it against the route's model next
+        return found
 
 
 class StrictRoute(APIRoute):

@@ -52,6 +52,23 @@ def test_json_has_exactly_the_values_that_are_counted_wherever_it_is_cut(number:
                     scan.feed(part)
 
 
+@pytest.mark.parametrize(
+    "body", [b'["\\u0000"]', b'["\\\\\\ud800"]', b'["", 18446744073709551616]', b"[-9223372036854775809]", b"[1e+30]", b"[NaN]"]
+)
+def test_what_may_be_unstorable_is_noticed_wherever_it_is_cut(body: bytes) -> None:
+    for cut in range(len(body) + 1):
+        scan = JsonScan()
+        scan.feed(body[:cut])
+        scan.feed(body[cut:])
+        assert scan.may_be_unstorable, cut
+
+
+def test_ordinary_bodies_need_no_look_at_each_value() -> None:
+    assert not check_json(
+        json.dumps({"a": ["NaN + 12345678901234567890", 2**59, -1.5, True, None, 'say "ä"'], "b\n": {}}, ensure_ascii=False).encode()
+    )
+
+
 @pytest.mark.parametrize("number", range(60))
 def test_messagepack_has_exactly_the_values_that_are_counted(number: int) -> None:
     value = {"a": _made(random.Random(number), 7), "b": b"\xdd\xff\xff\xff\xff" * 300, "c": [2.5, -7, 2**40, "x" * 70_000]}

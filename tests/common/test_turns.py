@@ -1,10 +1,11 @@
 """Large bodies are read in turns of the event loop of their own."""
 
 import asyncio
+import time
 
 import pytest
 
-from common.resilience.turns import LARGE_BYTES, own_turn
+from common.resilience.turns import LARGE_BYTES, MAX_WAIT_S, QUIET_S, own_turn
 
 
 async def test_no_two_large_bodies_are_read_in_one_turn_and_small_ones_wait_for_none() -> None:
@@ -25,15 +26,22 @@ async def test_no_two_large_bodies_are_read_in_one_turn_and_small_ones_wait_for_
         own_turn(1).send(None)
 
 
-async def test_who_is_cancelled_leaves_its_place() -> None:
-    waiting = [asyncio.create_task(own_turn(LARGE_BYTES)) for _ in range(5)]
+async def test_large_bodies_wait_while_others_have_much_to_do_but_not_for_ever() -> None:
+    until_s = time.monotonic() + 0.1
+
+    async def busy() -> None:
+        while time.monotonic() < until_s:
+            time.sleep(2 * QUIET_S)
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(busy())
     await asyncio.sleep(0)
-    for one in waiting:
-        one.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-    turns = 0
-    last = asyncio.create_task(own_turn(LARGE_BYTES))
-    while not last.done():
-        turns += 1
-        await asyncio.sleep(0)
-    assert turns <= 3
+    await own_turn()
+    assert time.monotonic() >= until_s
+    until_s, began_s = time.monotonic() + 10, time.monotonic()
+    other = asyncio.create_task(busy())
+    await asyncio.sleep(0)
+    await own_turn()
+    other.cancel()
+    assert time.monotonic() - began_s >= MAX_WAIT_S
+    assert not other.done()

@@ -15,6 +15,8 @@ from gateway_svc.web.session import LASTS_S
 from gateway_svc.web.templates import render
 
 MAX_KEY = 200
+FORM_BYTES = 16 * 1024
+"""Maximum size of the form with a key, which anybody may send."""
 THEME_LASTS_S = 365 * 24 * 3600
 
 router = APIRouter(route_class=PageRoute)

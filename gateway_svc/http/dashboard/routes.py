@@ -21,4 +21,5 @@ async def start(request: Request) -> Response:
     return RedirectResponse(f"{root_of(request)}/tasks", 303)
 
 
-FAMILY = Family(router, problem_page, (PREFIX,), {f"{PREFIX}{UPLOAD}": MAX_FILE_BYTES + FORM_BYTES})
+LIMITS = {f"{PREFIX}{UPLOAD}": MAX_FILE_BYTES + FORM_BYTES, f"{PREFIX}/login": login.FORM_BYTES}
+FAMILY = Family(router, problem_page, (PREFIX,), LIMITS)
