@@ -30,6 +30,8 @@ DISCARDED = 8 * 1024 * 1024
 DISCARD_S = 2.0
 SHORT_BODY = 64 * 1024
 """Bytes of a body that is complete before its request begins: one that dribbles keeps no other of its sender waiting."""
+MALFORMED = 25
+"""How many times its processor time a long body costs its sender that is none which its route takes: programs send few of them."""
 OVERDUE = "overdue"
 """Sender of all requests whose bodies came too slowly."""
 HEALTH = ("/healthz", "/readyz")
@@ -152,7 +154,8 @@ class _Sent:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             if self.place is not None and self.meter is not None:
-                self.place.charge(self.meter.beyond_free_s(self._body.size))
+                is_malformed = self._state.get("is_malformed", False) and self._body.size > SHORT_BODY
+                self.place.charge(MALFORMED * self.meter.spent_s if is_malformed else self.meter.beyond_free_s(self._body.size))
             self.leave()
             if message["status"] in (401, 413):
                 await self._body.discard()

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 from fastapi import Request, Response
 from fastapi.dependencies.utils import get_flat_dependant
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import AwareDatetime, BeforeValidator
+from starlette.exceptions import HTTPException
 
 from common.formats.bounds import MAX_VALUES, PART_BYTES, JsonScan, OutOfBounds
 from common.resilience.turns import own_turn
@@ -89,7 +91,11 @@ class StrictRoute(APIRoute):
             strict = StrictRequest(request.scope, request.receive)
             strict.max_values = self.max_values.get(self.path, MAX_VALUES)
             strict.max_ids = self.max_ids.get(self.path, 0)
-            return await handle(strict)
+            try:
+                return await handle(strict)
+            except (RequestValidationError, HTTPException):  # of the framework: what reads the body, or checks it
+                request.state.is_malformed = True
+                raise
 
         return handle_strictly
 

@@ -200,8 +200,11 @@ async def test_a_request_that_costs_more_than_an_ordinary_one_is_charged_to_its_
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         began = time.thread_time()
+        while (message := await receive()).get("more_body"):
+            pass
         while scope["path"] == "/v1/dear" and time.thread_time() - began < 0.05:
             pass
+        scope["state"]["is_malformed"] = message["type"] == "http.request" and scope["path"] == "/v1/malformed"
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
@@ -210,5 +213,9 @@ async def test_a_request_that_costs_more_than_an_ordinary_one_is_charged_to_its_
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as client:
         await client.get("/v1/cheap")
         await client.get("/v1/dear")
+        await client.post("/v1/malformed", content=b"short")
+        await client.post("/v1/malformed", content=bytes(1024 * 1024))
     assert charged[0] < 0.02
     assert 0.04 < charged[1] < 0.2
+    assert charged[2] < 0.02
+    assert charged[3] > 0.0
