@@ -40,13 +40,12 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_is_no_number)]
 
 
 class StrictRequest(Request):
-    max_values = MAX_VALUES
-    """Maximum values of its body, where it is JSON, and whole numbers besides."""
     max_ids = 0
+    """Maximum whole numbers of its body besides MAX_VALUES values, where it is JSON."""
 
     async def json(self) -> Any:
         """Other requests have turns of the loop between the steps. Raises: Problem."""
-        scan, parts = JsonScan(self.max_values, self.max_ids), list[bytes]()
+        scan, parts = JsonScan(MAX_VALUES, self.max_ids), list[bytes]()
         async for part in self.stream():
             for start in range(0, len(part), PART_BYTES):
                 try:
@@ -65,10 +64,8 @@ class StrictRequest(Request):
 class StrictRoute(APIRoute):
     """A route whose body, if it has one, is strict JSON of the content type application/json. None is parsed whose sender has no key."""
 
-    max_values: Mapping[str, int] = {}
-    """Path → maximum values of its bodies, in place of MAX_VALUES."""
     max_ids: Mapping[str, int] = {}
-    """Path → maximum whole numbers besides, where bodies may have token ids."""
+    """Path → maximum whole numbers of its bodies besides other values, where they may be token ids."""
 
     def has_parameter(self, name: str) -> bool:
         """Whether its query may have it."""
@@ -89,7 +86,6 @@ class StrictRoute(APIRoute):
                     pass  # FastAPI reads the body before it asks who sends it
                 check_content_type(request, "application/json")
             strict = StrictRequest(request.scope, request.receive)
-            strict.max_values = self.max_values.get(self.path, MAX_VALUES)
             strict.max_ids = self.max_ids.get(self.path, 0)
             try:
                 return await handle(strict)

@@ -27,9 +27,8 @@ PATHS = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/models")
 
 
 class InferenceRoute(OpenAIRoute):
-    """Conversations have many messages, and prompts may be token ids."""
+    """Prompts may be token ids."""
 
-    max_values = {"/v1/chat/completions": 16_384, "/v1/responses": 16_384}
     max_ids = {"/v1/completions": 131_072}
 
 
