@@ -4,6 +4,7 @@ What is above LONG_S by the clock is only reported, as a busy machine makes any 
 the run: processor time does not depend on what else runs.
 """
 
+import multiprocessing
 import resource
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
@@ -114,6 +115,7 @@ def _computed_s() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    multiprocessing.active_children()  # those of earlier tests that have ended count from now on
     before = _computed_s()
     try:
         return (yield)
