@@ -25,6 +25,7 @@ from bench.plex.real.faults.tasks import Endless, differing
 from bench.plex.real.recorder import Executor, Recorder, Recording, executors
 from bench.plex.real.workloads import task_specs
 from common.spec import TaskSpec
+from marlaas.cli.session import operator_key
 from marlaas.stack.state_files import Service, Stack, StackPlan, read_plan, read_stack
 
 TENANTS = ("north", "south")
@@ -162,11 +163,12 @@ async def _booked(scene: Scene) -> dict[str, int]:
 
 async def _doctor(data: Path) -> str:
     """Its verdict once the scheduler has swept. Raises: BenchError with what it finds."""
-    said = ""
+    plan, said = read_plan(data), ""
+    env = {**os.environ, **plan.prepare_env, **operator_key(plan)}
     for _ in range(SWEEPS):
         await asyncio.sleep(SWEEP_S)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "scheduler_svc.doctor", "--deep", "--strict", env={**os.environ, **read_plan(data).prepare_env},
+            sys.executable, "-m", "scheduler_svc.doctor", "--deep", "--strict", env=env,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         said = (await process.communicate())[0].decode()
