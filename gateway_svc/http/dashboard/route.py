@@ -7,7 +7,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.responses import HTMLResponse
 
-from gateway_svc.http.errors import as_problem
+from gateway_svc.http.errors import as_problem, forget_frames
 from gateway_svc.problems import Problem
 from gateway_svc.web.templates import render
 
@@ -56,6 +56,7 @@ class PageRoute(APIRoute):
                 problem = as_problem(error)
                 if problem is None:
                     raise
+                forget_frames(error)
                 answer = self.shown(request, problem)
             for name, value in {"Cache-Control": "no-store", **HEADERS}.items():
                 answer.headers.setdefault(name, value)

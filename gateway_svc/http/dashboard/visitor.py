@@ -128,7 +128,11 @@ Filtered = Annotated[Visitor, Depends(_filtered)]
 async def _filled(visitor: Looking) -> dict[str, str]:
     """Fields of a form of this session. Raises: Problem for a form that another page made."""
     check_site(visitor.request.headers)
-    return check_token(await form_of(visitor.request), visitor.sessions, visitor.cookie)
+    state = visitor.request.state
+    state.is_malformed = True
+    fields = check_token(await form_of(visitor.request), visitor.sessions, visitor.cookie)
+    state.is_malformed = False
+    return fields
 
 
 Form = Annotated[dict[str, str], Depends(_filled)]
