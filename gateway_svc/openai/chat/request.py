@@ -2,7 +2,7 @@
 
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, FailFast, Field, JsonValue, model_validator
 
 from gateway_svc.openai.chat.messages import ChatMessageIn, as_messages
 from gateway_svc.openai.fields import CONSTRAINED, MAX_METADATA
@@ -40,7 +40,7 @@ class StreamOptions(Strict):
 
 class ChatRequest(SamplingFields):
     model: str = Field(min_length=1, max_length=200)
-    messages: list[ChatMessageIn] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: Annotated[list[ChatMessageIn], FailFast()] = Field(min_length=1, max_length=MAX_MESSAGES)
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, FailFast, Field, JsonValue, model_validator
 
 from gateway_svc.openai.chat.request import MAX_MESSAGES, Metadata, TextFormat, is_not_padded
 from gateway_svc.openai.parsing import Strict, not_honoured
@@ -25,7 +25,8 @@ def _as_items(value: JsonValue) -> object:
 
 
 Included = Annotated[list[Literal["message.output_text.logprobs"]], BeforeValidator(_is_known)]
-Items = Annotated[list[InputItem], BeforeValidator(_as_items), Field(min_length=1, max_length=MAX_MESSAGES)]
+Items = Annotated[list[InputItem], FailFast(), BeforeValidator(_as_items), Field(min_length=1, max_length=MAX_MESSAGES)]
+"""An error names the first that is wrong, so no other is looked for."""
 
 
 class _Text(Strict):
