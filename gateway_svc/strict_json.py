@@ -6,7 +6,7 @@ import re
 from pydantic import JsonValue
 
 from common.formats import strict_json
-from common.formats.bounds import MAX_VALUES, OutOfBounds, check_json
+from common.formats.bounds import OutOfBounds, check_json
 from gateway_svc.problems import FieldError, Problem, invalid
 
 INTEGERS = range(-(2**63), 2**64)
@@ -14,10 +14,10 @@ INTEGERS = range(-(2**63), 2**64)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def read_json(body: bytes, max_values: int = MAX_VALUES) -> JsonValue:
+def read_json(body: bytes) -> JsonValue:
     """Raises: Problem for what is no JSON, exceeds a bound, or has NaN, duplicate keys, NUL or lone surrogates."""
     try:
-        may_be_unstorable = check_json(body, max_values)
+        may_be_unstorable = check_json(body)
     except OutOfBounds as error:
         raise wrong(str(error)) from None
     return read_scanned(body, may_be_unstorable=may_be_unstorable)

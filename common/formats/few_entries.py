@@ -13,7 +13,7 @@ MAX_UNKNOWN = 20
 
 @dataclass(frozen=True)
 class Few(GroupedMetadata):
-    """Of a list's or object's type, in `Annotated`: it has at most so many entries. `Any`: whatever a user has written."""
+    """Of a list's or object's type, in `Annotated`: its maximum number of entries, checked before any of them is."""
 
     most: int
 
@@ -28,7 +28,7 @@ class Few(GroupedMetadata):
 
 
 class FewEntries(BaseModel):
-    """`Any`: as above."""
+    """A model that names each field that it does not have, up to MAX_UNKNOWN of them."""
 
     @model_validator(mode="before")
     @classmethod

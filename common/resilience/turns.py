@@ -12,7 +12,7 @@ MAX_WAIT_S = 0.25
 
 class _Taken:
     by: asyncio.AbstractEventLoop | None = None
-    """The loop of whose turn now a caller has taken the rest."""
+    """The event loop in whose current turn a caller's work runs."""
 
     @classmethod
     def end(cls) -> None:
@@ -20,7 +20,7 @@ class _Taken:
 
 
 async def own_turn(size: int = LARGE_BYTES) -> None:
-    """Returns in a turn in which no other caller's work begins, once nobody else has much to do; at once for what is small."""
+    """Returns in a turn in which no other caller's work begins, once the loop is nearly idle. Returns immediately if `size` is small."""
     if size < LARGE_BYTES:
         return
     loop = asyncio.get_running_loop()

@@ -134,9 +134,11 @@ def test_a_task_with_thousands_of_wrong_values_is_answered_with_twenty_and_their
     began = time.thread_time()
     with pytest.raises(Reject) as caught:
         check_fields({"name": "x", "tenant": "a", "pool": "tiny", "steps": 3, "environment": {"name": "x"}} | wrong)
+    took_s = time.thread_time() - began
+    gc.unfreeze()
 
     assert len(caught.value.reasons) <= 21
-    assert time.thread_time() - began < 0.5  # several times as long before
+    assert took_s < 0.5  # several times as long before
     assert caught.value.reasons[-1].startswith("and ") or any(
         said in caught.value.reasons[0] for said in ("or fewer, not 9900", "has 9905 fields")
     )

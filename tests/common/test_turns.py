@@ -1,10 +1,12 @@
 """Large bodies are read in turns of the event loop of their own."""
 
 import asyncio
+import math
 import time
 
 import pytest
 
+from common.resilience import turns as turns_of_loop
 from common.resilience.turns import LARGE_BYTES, MAX_WAIT_S, QUIET_S, own_turn
 
 
@@ -24,6 +26,21 @@ async def test_no_two_large_bodies_are_read_in_one_turn_and_small_ones_wait_for_
     assert sorted(read) == sorted(set(read)) and len(read) == 7
     with pytest.raises(StopIteration):  # it is over at once
         own_turn(1).send(None)
+
+
+async def test_who_is_cancelled_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_of_loop, "QUIET_S", math.inf)  # on a busy machine an empty turn may take long
+    waiting = [asyncio.create_task(own_turn(LARGE_BYTES)) for _ in range(5)]
+    await asyncio.sleep(0)
+    for one in waiting:
+        one.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    turns = 0
+    last = asyncio.create_task(own_turn(LARGE_BYTES))
+    while not last.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns <= 3
 
 
 async def test_large_bodies_wait_while_others_have_much_to_do_but_not_for_ever() -> None:
