@@ -14,8 +14,8 @@ REPOSITORY = FOLDER.parent
 CODE = ("common", "scheduler_svc", "env_svc", "rollout_svc", "trainer_svc", "gateway_svc")
 FOLDERS = (*CODE, "marlaas", "migrations", "models", "bench", "tests", "docs", "deploy", "examples", "recipes", "requirements")
 PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*|[\w/-]+\.py)(?:::\w+)?`")
-PAGES = [*REPOSITORY.glob("*.md"), *(path for path in FOLDER.rglob("*.md") if not path.name.startswith("0015-"))]
-"""Pages that name files and tests; ADR 15 has a table of old names."""
+PAGES = [*REPOSITORY.glob("*.md"), *FOLDER.rglob("*.md")]
+"""Pages that name files and tests."""
 
 
 @pytest.mark.parametrize("page", sorted(pages()))
