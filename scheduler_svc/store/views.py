@@ -1,6 +1,6 @@
 """Public views of the database, for users of `psql`; consistent at any moment.
 
-A change here is a new migration that replaces the view; migrations keep their own copy of the text.
+A change here is a new migration that replaces the view.
 """
 
 TASK_STATUS = """
