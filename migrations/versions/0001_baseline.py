@@ -407,7 +407,7 @@ CREATE TABLE tasks (
     pool text NOT NULL,
     family text,
     spec jsonb NOT NULL,
-    submission text,
+    submission text NOT NULL,
     by_operator boolean DEFAULT true NOT NULL,
     state text NOT NULL,
     reason text DEFAULT '' NOT NULL,
@@ -701,14 +701,6 @@ CREATE TABLE evaluation_members (
 """
 
 FUNCTIONS = r"""
-CREATE FUNCTION number_event() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO event_numbers (tenant, task, last) VALUES (NEW.tenant, NEW.task, 1)
-    ON CONFLICT (tenant, task) DO UPDATE SET last = event_numbers.last + 1 RETURNING last INTO NEW.number;
-    RETURN NEW;
-END $$;
-CREATE TRIGGER number_event BEFORE INSERT ON events FOR EACH ROW WHEN (NEW.number IS NULL) EXECUTE FUNCTION number_event();
-
 -- The blobs of a version, once its step is trained.
 CREATE FUNCTION count_stored() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

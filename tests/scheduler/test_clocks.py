@@ -44,8 +44,8 @@ async def test_one_clock_that_jumps_decides_nothing(
         await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
         await tx.connection.execute(
             text(
-                "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
-                " trajectory_tokens, admitted) VALUES ('a', 'acme', 'a', 'tiny',"
+                "INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step,"
+                " max_staleness, trajectory_tokens, admitted) VALUES ('', 'a', 'acme', 'a', 'tiny',"
                 " jsonb_build_object('limits', jsonb_build_object('episode_timeout_s', cast(:timeout_s AS float8))),"
                 " 'running', 0, 1, 2, 1, 0, 1, 1)"
             ),
@@ -72,8 +72,8 @@ async def test_deadline_does_not_pass_while_the_pool_is_parked(
     async with database.transaction() as tx:
         await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
         for statement in (
-            "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
-            " trajectory_tokens, admitted) VALUES ('a', 'acme', 'a', 'tiny',"
+            "INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step,"
+            " max_staleness, trajectory_tokens, admitted) VALUES ('', 'a', 'acme', 'a', 'tiny',"
             " jsonb_build_object('limits', jsonb_build_object('episode_timeout_s', cast(:timeout_s AS float8))),"
             " 'running', 0, 1, 2, 1, 0, 1, 1)",
             "INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', :parked_ms,"

@@ -134,10 +134,10 @@ def _within_deadline(outcome: ScoredMember, task: Task) -> ScoredMember:
 
 async def _require_versions(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
     """Raises: Reject when a score is of another version than the group that it names. Scores of unknown or closed groups change nothing."""
-    said = {(outcome.task, outcome.group): outcome.version for outcome in outcomes if outcome.version is not None}
+    said = {(outcome.task, outcome.group): outcome.version for outcome in outcomes}
     known = await groups.versions_of(connection, said) if said else dict[GroupKey, int]()
     for outcome in outcomes:
         expected = known.get((outcome.task, outcome.group), outcome.version)
-        if outcome.version not in (None, expected):
+        if outcome.version != expected:
             where = f"group {outcome.group} of task {outcome.task}"
             raise Reject(f"the score says that version {outcome.version} sampled {where}; it was version {expected}")

@@ -39,7 +39,7 @@ tasks = sa.Table(
     sa.Column("pool", sa.Text, nullable=False),
     sa.Column("family", sa.Text),  # of the environment; absent until an env replica that serves it is known
     sa.Column("spec", JSONB, nullable=False),
-    sa.Column("submission", sa.Text),  # digest of the task as it was submitted, without defaults; absent from older schedulers
+    sa.Column("submission", sa.Text, nullable=False),  # digest of the task as it was submitted, without defaults
     sa.Column("by_operator", sa.Boolean, nullable=False, server_default=sa.text("true")),  # has submitted it, and no tenant's key
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False, server_default=sa.text("''")),
@@ -142,7 +142,7 @@ trajectories = sa.Table(
     sa.Column("sampled_tokens", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("turns", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("truncated", sa.Boolean, nullable=False, server_default=sa.text("false")),
-    sa.Column("longest_turn_tokens", sa.Integer),  # absent where the environment service was too old to report it, and the components
+    sa.Column("longest_turn_tokens", sa.Integer),  # absent until it is scored
     sa.Column("components", JSONB),  # of the reward, that the task ranks by; absent where there are none
     sa.Column("env_ms", sa.Integer, nullable=False, server_default=sa.text("0")),  # that processes of its environment worked
     sa.Column("away_ms", sa.Integer, nullable=False, server_default=sa.text("0")),  # that it was with its environment
@@ -170,7 +170,7 @@ steps = sa.Table(
     sa.Column("adapter", JSONB),
     sa.Column("checkpoint", JSONB),
     sa.Column("batch", JSONB),  # trained trajectories, where the task keeps them
-    sa.Column("digest", sa.Text),  # of the batch that was sent; absent from older schedulers
+    sa.Column("digest", sa.Text),  # of the batch that was sent
     sa.Column("first_admitted_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("first_scored_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("last_scored_at", sa.DateTime(timezone=True), nullable=False),

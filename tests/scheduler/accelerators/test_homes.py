@@ -63,8 +63,8 @@ async def rows(database: Database, query: str) -> list[tuple[object, ...]]:
 def task_row(task: str, *, version: int = 0, admitted: int = 0) -> str:
     return (
         "INSERT INTO tenants (id) VALUES ('acme') ON CONFLICT DO NOTHING; "
-        "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
-        f" trajectory_tokens, admitted, version) VALUES ('{task}', 'acme', '{task}', 'tiny', '{{}}', 'running', 0, 90, 2, 2, 0, 9,"
+        "INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
+        f" trajectory_tokens, admitted, version) VALUES ('', '{task}', 'acme', '{task}', 'tiny', '{{}}', 'running', 0, 90, 2, 2, 0, 9,"
         f" {admitted}, {version})"
     )
 

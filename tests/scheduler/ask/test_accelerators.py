@@ -32,8 +32,8 @@ from tests.scheduler.stages import POOLS
 SHARED = {"tiny": POOLS["tiny"].model_copy(update={"on": "a"}), "other": POOLS["tiny"].model_copy(update={"on": "a"})}
 ROWS = """
 INSERT INTO tenants (id) VALUES ('acme'), ('globex');
-INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness, trajectory_tokens,
-    version, admitted) SELECT id, tenant, id, pool, '{}', 'running', 0, 9, 1, 1, 1, 9, 1, 2
+INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,
+    trajectory_tokens, version, admitted) SELECT '', id, tenant, id, pool, '{}', 'running', 0, 9, 1, 1, 1, 9, 1, 2
     FROM (VALUES ('x', 'acme', 'tiny'), ('y', 'globex', 'other')) t (id, tenant, pool);
 INSERT INTO accelerators (id, spec) VALUES ('a', '{}');
 INSERT INTO executors (accelerator, id, pool, service, state, tier, device_bytes, host_bytes, answered_at) VALUES

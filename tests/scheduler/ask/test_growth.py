@@ -42,8 +42,10 @@ MAX_ROWS = 30 * TASKS
 ASKED = "tenant-250"
 HISTORY = f"""
 INSERT INTO tenants (id) SELECT 'tenant-' || n FROM generate_series(1, {TENANTS - 1}) n;
-INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness, trajectory_tokens)
-    SELECT n.id || '-' || k, n.id, 'x', pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness, trajectory_tokens
+INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,
+        trajectory_tokens)
+    SELECT '', n.id || '-' || k, n.id, 'x', pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,
+        trajectory_tokens
     FROM tasks, tenants n, generate_series(0, {TASKS - 1}) k;
 DELETE FROM tasks WHERE id = 'first';
 UPDATE tasks SET state = CASE WHEN id ~ '-[01]$' THEN 'running' ELSE 'finished' END, family = 'toy', version = 1, admitted = 3;
@@ -141,7 +143,7 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
     """Template: many tenants that have something of everything."""
     url = copied_database(postgres_port, migrated_database)
     async with await Database.connect(as_role(url, servers.OWNER)) as database, database.transaction() as tx:
-        await tasks.add_task(tx.connection, "first", parse_spec(spec("first", tenant="tenant-0", steps=2)))
+        await tasks.add_task(tx.connection, "first", parse_spec(spec("first", tenant="tenant-0", steps=2)), submission="")
         for statement in HISTORY.split(";"):
             await tx.connection.execute(text(statement))
     return url.rpartition("/")[2]

@@ -106,7 +106,7 @@ async def test_task_below_its_min_share_is_found_behind_many_that_are_less_serve
             pool = pools[number % len(pools)]
             raw = spec(name=task, tenant=task if owners == "a tenant each" else "all", pool=pool, steps=100)
             raw["algorithm"] |= {"groups_per_step": 50}
-            await tasks.add_task(tx.connection, task, parse_spec(raw))
+            await tasks.add_task(tx.connection, task, parse_spec(raw), submission="")
             if work == "evaluations":
                 await evaluations.add(tx.connection, task, 0, None, [PlannedGroups("main", range(50), 2)])
                 await tx.connection.execute(text("UPDATE tasks SET admitted = 100"))  # the maximum that training may be ahead

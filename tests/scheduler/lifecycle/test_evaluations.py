@@ -269,7 +269,7 @@ async def test_dead_letter_of_an_evaluation_gives_up_its_group_only(bus: Bus, da
             answered += 1
             body = OpenGroup(group=stuck).encode()
             lost = streams.open_group("toy", "a", stuck.group)
-            letter = DeadLetter(stage="open", subject=lost, reason="no such file", attempts=5, headers={}, body=body)
+            letter = DeadLetter(stage="open", subject=lost, reason="no such file", attempts=5, headers={}, body=body, sequence=1)
             await bus.publish(Outgoing(streams.failed("open", "a"), letter, f"letter-{answered}"))
         await world.event("a", "finished")
         assert [one["failure"] for one in await world.events("a", "evaluation")] == ["no such file", "no such file"]

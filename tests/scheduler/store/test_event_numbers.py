@@ -12,8 +12,6 @@ from scheduler_svc.store.queries import outbox
 from tests.scheduler.finished import settled, stages
 from tests.scheduler.stages import running_world
 
-INSERT = "INSERT INTO events (tenant, task, event, data) VALUES (:tenant, :task, 'paused', '{}')"
-
 
 async def numbers(database: Database, task: str = "a") -> list[tuple[str, int]]:
     query = text("SELECT tenant, number FROM events WHERE task = :task ORDER BY id")
@@ -62,13 +60,6 @@ async def test_concurrent_transactions_neither_repeat_nor_leave_out_a_number(dat
     await asyncio.gather(*(emit(["a", "b"] if even else ["b", "a"]) for even in (True, False) * 3))
     for task in ("a", "b"):
         assert await numbers(database, task) == [("acme", number) for number in range(1, 61)]
-
-
-async def test_scheduler_of_the_version_before_gets_numbers_from_the_database(database: Database) -> None:
-    async with database.transaction() as tx:
-        await tx.connection.execute(text(INSERT), [{"tenant": "acme", "task": "a"}, {"tenant": "acme", "task": "a"}])
-        tx.emit_event("acme", "a", "paused")
-    assert await numbers(database) == [("acme", 1), ("acme", 2), ("acme", 3)]
 
 
 async def test_deletion_of_a_task_does_not_restart_its_numbers(bus: Bus, database_url: str, tmp_path: Path) -> None:

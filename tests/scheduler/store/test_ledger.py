@@ -13,7 +13,7 @@ async def test_usage_recorded_twice_counts_once(database: Database) -> None:
     entries = [Entry("acme", "a", "prompt", 0, 5), Entry("acme", "a", "sampled", 0, 7), Entry("acme", "b", "sampled", 0, 11)]
     async with database.transaction() as tx:
         for task in ("a", "b"):
-            await tasks.add_task(tx.connection, task, parse_spec(spec(task)))
+            await tasks.add_task(tx.connection, task, parse_spec(spec(task)), submission="")
         await ledger.record_usage(tx.connection, entries)
         await ledger.record_usage(tx.connection, entries)
         await ledger.record_usage(tx.connection, [entries[1], Entry("acme", "a", "trained", 1, 100), Entry("acme", "a", "sampled", 1, 1)])

@@ -69,7 +69,15 @@ async def status(connection: AsyncConnection) -> None:
 async def step_batched_and_trained(tx: Transaction) -> None:
     members = await steps.batch_groups(tx.connection, "t0", PAST, [PAST])
     batch = TrainBatch(
-        tenant="acme", task="t0", pool="tiny", version=PAST, spec=parse_spec(spec()), checkpoint=None, start=None, groups=members
+        tenant="acme",
+        task="t0",
+        pool="tiny",
+        version=PAST,
+        spec=parse_spec(spec()),
+        checkpoint=None,
+        start=None,
+        groups=members,
+        weight=1.0,
     )
     message = updated(batch).message
     assert isinstance(message, WeightUpdated)
@@ -84,7 +92,7 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
     url = copied_database(postgres_port, migrated_database)
     async with await Database.connect(as_role(url, servers.OWNER)) as database, database.transaction() as tx:
         for number in range(TASKS):
-            await tasks.add_task(tx.connection, f"t{number}", parse_spec(spec(f"t{number}", steps=2 * PAST)))
+            await tasks.add_task(tx.connection, f"t{number}", parse_spec(spec(f"t{number}", steps=2 * PAST)), submission="")
         for statement in PAST_AND_PRESENT.split(";"):
             await tx.connection.execute(text(statement))
     return url.rpartition("/")[2]

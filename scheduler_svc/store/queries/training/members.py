@@ -24,8 +24,8 @@ class ScoredMember:
     group: int
     sequence: int
     member: SettledMember
-    version: int | None = None
-    """Version that sampled the group, as the message says; None from older senders."""
+    version: int
+    """Version that sampled the group, as the message says."""
 
 
 _arrived = Rows(
@@ -118,6 +118,5 @@ async def scored_attempts(connection: AsyncConnection, found: Collection[GroupKe
     """The scored members of the groups `found`, as reward shaping reads them."""
     attempts: dict[GroupKey, list[Attempt]] = {key: [] for key in found}
     for row in await _ATTEMPTS.run(connection, keys(found)):
-        components = None if row.longest_turn_tokens is None else row.components or {}
-        attempts[row.task, row.group].append(Attempt(row.reward, row.sampled_tokens, row.longest_turn_tokens, components))
+        attempts[row.task, row.group].append(Attempt(row.reward, row.sampled_tokens, row.longest_turn_tokens, row.components or {}))
     return attempts
