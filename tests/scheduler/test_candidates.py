@@ -49,7 +49,8 @@ UPDATE tasks SET state = 'running';
 INSERT INTO stored_blobs (name, task, version, kind, bytes) VALUES ('a', 'acme', 1, 'adapter', 50), ('b', 'globex', 1, 'adapter', 500);
 INSERT INTO limits (tenant, max_stored_bytes, max_adapters) VALUES ('acme', 100, 2);
 INSERT INTO evaluations (task, version, state) VALUES ('acme', 0, 'running');
-INSERT INTO evaluation_groups (task, number, version, prompt, size, state) VALUES ('acme', 1000000000, 0, 0, 1, 'planned')
+INSERT INTO groups (task, number, version, protocol, row, seed, size, state, charged_tokens)
+VALUES ('acme', 1000000000, 0, 'main', 2147483648, 0, 1, 'planned', 0)
 """
 
 

@@ -133,15 +133,15 @@ def past(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, An
 
 PAST = """
 UPDATE tasks SET state = 'running', family = 'module', version = {steps}, admitted = 4 * {steps} + 2, voided = 2 * {steps};
-INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, step, deadline_at, ended_at)
-    SELECT 't', n, n / 2, 'trained', n, n, 1, n / 2, now(), now() FROM generate_series(0, 2 * {steps} - 1) n;
-INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at)
-    SELECT 't', n, {steps}, 'ready', n, n, 1, now() FROM generate_series(2 * {steps}, 2 * {steps} + 1) n;
+INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, step, deadline_at, ended_at)
+    SELECT 8, 't', n, n / 2, 'trained', n, n, 1, n / 2, now(), now() FROM generate_series(0, 2 * {steps} - 1) n;
+INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at)
+    SELECT 8, 't', n, {steps}, 'ready', n, n, 1, now() FROM generate_series(2 * {steps}, 2 * {steps} + 1) n;
 INSERT INTO trajectories (task, "group", member, state, reward, sequence, scored_at)
     SELECT 't', number, m, CASE state WHEN 'ready' THEN 'scored' ELSE state END, 1, number * 8 + m + 1, now()
     FROM groups, generate_series(0, 7) m;
-INSERT INTO groups (task, number, version, state, void_reason, row, seed, charged_tokens, deadline_at, ended_at)
-    SELECT 't', n, 0, 'void', 'zero_variance', n, n, 1, now(), now() - interval '1 hour'
+INSERT INTO groups (size, task, number, version, state, void_reason, row, seed, charged_tokens, deadline_at, ended_at)
+    SELECT 8, 't', n, 0, 'void', 'zero_variance', n, n, 1, now(), now() - interval '1 hour'
     FROM generate_series(2 * {steps} + 2, 4 * {steps} + 1) n;
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint,
                    first_admitted_at, first_scored_at, last_scored_at, trained_at)

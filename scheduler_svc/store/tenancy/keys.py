@@ -110,8 +110,9 @@ async def accesses(connection: AsyncConnection, tenant: str | None, *, after: st
         for row in rows
     ]
     if tenant is None and after is None:
-        of_all = {name: LIMITS[name].default or 0 for name in IN_ACCOUNT}
-        found.insert(0, TenantAccess(tenant=None, account=None, suspended=False, keys=[], **of_all))
+        connections, size = (LIMITS[name].default or 0 for name in IN_ACCOUNT)
+        operators = TenantAccess(tenant=None, account=None, suspended=False, keys=[], max_connections=connections, max_message_bytes=size)
+        found.insert(0, operators)
     return [one.model_copy(update={"keys": await _keys(connection, one.tenant)}) for one in found]
 
 

@@ -287,8 +287,8 @@ def task_row(task: str, pool: str, tenant: str = "acme") -> tuple[str, str]:
 
 def open_group(task: str) -> str:
     return (
-        "INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at)"
-        f" VALUES ('{task}', 0, 0, 'open', 0, 0, 0, now() + interval '1 day')"
+        "INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at)"
+        f" VALUES (2, '{task}', 0, 0, 'open', 0, 0, 0, now() + interval '1 day')"
     )
 
 

@@ -120,8 +120,8 @@ async def test_task_moves_at_a_version(database: Database) -> None:
     await execute(database, *EXECUTORS.split(";"), *task_row("t", version=3, admitted=1).split("; "))
     await execute(
         database,
-        "INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at) VALUES"
-        " ('t', 0, 3, 'open', 0, 0, 0, now())",
+        "INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at) VALUES"
+        " (2, 't', 0, 3, 'open', 0, 0, 0, now())",
     )
     moved: list[object] = []
     async with database.transaction() as tx:

@@ -8,6 +8,7 @@ from sqlalchemy import BigInteger, Boolean, Double, Integer, Text, case, cast, f
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.group_numbers import FIRST_EVALUATION_GROUP
 from common.messages import SettledMember
 from common.shaping import Attempt
 from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, in_state, keyed, keys
@@ -55,7 +56,11 @@ _SETTLE = Statement(
         trajectories.c.state == TrajectoryState.OPEN,
     )
     .values(
-        state=case((_has_failed, TrajectoryState.VOID.value), else_=TrajectoryState.SCORED.value),
+        state=case(
+            (_has_failed, TrajectoryState.VOID.value),
+            (_arrived.c.group >= FIRST_EVALUATION_GROUP, TrajectoryState.EVALUATED.value),
+            else_=TrajectoryState.SCORED.value,
+        ),
         void_reason=case((_has_failed, VoidReason.FAILED.value)),
         detail=func.coalesce(_arrived.c.failure, ""),
         reward=case((not_(_has_failed), _arrived.c.reward)),
@@ -74,7 +79,7 @@ _SETTLE = Statement(
 
 
 async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
-    """Mark open members as scored, or void where they failed. The first message about a member wins."""
+    """Mark open members as scored, or void where they failed. The first message about a member counts."""
     first: dict[tuple[str, int, int], ScoredMember] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.sequence):
         first.setdefault((outcome.task, outcome.group, outcome.member.member), outcome)
