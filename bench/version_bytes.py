@@ -148,7 +148,7 @@ async def step(bus: Bus, trainer: Any, spec: TaskSpec, groups: "list[Group]", ve
         sequence = await bus.publish(Outgoing(subject, message, f"{version}-{group.group}"))
         members = [BatchMember(member=one.member, sequence=sequence, reward=one.reward) for one in group.trajectories]
         named.append(BatchGroup(group=group.group, version=max(0, version - 1), members=members))  # random log-probabilities are stale
-    batch = TrainBatch(tenant=TASK, task=TASK, pool=TASK, version=version, spec=spec, checkpoint=checkpoint, groups=named)
+    batch = TrainBatch(tenant=TASK, task=TASK, pool=TASK, version=version, spec=spec, checkpoint=checkpoint, groups=named, weight=1.0)
     found = [out async for out in trainer.handle(Delivery(streams.batch(TASK, TASK), {}, batch.encode(), 1, 1))]
     (out,) = found
     assert isinstance(out.message, WeightUpdated)
@@ -174,7 +174,7 @@ def scored(one: Any) -> ScoredTrajectory:
     record = TokenRecord(
         ids=one.ids_T.astype("<i4").tobytes(), logprobs=one.sampler_logprobs_T.astype("<f4").tobytes(), sampled=one.sampled_T.tobytes()
     )
-    return ScoredTrajectory(member=one.member, transcript=record, reward=one.reward, turns=1)
+    return ScoredTrajectory(member=one.member, transcript=record, reward=one.reward, turns=1, env_ms=0, away_ms=0)
 
 
 async def loaded(bus: Bus, adapter: BlobRef) -> dict[str, float]:

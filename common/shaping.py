@@ -12,29 +12,22 @@ from dataclasses import dataclass
 from common.spec import TaskSpec
 
 
-class Unreported(ValueError):
-    """A value that the task's shaping reads, but that the sender of the attempt is too old to report."""
-
-
 @dataclass(frozen=True)
 class Attempt:
-    """The part of a scored attempt that shaping reads. None: not reported by an older environment service."""
+    """The part of a scored attempt that shaping reads."""
 
     reward: float
     """As scored."""
     sampled_tokens: int
-    longest_turn_tokens: int | None
+    longest_turn_tokens: int
     """Sampled tokens of its longest turn."""
-    components: Mapping[str, float] | None
+    components: Mapping[str, float]
     """Parts of the reward by name; at least those that the task's `rank_weights` name and the attempt has."""
 
 
 def has_equal_rewards(attempts: Sequence[Attempt], spec: TaskSpec) -> bool:
-    """Whether the members of this whole group have equal shaped rewards; False where that cannot be known (`Unreported`)."""
-    try:
-        return are_equal(shaped_rewards(attempts, spec))
-    except Unreported:
-        return False
+    """Whether the members of this whole group have equal shaped rewards."""
+    return are_equal(shaped_rewards(attempts, spec))
 
 
 def are_equal(rewards_G: Sequence[float]) -> bool:
@@ -45,7 +38,7 @@ def are_equal(rewards_G: Sequence[float]) -> bool:
 def shaped_rewards(attempts: Sequence[Attempt], spec: TaskSpec) -> list[float]:
     """Rewards of a whole group's members for their advantages.
 
-    Raises: Unreported; ZeroDivisionError for rank weights in a group of one, which a task may not have.
+    Raises: ZeroDivisionError for rank weights in a group of one, which a task may not have.
     """
     rewards = [attempt.reward for attempt in attempts]
     for name, weight in spec.environment.rank_weights.items():
@@ -78,16 +71,10 @@ def _component(attempt: Attempt, name: str) -> float:
     """Value of a reward component; 0 where the attempt lacks it, or where it is no number."""
     if name == "reward":
         return attempt.reward
-    if attempt.components is None:
-        raise Unreported(f"component '{name}'")
     value = attempt.components.get(name, 0.0)
     return value if math.isfinite(value) else 0.0
 
 
 def _length(attempt: Attempt, spec: TaskSpec) -> int:
     """Tokens of the attempt that are compared with `spec.length_limit`."""
-    if spec.overlong.per == "trajectory":
-        return attempt.sampled_tokens
-    if attempt.longest_turn_tokens is None:
-        raise Unreported("tokens of the longest turn")
-    return attempt.longest_turn_tokens
+    return attempt.sampled_tokens if spec.overlong.per == "trajectory" else attempt.longest_turn_tokens

@@ -17,7 +17,6 @@ USES: dict[Use, str] = {
     Use.INSPECT: "inspects",
     Use.DECLARE: "declares the streams",
     Use.PURGE: "deletes messages of the streams",
-    Use.FORGET: "deletes a former consumer of",
     Use.RECREATE: "deletes and recreates the streams",
 }
 

@@ -76,6 +76,7 @@ def unopened(group: GroupContext, failure: Failed) -> Iterator[Outgoing]:
             turns=0,
             failure=failure.reason,
             env_ms=0 if member else round(failure.worked_s * 1000),
+            away_ms=0,
         )
         for member in range(group.size)
     ]

@@ -161,7 +161,7 @@ class Client(Reader):
         return await self._jobs.submit(spec, task, timeout_s=timeout_s)
 
     async def preview(self, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Preview:
-        """Outcome of `submit`, without submitting. Raises: TaskRejected when a field is wrong; NoAnswer, also from an older scheduler."""
+        """Outcome of `submit`, without submitting. Raises: TaskRejected when a field is wrong; NoAnswer."""
         return Preview.of(await self._jobs.preview(spec, timeout_s=timeout_s))
 
     async def cancel(self, task: str, reason: str = "") -> None:

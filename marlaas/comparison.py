@@ -99,9 +99,6 @@ def compare(first: Evaluated, second: Evaluated, *, protocol: str | None = None,
     """
     protocol = protocol or first.deciding_protocol
     before, after = first.chosen(protocol, version), second.chosen(protocol, version)
-    for one, report in ((first, before), (second, after)):
-        if report.asked is None or report.by_prompt is None:
-            raise ClientError(f"task {one.task}: an older scheduler evaluated version {report.version}, and reported no single prompts")
     _check_same_questions(first.task, before, second.task, after)
     ours, theirs = before.rewards_by_prompt(), after.rewards_by_prompt()
     prompts = sorted(ours.keys() & theirs.keys())

@@ -4,14 +4,10 @@ from alembic import context
 from sqlalchemy import Connection
 
 from migrations.transaction import in_transaction
-from scheduler_svc.store import access  # with its table, the schema is complete
-from scheduler_svc.store.tables import metadata
-
-assert access.tenant_roles.metadata is metadata
 
 
 def migrate(connection: Connection) -> None:
-    context.configure(connection=connection, target_metadata=metadata, transactional_ddl=True)
+    context.configure(connection=connection, transactional_ddl=True)
     context.run_migrations()
 
 

@@ -23,7 +23,6 @@ class Use(StrEnum):
     DECLARE = "declare"
     PURGE = "purge"
     RECREATE = "recreate"
-    FORGET = "forget"
 
 
 @dataclass(frozen=True)
@@ -116,11 +115,6 @@ def purges(stream: str) -> Row:
 def recreates(stream: str) -> Row:
     """Delete a stream with all that it stores."""
     return Row(Use.RECREATE, stream, publish=(f"{API}.STREAM.DELETE.{stream}",))
-
-
-def forgets(stream: str, consumer: str) -> Row:
-    """Delete a consumer; the stream keeps its messages."""
-    return Row(Use.FORGET, stream, publish=(f"{API}.CONSUMER.DELETE.{stream}.{consumer}",))
 
 
 def owns_each(stream: str, consumer: Consumer) -> list[Row]:

@@ -69,7 +69,6 @@ def scheduler(_: Deployment) -> list[Row]:
     found += rows.consumes_all(streams.JOBS.name, streams.scheduler_jobs("<tenant>"), streams.NAMELESS_JOBS)
     found += rows.owns_each(streams.own_jobs("<tenant>").name, streams.scheduler_own_jobs("<tenant>"))
     found.append(rows.subscribes(streams.STORED_JOBS))
-    found.append(rows.forgets(streams.JOBS.name, streams.ALL_JOBS))
     for each in streams.BUCKETS:
         found += rows.watches(each.name)
     found += rows.lists_blobs(streams.BLOBS_BUCKET) + rows.stores_blobs(streams.BLOBS_BUCKET)

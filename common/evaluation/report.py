@@ -67,7 +67,7 @@ class Asked(Value):
 
 
 class EvaluationReport(Value):
-    """Result of one version by one protocol. Fields with a default may be absent, as in events of older schedulers."""
+    """Result of one version by one protocol."""
 
     version: int
     protocol: str = MAIN_PROTOCOL
@@ -95,8 +95,8 @@ class EvaluationReport(Value):
     """Attempts that were asked for at each prompt."""
     binary: bool = False
     """Whether every reward is 0 or 1."""
-    asked: Asked | None = None
-    by_prompt: str | None = None
+    asked: Asked
+    by_prompt: str
     """Mean reward at each prompt, NaN where none was scored: little-endian float32, base64."""
 
     @classmethod
@@ -106,7 +106,7 @@ class EvaluationReport(Value):
 
     def rewards_by_prompt(self) -> dict[int, float]:
         """Prompt → mean reward; without prompts that have no scored attempt."""
-        return {} if self.by_prompt is None else unpacked(self.by_prompt)
+        return unpacked(self.by_prompt)
 
 
 def packed(by_prompt: Mapping[int, float], prompts: int) -> str:

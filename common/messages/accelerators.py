@@ -72,7 +72,7 @@ class ExecutorOf(Value):
     parked_s: float
     """Seconds for which its pool's clock has stood, in all."""
     deepest: Tier | None = None
-    """Deepest tier in which it may be parked; None where the scheduler is older, or its pool is not deployed any more."""
+    """Deepest tier in which it may be parked; None where its pool is not deployed any more."""
     device_bytes: int = 0
     """Bytes that it needs awake; for operators, as the next three."""
     host_bytes: int = 0

@@ -69,7 +69,7 @@ TASKS_CURSOR = described(rf"^([a-z0-9.+-]{{1,32}}~)?{TASK_ID_PATTERN[1:]}", A_CU
 
 
 class AskTasks(Message, kind="ask-tasks.1"):
-    """Tasks that satisfy every condition. Older schedulers know the cursor only, and answer all tasks by id."""
+    """Tasks that satisfy every condition."""
 
     cursor: str | None = Field(default=None, max_length=128, pattern=TASKS_CURSOR)
     """`cursor` of the page before, of a request that is otherwise the same; None for the first."""
@@ -163,10 +163,10 @@ class Usage(Value):
     checkpoint_bytes: int = 0
     batch_bytes: int = 0
     served_prompt_tokens: int = 0
-    """Of requests that the tenant sent, as the next; 0 from older schedulers. Of a task: to its versions."""
+    """Of requests that the tenant sent, as the next. Of a task: to its versions."""
     served_sampled_tokens: int = 0
     accelerator_ms: int = 0
-    """Milliseconds of shared accelerators, switches included; 0 from older schedulers."""
+    """Milliseconds of shared accelerators, switches included."""
 
     @property
     def stored_bytes(self) -> int:
@@ -178,10 +178,10 @@ class TenantUsage(Usage):
 
     tenant: str
     live_tasks: int
-    env_ms: int = 0
-    """Milliseconds that its environments worked, those without a payer included; 0 from older schedulers."""
-    package_bytes: int = 0
-    """Bytes of its packages, as announced; 0 from older schedulers."""
+    env_ms: int
+    """Milliseconds that its environments worked, those without a payer included."""
+    package_bytes: int
+    """Bytes of its packages, as announced."""
 
     @property
     def stored_bytes(self) -> int:
@@ -287,8 +287,8 @@ class PoolOffer(Value):
     adapters: int
     sequences: int
     profile: str | None
-    serves: bool | None = None
-    """Whether its versions are served (`[NAME.serving]` of the pools file); None from older schedulers."""
+    serves: bool
+    """Whether its versions are served (`[NAME.serving]` of the pools file)."""
     accelerators: list[str] = []
     """Accelerators that its samplers share with other pools; empty where it has processes of its own."""
     is_parked: bool | None = None

@@ -57,13 +57,13 @@ class LeaseDone(Message, kind="lease-done.1"):
     busy_ms: Count = 0
     """Of a park: milliseconds in which an operation was in progress."""
     score_ms: Count = 0
-    """Of `busy_ms`: those of the function `score`; 0 also of an older executor, which does not tell them from `train`."""
+    """Of `busy_ms`: those of the function `score`."""
     pieces: Count = 0
     """Of a park: operations that ended."""
     failure: Sentence | None = None
     """Why it could not, or parked itself; of `cold`: why the process before it died, None where that was ordered to end."""
     lacks_memory: bool | None = None
-    """Of `faulty`: whether the device or the host had no memory for it; None where its sender does not tell."""
+    """Of `faulty`: whether the device or the host had no memory for it; None of other states."""
 
 
 class ExecutorReport(Message, kind="executor-report.1"):
@@ -94,9 +94,9 @@ class ExecutorReport(Message, kind="executor-report.1"):
     at_s: Seconds
     """NATS's time of the report."""
     away: list[TaskAway] = Field(default=[], max_length=TASKS)
-    """Of a sampler: tasks with turns that are with their environments, and from when they may have work again. Empty of older samplers."""
-    budget_bytes: Count | None = None
-    """Bytes that all executors of its accelerator may use together; None of an older executor."""
+    """Of a sampler: tasks with turns that are with their environments, and from when they may have work again."""
+    budget_bytes: Count
+    """Bytes that all executors of its accelerator may use together."""
 
 
 class Lease(Message, kind="lease.1"):
@@ -107,7 +107,7 @@ class Lease(Message, kind="lease.1"):
     epoch: int
     renewed_s: float
     lock: str | None = None
-    """The compute.lock under which its holder computes, as `Locks.identity`; None of an older executor."""
+    """The compute.lock under which its holder computes, as `Locks.identity`; None where the kernel does not say which it is."""
 
 
 class PoolClock(Message, kind="pool-clock.1"):

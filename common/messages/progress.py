@@ -160,5 +160,5 @@ class SpecAnswer(Message, kind="spec-answer.1"):
     task: str
     spec: dict[str, JsonValue]
     """The task as it was accepted, completed by defaults."""
-    submission: str | None = None
-    """Digest of the task as it was submitted (`SubmitTask.digest`); None from older schedulers."""
+    submission: str
+    """Digest of the task as it was submitted (`SubmitTask.digest`)."""

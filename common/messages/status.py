@@ -45,8 +45,8 @@ class Event(Message, kind="event.1"):
     at_s: float
     data: dict[str, JsonValue] = {}
     number: int | None = Field(default=None, ge=1)
-    """Position among the events of this tenant and task, from 1, without gaps; None from older schedulers, and of a refusal about an id
-    that is not the tenant's, which is not stored.
+    """Position among the events of this tenant and task, from 1, without gaps; None of a refusal about an id that is not the
+    tenant's, which is not stored.
     A client drops an event that it has seen, and asks for those that it missed (`ask.<tenant>.events`)."""
 
 
@@ -59,7 +59,7 @@ class StoredStep(Value):
 
     @classmethod
     def of(cls, event: Event) -> "StoredStep | None":
-        """None for other events, and for those of older schedulers."""
+        """None for other events."""
         stored = event.data.get("stored") if event.event == "step" else None
         return from_json(cls, stored) if isinstance(stored, dict) else None
 
@@ -74,8 +74,8 @@ class DeadLetter(Message, kind="dead-letter.1"):
     headers: dict[str, str]
     body: bytes
     """Empty where the consumer reads headers only."""
-    sequence: int = 0
-    """Position of the message in its own stream; 0 where the sender is older than this field."""
+    sequence: int
+    """Position of the message in its own stream."""
 
 
 class TaskStatus(Message, kind="task-status.1"):
@@ -144,9 +144,8 @@ class ReplicaReport(Message, kind="replica-report.1"):
     """Rollout replicas: tokens its KV cache holds."""
     invariant: bool = False
     """Rollout replicas: whether sampled log-probabilities are known not to depend on what else is in the batch."""
-    template_variables: list[str] | None = None
-    """Rollout replicas: variables of the model's chat template that a task may set; None from replicas that know neither
-    `sampling.template` nor `sampling.stop`."""
+    template_variables: list[str] = []
+    """Rollout replicas: variables of the model's chat template that a task may set."""
     takes_answers: bool | None = None
     """Rollout replicas: whether the model's chat template writes answers of tools; None where unknown."""
     serves: bool = False

@@ -38,7 +38,6 @@ shared accelerators, `<pool>@<accelerator>`: the queue of its executor there (do
 
 # pyright: reportUnusedImport=false
 from common.streams.consumers import (
-    ALL_JOBS,
     NAMELESS_JOBS,
     SCHEDULER_CHECKED,
     SCHEDULER_FAILED,

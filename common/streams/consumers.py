@@ -37,8 +37,6 @@ SCHEDULER_WEIGHTS = Consumer("scheduler-weights", "WEIGHTS", "weight-updated.>",
 SCHEDULER_SERVED = Consumer("scheduler-served", "SERVED", "served.>", "book", task_token=-1)
 SCHEDULER_LEASES = Consumer("scheduler-leases", "LEASES", "leases.done.>", "leases", task_token=-1)
 SCHEDULER_FAILED = Consumer("scheduler-failed", "FAILED", "failed.>", "settle", task_token=2)
-ALL_JOBS = "scheduler-jobs"
-"""Consumer of every tenant's jobs, of schedulers before each tenant's had one of its own. A work queue's filters must not overlap."""
 UNUSED_JOBS_S = 60.0
 
 

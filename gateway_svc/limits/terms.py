@@ -51,7 +51,7 @@ class Terms:
         try:
             if self._bus.is_connected:
                 answer = (await self._bus.requests.ask(streams.ask(tenant, "terms"), AskTerms(), timeout_s=ANSWER_S)).read(TermsAnswer)
-        except MarlaasError as error:  # no scheduler, or one that is older than the verb
+        except MarlaasError as error:  # no scheduler answers
             log.warning("terms_unknown", tenant=tenant, reason=str(error))
         self._known.pop(tenant, None)
         if len(self._known) >= MAX_KNOWN:

@@ -8,7 +8,6 @@ from typing import Literal
 from pydantic import BaseModel
 
 from common.door.asking import Door, UnknownHere
-from common.door.errors import NotPermitted, WrongQuestion
 from common.door.tenancy.aliases import read_aliases
 from common.messages import (
     AdapterAnswer,
@@ -93,19 +92,11 @@ async def _plain(door: Door, name: str) -> Resolved:
 
 async def _alias(door: Door, name: str) -> AliasOf | None:
     """Raises: Problem when an admin means one of several tenants' aliases."""
-    found = await _aliases(door, name)
+    found = await read_aliases(door, name)
     if len(found) > 1:
         reason = f"several tenants have an alias '{name}'; name the tenant, with ?tenant=NAME (marlaas: MARLAAS_TENANT=NAME)"
         raise Problem(400, "Invalid request", reason, "tenant_required", [FieldError("tenant", reason)])
     return found[0] if found else None
-
-
-async def _aliases(door: Door, name: str | None = None) -> list[AliasOf]:
-    """None for a key, or a scheduler, that is older than aliases."""
-    try:
-        return await read_aliases(door, name)
-    except (NotPermitted, WrongQuestion):
-        return []
 
 
 async def _version(door: Door, name: VersionName) -> Resolved:
@@ -130,7 +121,7 @@ async def _adapter(door: Door, name: VersionName) -> AdapterAnswer:
 
 async def listed(door: Door) -> ModelList:
     """Aliases, pools, and the latest version of each task that has one, the newest tasks first."""
-    named, answer = await asyncio.gather(_aliases(door), door.ask("pools", AskDeployment(), PoolsAnswer))
+    named, answer = await asyncio.gather(read_aliases(door), door.ask("pools", AskDeployment(), PoolsAnswer))
     found = [Model(id=alias.name, created=int(alias.changed_s), owned_by=alias.tenant) for alias in named]
     names = {alias.name for alias in named}
     found += [Model(id=pool.name, created=0, owned_by="pool") for pool in answer.pools if pool.name not in names]

@@ -19,7 +19,7 @@ class Offers:
     def check(self, pool: str) -> None:
         """Raises: Problem at once for a pool that serves no version, or that there is no more, where the request would wait for nobody."""
         found = next((one for one in self._pools if one.name == pool), None)
-        if not self._pools or (found is not None and found.serves is not False):
+        if not self._pools or (found is not None and found.serves):
             return
         serving = ", ".join(sorted(one.name for one in self._pools if one.serves)) or "none"
         missing = f"no [{pool}.serving] in the pools file" if found else "it is not in the pools file any more"

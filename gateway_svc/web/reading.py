@@ -7,10 +7,9 @@ from typing import TypeVar
 
 from common.door.asking import Door, UnknownHere
 from common.door.deployment import read_environments, read_pools
-from common.door.errors import NotPermitted, WrongQuestion
 from common.door.pages import at_cursor, pages
-from common.door.tenancy import aliases
 from common.door.tenancy.accelerators import Accelerators
+from common.door.tenancy.aliases import read_aliases
 from common.door.tenancy.billing import Billing
 from common.door.tenancy.packages import Packages
 from common.door.training import download, progress
@@ -18,7 +17,6 @@ from common.door.training.failures import read_failures
 from common.door.training.progress import read_evaluations, read_spec, read_status, read_steps, read_versions, read_why
 from common.messages import (
     AccessAnswer,
-    AliasOf,
     AskAccess,
     AskSteps,
     AskTasks,
@@ -110,7 +108,7 @@ async def read_task_page(door: Door, task: str, over: Over, versions: int = 1) -
 
 async def read_models(door: Door) -> Models:
     """What is served now: aliases, the latest versions of the newest tasks, and base models."""
-    served = {pool.name for pool in await read_pools(door) if pool.serves is not False}
+    served = {pool.name for pool in await read_pools(door) if pool.serves}
     named = {one.name: one.model for one in await read_aliases(door) if one.pool in served}
     newest = await door.ask("tasks", AskTasks(sort="created", descending=True, most=MODELS), TasksAnswer)
     versions = [name_of(one.task, one.adapter.version) for one in newest.tasks if one.adapter is not None and one.pool in served]
@@ -119,13 +117,6 @@ async def read_models(door: Door) -> Models:
         "Latest versions": {name: name for name in versions},
         "Base models": {name: name for name in sorted(served - set(named))},
     }
-
-
-async def read_aliases(door: Door) -> list[AliasOf]:
-    """None for a key, or a scheduler, that is older than aliases."""
-    with suppress(NotPermitted, WrongQuestion):
-        return await aliases.read_aliases(door)
-    return []
 
 
 async def read_timeline(door: Door, cursor: str | None) -> tuple[list[TaskLine], str | None]:

@@ -139,7 +139,7 @@ def next_attempt(done: LeaseDone, past: int, now_ms: int) -> Fault:
 
     Without memory the first retry is at once, and all others are parked a tier deeper for it.
     """
-    reason, is_memory = done.failure or "it could not wake, and did not say why", lacks_memory(done)
+    reason, is_memory = done.failure or "it could not wake, and did not say why", bool(done.lacks_memory)
     if is_memory and not past:
         return Fault(reason, now_ms, needs_room=True)
     return Fault(reason, now_ms + round(1000 * pause_s(past - is_memory)), needs_room=False)
@@ -148,10 +148,3 @@ def next_attempt(done: LeaseDone, past: int, now_ms: int) -> Fault:
 def pause_s(past: int) -> float:
     """Seconds until the next attempt, after `past` failures that were paused after."""
     return min(MAX_BACK_OFF_S, BACK_OFF_S * 2.0 ** min(past, 30))
-
-
-def lacks_memory(done: LeaseDone) -> bool:
-    """Older executors do not tell; a wrong state is dropped, and what lacked memory is where it was."""
-    if done.lacks_memory is not None:
-        return done.lacks_memory
-    return done.tier is not Tier.NONE or done.from_tier is Tier.NONE

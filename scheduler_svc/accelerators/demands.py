@@ -52,10 +52,8 @@ class Live:
 
 
 def rules_of(accelerator: Accelerator, executors: Sequence[Live]) -> Rules:
-    """How much memory a GPU without `memory_gib` has is known to its executors. Where they are older and do not report it, the largest
-    has room, and no other beside it."""
-    largest = max((one.report.device_bytes for one in executors), default=0)
-    reported = max((one.report.budget_bytes or 0 for one in executors), default=0) or largest
+    """How much memory a GPU without `memory_gib` has is known to its executors."""
+    reported = max((one.report.budget_bytes for one in executors), default=0)
     device = reported if accelerator.memory_gib is None else int(accelerator.memory_gib * GIB)
     return Rules(
         Budget(device, int(accelerator.host_gib * GIB)),

@@ -20,15 +20,6 @@ def sampler_objections(spec: TaskSpec, reports: Iterable[ReplicaReport]) -> Iter
     """Reasons why a live sampler of the task's pool cannot sample as `sampling` says."""
     complaints: set[str] = set()
     for report in reports:
-        if report.service != "rollout" or report.pool != spec.pool:
-            continue
-        if report.template_variables is not None:
+        if report.service == "rollout" and report.pool == spec.pool:
             complaints.update(unknown_arguments(spec.sampling.template, report.template_variables))
-        else:  # it would sample without them
-            complaints.update(
-                f"sampling.{field}: rollout replica '{report.replica}' of pool '{spec.pool}' is of an older release that does not know it; "
-                "upgrade the replica"
-                for field, value in (("template", spec.sampling.template), ("stop", spec.sampling.stop))
-                if value
-            )
     yield from sorted(complaints)

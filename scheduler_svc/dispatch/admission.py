@@ -13,7 +13,7 @@ from scheduler_svc.dispatch.candidates import ADMISSION_BATCH_SIZE, find_candida
 from scheduler_svc.dispatch.pace import allowance_of_task
 from scheduler_svc.dispatch.steps import send_steps_together
 from scheduler_svc.lifecycle import evaluations
-from scheduler_svc.lifecycle.group_messages import new_group, open_training_group
+from scheduler_svc.lifecycle.group_messages import new_group, open_group_message
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.database import ADMISSION_LOCK
 from scheduler_svc.store.queries.accelerators.homes import reachable_homes
@@ -81,7 +81,7 @@ async def _open_groups(tx: Transaction, admissions: Sequence[Admission], times: 
     await groups.add_groups(tx.connection, new)
     await shares.charge(tx.connection, [Charge(group.task, locked[group.task].tenant, group.charged_tokens, admitted=1) for group in new])
     homes = await reachable_homes(tx.connection, locked.values(), "rollout")
-    messages = [open_training_group(locked[group.task], group, homes.get(group.task)) for group in new]
+    messages = [open_group_message(locked[group.task], group, homes.get(group.task)) for group in new]
     for admission in [admission for admission in admissions if admission.evaluates]:
         task, home = locked[admission.task], homes.get(admission.task)
         messages += await evaluations.open_group(tx.connection, task, admission.charged_tokens, times, home)

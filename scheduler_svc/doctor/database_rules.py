@@ -15,12 +15,12 @@ ENDED_STATES = "('finished', 'cancelled', 'failed', 'rejected')"
 RULES: dict[str, str] = {
     "every admitted group has its row, numbered from 0": """
         SELECT t.id AS task, t.admitted, count(g.number) AS groups, max(g.number) AS last
-        FROM tasks t LEFT JOIN groups g ON g.task = t.id
+        FROM tasks t LEFT JOIN groups g ON g.task = t.id AND g.protocol IS NULL
         GROUP BY t.id HAVING count(g.number) <> t.admitted OR coalesce(max(g.number), -1) <> t.admitted - 1""",
     "every group has one trajectory for each member": """
         SELECT g.task, g.number AS "group", t.group_size, count(j.member) AS members
         FROM groups g JOIN tasks t ON t.id = g.task LEFT JOIN trajectories j ON j.task = g.task AND j."group" = g.number
-        GROUP BY g.task, g.number, t.group_size
+        WHERE g.protocol IS NULL GROUP BY g.task, g.number, t.group_size
         HAVING count(j.member) <> t.group_size OR min(j.member) <> 0 OR max(j.member) <> t.group_size - 1""",
     "void groups are counted once": """
         SELECT t.id AS task, t.voided, count(g.number) AS void_groups
@@ -33,22 +33,23 @@ RULES: dict[str, str] = {
     "an ended task has no group that is neither trained nor void": f"""
         SELECT g.task, g.number AS "group", g.state, t.state AS task_state
         FROM groups g JOIN tasks t ON t.id = g.task
-        WHERE t.state IN {ENDED_STATES} AND g.state IN ('open', 'ready', 'batched')""",
+        WHERE t.state IN {ENDED_STATES} AND g.protocol IS NULL AND g.state IN ('open', 'ready', 'batched')""",
     "a trajectory's state agrees with its group's": """
         SELECT j.task, j."group", j.member, j.state, g.state AS group_state
         FROM trajectories j JOIN groups g ON g.task = j.task AND g.number = j."group"
-        WHERE NOT CASE g.state WHEN 'open' THEN j.state IN ('open', 'scored') WHEN 'ready' THEN j.state = 'scored'
-                               WHEN 'batched' THEN j.state = 'scored' ELSE j.state = g.state END""",
+        WHERE g.protocol IS NULL AND NOT CASE g.state WHEN 'open' THEN j.state IN ('open', 'scored') WHEN 'ready' THEN j.state = 'scored'
+                                                    WHEN 'batched' THEN j.state = 'scored' ELSE j.state = g.state END""",
     "an open group waits for at least one member": """
         SELECT g.task, g.number AS "group" FROM groups g
-        WHERE g.state = 'open' AND NOT EXISTS (
+        WHERE g.protocol IS NULL AND g.state = 'open' AND NOT EXISTS (
             SELECT FROM trajectories j WHERE j.task = g.task AND j."group" = g.number AND j.state = 'open')""",
     "an overdue group is void within a minute": """
         SELECT g.task, g.number AS "group", g.admitted_at, g.deadline_at, c.parked_ms FROM groups g JOIN tasks t ON t.id = g.task
         CROSS JOIN LATERAL (
             SELECT coalesce(sum(p.parked_ms + coalesce(greatest(0, extract(epoch FROM now() - p.parked_since) * 1000), 0)), 0) AS parked_ms
             FROM pool_clocks p WHERE p.pool = t.pool) c
-        WHERE g.state = 'open' AND g.deadline_at + make_interval(secs => c.parked_ms / 1000.0) < now() - interval '1 minute'
+        WHERE g.protocol IS NULL AND g.state = 'open'
+          AND g.deadline_at + make_interval(secs => c.parked_ms / 1000.0) < now() - interval '1 minute'
           AND g.admitted_at + make_interval(secs => (t.spec #>> '{limits,episode_timeout_s}')::float8)
               + make_interval(secs => (c.parked_ms - g.parked_ms) / 1000.0) < now() - interval '1 minute'""",
     "a task's version is the number of its trained steps": """
@@ -65,7 +66,7 @@ RULES: dict[str, str] = {
         SELECT id AS task, version, steps, reason FROM tasks WHERE state = 'finished' AND version <> steps AND reason NOT LIKE 'stop.%'""",
     "an evaluation is over when all of its groups are": """
         SELECT e.task, e.version, e.protocol, e.state, count(*) FILTER (WHERE g.state <> 'ended') AS left FROM evaluations e
-        JOIN evaluation_groups g ON g.task = e.task AND g.version = e.version AND g.protocol = e.protocol
+        JOIN groups g ON g.task = e.task AND g.version = e.version AND g.protocol = e.protocol
         GROUP BY e.task, e.version, e.protocol, e.state HAVING (e.state = 'running') <> (count(*) FILTER (WHERE g.state <> 'ended') > 0)""",
     "an ended task has no running evaluation, and each finished evaluation has one event": f"""
         SELECT t.id AS task, t.state, count(e.version) FILTER (WHERE e.state = 'running') AS running,
@@ -78,7 +79,7 @@ RULES: dict[str, str] = {
     "the ledger has what each evaluation consumed, and nothing else": """
         WITH spent AS (
             SELECT g.task, g.number, sum(m.prompt_tokens + m.sampled_tokens) AS tokens
-            FROM evaluation_groups g JOIN evaluation_members m ON m.task = g.task AND m.number = g.number
+            FROM groups g JOIN trajectories m ON m.task = g.task AND m."group" = g.number
             WHERE g.state = 'ended' GROUP BY g.task, g.number),
         booked AS (SELECT task, number, tokens FROM ledger WHERE kind = 'evaluation')
         SELECT coalesce(s.task, b.task) AS task, coalesce(s.number, b.number) AS "group",
@@ -96,7 +97,7 @@ RULES: dict[str, str] = {
     "no trained or waiting group is staler than its task allows": """
         SELECT g.task, g.number AS "group", g.state, g.version AS sampled_by, coalesce(g.step, t.version) AS trained_from, t.max_staleness
         FROM groups g JOIN tasks t ON t.id = g.task
-        WHERE g.state <> 'void' AND coalesce(g.step, t.version) - g.version NOT BETWEEN 0 AND t.max_staleness""",
+        WHERE g.protocol IS NULL AND g.state <> 'void' AND coalesce(g.step, t.version) - g.version NOT BETWEEN 0 AND t.max_staleness""",
     "a scored message is one group's, and names each member once": """
         SELECT task, sequence, count(DISTINCT "group") AS groups FROM trajectories WHERE sequence IS NOT NULL
         GROUP BY task, sequence HAVING count(DISTINCT "group") > 1
@@ -115,7 +116,7 @@ RULES: dict[str, str] = {
             SELECT g.task, g.number, k.kind, sum(CASE k.kind WHEN 'prompt' THEN j.prompt_tokens ELSE j.sampled_tokens END) AS tokens
             FROM groups g JOIN trajectories j ON j.task = g.task AND j."group" = g.number
             CROSS JOIN (VALUES ('prompt'), ('sampled')) k (kind)
-            WHERE g.state <> 'open' GROUP BY g.task, g.number, k.kind),
+            WHERE g.protocol IS NULL AND g.state <> 'open' GROUP BY g.task, g.number, k.kind),
         booked AS (SELECT task, number, kind, tokens FROM ledger WHERE kind IN ('prompt', 'sampled'))
         SELECT coalesce(s.task, b.task) AS task, coalesce(s.number, b.number) AS "group", coalesce(s.kind, b.kind) AS kind,
                coalesce(s.tokens, 0) AS consumed, coalesce(b.tokens, 0) AS booked

@@ -4,54 +4,40 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.messages.tenancy.billing import LedgerKind
+from scheduler_svc.decisions.evaluation.plan import is_group
 from scheduler_svc.decisions.money.billing import Payer, payer_of_void
 from scheduler_svc.store.queries.fairness import shares
 from scheduler_svc.store.queries.fairness.shares import Charge
 from scheduler_svc.store.queries.tenancy import ledger
 from scheduler_svc.store.queries.tenancy.ledger import Entry
-from scheduler_svc.store.queries.training import evaluations
 from scheduler_svc.store.queries.training.groups import EndedGroup, VoidedGroups
 from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import VoidReason
 
 
-async def charge_evaluation(
-    connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[evaluations.EvaluatedGroup], *, void: VoidReason | None = None
-) -> None:
-    """Ledger rows for what evaluation groups consumed, and the difference to their charge. `void`: why they were abandoned."""
-    entries: list[Entry] = []
-    for group in ended:
-        tenant, payer = by_id[group.task].tenant, _payer(by_id[group.task], void)
-        entries.append(Entry(tenant, group.task, "evaluation", group.number, group.tokens, payer))
-        entries.append(Entry(tenant, group.task, "env_ms", group.number, group.env_ms, payer))
-    await ledger.record_usage(connection, [entry for entry in entries if entry.tokens])
-    await shares.charge(connection, [Charge(group.task, by_id[group.task].tenant, group.tokens - group.charged_tokens) for group in ended])
-
-
 async def settle_accounts(
     connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup], *, void: VoidReason | None = None
 ) -> None:
-    """Ledger rows for what training groups consumed, and the difference to their charge. `void`: why they trained nothing."""
+    """Ledger rows for what groups consumed, and the difference to their charge. `void`: why they trained nothing, or were abandoned."""
     entries: list[Entry] = []
     for group in ended:
         tenant, payer = by_id[group.task].tenant, _payer(by_id[group.task], void)
-        entries.append(Entry(tenant, group.task, "prompt", group.number, group.prompt_tokens, payer))
-        entries.append(Entry(tenant, group.task, "sampled", group.number, group.sampled_tokens, payer))
-        entries.append(Entry(tenant, group.task, "env_ms", group.number, group.env_ms, payer))
+        entries += [Entry(tenant, group.task, kind, group.number, used, payer) for kind, used in _usage(group).items()]
     await ledger.record_usage(connection, [entry for entry in entries if entry.tokens])
-    await shares.charge(
-        connection,
-        [
-            Charge(group.task, by_id[group.task].tenant, group.prompt_tokens + group.sampled_tokens - group.charged_tokens)
-            for group in ended
-        ],
-    )
+    await shares.charge(connection, [Charge(group.task, by_id[group.task].tenant, group.tokens - group.charged_tokens) for group in ended])
 
 
 async def settle_void(connection: AsyncConnection, by_id: dict[str, Task], voided: VoidedGroups, reason: VoidReason) -> None:
     """The same for groups that became void; those that were paid for when they became ready may be forgiven."""
     await settle_accounts(connection, by_id, voided.ended, void=reason)
     await ledger.forgive(connection, [key for key in voided.complete if _payer(by_id[key[0]], reason) == "nobody"])
+
+
+def _usage(group: EndedGroup) -> dict[LedgerKind, int]:
+    if is_group(group.number):
+        return {"evaluation": group.tokens, "env_ms": group.env_ms}
+    return {"prompt": group.prompt_tokens, "sampled": group.sampled_tokens, "env_ms": group.env_ms}
 
 
 def _payer(task: Task, void: VoidReason | None) -> Payer:

@@ -15,14 +15,16 @@ from scheduler_svc.decisions.endings.task_end import Evaluated, reason_to_finish
 from scheduler_svc.decisions.evaluation.plan import RETRY_INCREMENT, groups_to_plan, is_due, may_be_retried
 from scheduler_svc.decisions.evaluation.results import Result, Standing, gain_of, result_of, standing_after
 from scheduler_svc.decisions.sharing.pool_times import PoolTimes, StableFor
-from scheduler_svc.lifecycle.accounting import charge_evaluation
-from scheduler_svc.lifecycle.group_messages import open_evaluation_group
+from scheduler_svc.lifecycle.accounting import settle_accounts
+from scheduler_svc.lifecycle.group_messages import open_group_message
 from scheduler_svc.lifecycle.termination import end_task
 from scheduler_svc.store.queries.fairness import shares
 from scheduler_svc.store.queries.fairness.shares import Charge
 from scheduler_svc.store.queries.sql.parameters import GroupKey
-from scheduler_svc.store.queries.training import evaluations, tasks
-from scheduler_svc.store.queries.training.evaluations import EvaluatedGroup, EvaluationKey, MemberOutcome
+from scheduler_svc.store.queries.training import evaluations, groups, members, tasks
+from scheduler_svc.store.queries.training.evaluations import EvaluationKey
+from scheduler_svc.store.queries.training.groups import EndedGroup
+from scheduler_svc.store.queries.training.members import ScoredMember
 from scheduler_svc.store.queries.training.progress import progress_of
 from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason
@@ -48,20 +50,20 @@ async def open_group(
     if opened is None:
         return []
     await shares.charge(connection, [Charge(task.id, task.tenant, charged_tokens)])
-    return [open_evaluation_group(task, opened, deadline_s, home)]
+    return [open_group_message(task, opened, home)]
 
 
-async def settle(tx: Transaction, by_id: dict[str, Task], outcomes: Sequence[MemberOutcome]) -> None:
+async def settle(tx: Transaction, by_id: dict[str, Task], outcomes: Sequence[ScoredMember]) -> None:
     """Settle outcomes of members of the locked tasks `by_id`, and finish complete evaluations."""
     if outcomes:
-        await evaluations.settle_members(tx.connection, outcomes)
-        keys = {(outcome.task, outcome.group) for outcome in outcomes}
-        await _ended(tx, by_id, await evaluations.end_complete_groups(tx.connection, keys))
+        await members.settle_members(tx.connection, outcomes)
+        decided = await groups.groups_to_end(tx.connection, {(outcome.task, outcome.group) for outcome in outcomes})
+        await _ended(tx, by_id, await groups.end_groups(tx.connection, [found.group.key for found in decided]))
 
 
 async def abandon(tx: Transaction, by_id: dict[str, Task], keys: Collection[GroupKey], detail: str) -> None:
     """End unfinished groups: missing attempts count as failed, and no group is refilled."""
-    await _ended(tx, by_id, await evaluations.abandon_groups(tx.connection, keys, detail), void=VoidReason.FAILED)
+    await _ended(tx, by_id, await groups.end_groups(tx.connection, keys, detail), void=VoidReason.FAILED)
 
 
 async def end_overdue(tx: Transaction, by_id: dict[str, Task], overdue: Collection[GroupKey], *, stable_for_s: StableFor) -> None:
@@ -82,8 +84,8 @@ async def finish_if_done(tx: Transaction, task: Task) -> bool:
     return await end_task(tx, task, TaskState.FINISHED, data={"version": task.version, "reward": progress.reward})
 
 
-async def _ended(tx: Transaction, by_id: dict[str, Task], ended: Sequence[EvaluatedGroup], *, void: VoidReason | None = None) -> None:
-    await charge_evaluation(tx.connection, by_id, ended, void=void)
+async def _ended(tx: Transaction, by_id: dict[str, Task], ended: Sequence[EndedGroup], *, void: VoidReason | None = None) -> None:
+    await settle_accounts(tx.connection, by_id, ended, void=void)
     for evaluation in await evaluations.complete(tx.connection, {(group.task, group.version) for group in ended}):
         await _finish(tx, by_id[evaluation[0]], evaluation)
 

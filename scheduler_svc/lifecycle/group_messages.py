@@ -5,9 +5,8 @@ from datetime import UTC, datetime
 
 from common import streams
 from common.messages import GroupContext, OpenGroup
-from scheduler_svc.decisions.evaluation.plan import FIRST_ROW, prompt_seed
+from common.spec import Protocol, TaskSpec
 from scheduler_svc.decisions.sharing.pool_times import PoolTimes
-from scheduler_svc.store.queries.training.evaluations import PlannedGroup
 from scheduler_svc.store.queries.training.groups import NewGroup
 from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.transaction import OutboxMessage
@@ -25,67 +24,47 @@ def new_group(task: Task, number: int, charged_tokens: float, times: PoolTimes) 
         size=task.spec.algorithm.group_size,
         charged_tokens=charged_tokens,
         deadline_at=datetime.fromtimestamp(times.of(task.spec.pool) + task.spec.limits.episode_timeout_s, UTC),
+        adapter=task.adapter or task.start,
         parked_ms=round(times.parked_s(task.spec.pool) * 1000),
     )
 
 
-def open_training_group(task: Task, group: NewGroup, home: str | None = None) -> OutboxMessage:
+def open_group_message(task: Task, group: NewGroup, home: str | None = None) -> OutboxMessage:
     """`home`: accelerator whose sampler gets its turns; None: any."""
     assert task.family is not None
-    return _open_message(
-        GroupContext(
-            tenant=task.tenant,
-            task=task.id,
-            pool=task.spec.pool,
-            group=group.number,
-            size=group.size,
-            version=group.version,
-            adapter=task.adapter or task.start,
-            family=task.family,
-            environment=task.spec.environment,
-            sampling=task.spec.sampling,
-            limits=task.spec.limits,
-            row=group.row,
-            seed=group.seed,
-            deadline_s=group.deadline_at.timestamp(),
-            task_seed=task.spec.seed,
-            weight=task.weight,
-            by_operator=task.by_operator,
-            package=task.package,
-            home=home,
-        )
+    spec = task.spec
+    context = GroupContext(
+        tenant=task.tenant,
+        task=task.id,
+        pool=spec.pool,
+        group=group.number,
+        size=group.size,
+        version=group.version,
+        adapter=group.adapter,
+        family=task.family,
+        environment=spec.environment,
+        sampling=spec.sampling,
+        limits=spec.limits,
+        row=group.row,
+        seed=group.seed,
+        deadline_s=group.deadline_at.timestamp(),
+        task_seed=spec.seed,
+        weight=task.weight,
+        by_operator=task.by_operator,
+        package=task.package,
+        home=home,
     )
-
-
-def open_evaluation_group(task: Task, group: PlannedGroup, deadline_s: float, home: str | None = None) -> OutboxMessage:
-    """`home`: as of `open_training_group`."""
-    assert task.family is not None
-    spec, wanted = task.spec, task.spec.evaluation.named(group.protocol)
-    return _open_message(
-        GroupContext(
-            tenant=task.tenant,
-            task=task.id,
-            pool=spec.pool,
-            group=group.number,
-            size=wanted.attempts,
-            version=group.version,
-            adapter=group.adapter,
-            family=task.family,
-            environment=spec.environment_of(wanted),
-            sampling=spec.sampling.model_copy(update={"temperature": wanted.temperature or spec.sampling.temperature}),
-            greedy=wanted.temperature == 0,
-            limits=spec.limits,
-            row=FIRST_ROW + group.prompt,
-            seed=prompt_seed(wanted, group.prompt),
-            deadline_s=deadline_s,
-            weight=task.weight,
-            by_operator=task.by_operator,
-            package=task.package,
-            home=home,
-        )
-    )
-
-
-def _open_message(context: GroupContext) -> OutboxMessage:
+    if group.protocol is not None:
+        context = context.model_copy(update=_as_evaluated(spec, spec.evaluation.named(group.protocol)))
     subject = streams.open_group(context.family, context.task, context.group)
     return OutboxMessage(subject, OpenGroup(group=context), f"{context.task}:{context.group}:open")
+
+
+def _as_evaluated(spec: TaskSpec, wanted: Protocol) -> dict[str, object]:
+    """What a protocol asks differently: prompts of its own seed, and its temperature."""
+    return {
+        "environment": spec.environment_of(wanted),
+        "sampling": spec.sampling.model_copy(update={"temperature": wanted.temperature or spec.sampling.temperature}),
+        "greedy": wanted.temperature == 0,
+        "task_seed": None,
+    }

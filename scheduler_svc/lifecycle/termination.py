@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.decisions.endings.task_end import reason_to_fail
-from scheduler_svc.lifecycle.accounting import charge_evaluation, settle_void
+from scheduler_svc.lifecycle.accounting import settle_accounts, settle_void
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.metrics import VOID_GROUPS
 from scheduler_svc.store.queries.sql.parameters import GroupKey
@@ -27,8 +27,8 @@ async def end_task(tx: Transaction, task: Task, to: TaskState, *, reason: str = 
     await void_live_groups(tx.connection, task, f"task {to}", paid_as=void)
     await steps.void_steps(tx.connection, task.id)
     unfinished = await evaluations.live_group_keys(tx.connection, task.id)
-    abandoned = await evaluations.abandon_groups(tx.connection, unfinished, f"task {to}")
-    await charge_evaluation(tx.connection, {task.id: task}, abandoned, void=void)
+    abandoned = await groups.end_groups(tx.connection, unfinished, f"task {to}")
+    await settle_accounts(tx.connection, {task.id: task}, abandoned, void=void)
     await evaluations.void_running(tx.connection, task.id)
     tx.emit_event(task.tenant, task.id, to, data if data is not None else {"reason": reason})
     await publish_status(tx, task.id)

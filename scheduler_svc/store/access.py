@@ -83,8 +83,6 @@ TABLES: dict[str, Access] = {
     "trajectories": Access(ALL, _OF_ITS_TASKS),
     "steps": Access(ALL, _OF_ITS_TASKS),
     "evaluations": Access(ALL, _OF_ITS_TASKS),
-    "evaluation_groups": Access(ALL, _OF_ITS_TASKS),
-    "evaluation_members": Access(ALL, _OF_ITS_TASKS),
     "ledger": Access(ALL, _OF_THE_TENANT),
     "aliases": Access(ALL, _OF_THE_TENANT),
     "webhooks": Access(ALL),

@@ -6,10 +6,11 @@
                                  └──▶ finished
 
     group       open ──▶ ready ──▶ batched ──▶ trained      any of the first three ──▶ void (with a reason)
+        of an evaluation   planned ──▶ open ──▶ ended (complete, or abandoned with a detail)
     trajectory  open ──▶ scored ──────────────▶ trained      either of the first two ──▶ void (with a reason)
+        of an evaluation   open ──▶ evaluated · void (with a reason)
     step        batched ──▶ trained                          batched ──▶ void (its task ended first)
     evaluation  running ──▶ finished                         running ──▶ void (its task ended first)
-        its groups   planned ──▶ open ──▶ ended (complete, or abandoned with a detail)
     package     uploading ──▶ checking ──▶ usable · refused ──▶ uploading (sent once more)      any of them ──▶ deleting
     slice       ordered ──▶ awake ──▶ ended (why: SliceEnd) ──▶ booked      ordered ──▶ ended (its executor never woke)
     executor    cold ──▶ waking ──▶ awake ──▶ parking ──▶ parked ──▶ waking      any of them ──▶ faulty ──▶ waking (after its back-off)
@@ -35,16 +36,19 @@ LIVE = (TaskState.SUBMITTED, TaskState.RUNNING, TaskState.PAUSED)
 
 
 class GroupState(StrEnum):
+    PLANNED = "planned"
     OPEN = "open"
     READY = "ready"
     BATCHED = "batched"
     TRAINED = "trained"
     VOID = "void"
+    ENDED = "ended"
 
 
 class TrajectoryState(StrEnum):
     OPEN = "open"
     SCORED = "scored"
+    EVALUATED = "evaluated"
     TRAINED = "trained"
     VOID = "void"
 
@@ -59,12 +63,6 @@ class EvaluationState(StrEnum):
     RUNNING = "running"
     FINISHED = "finished"
     VOID = "void"
-
-
-class EvaluationGroupState(StrEnum):
-    PLANNED = "planned"
-    OPEN = "open"
-    ENDED = "ended"
 
 
 class VoidReason(StrEnum):

@@ -1,6 +1,6 @@
 """Public views of the database, for users of `psql`; consistent at any moment.
 
-A change here is a new migration that replaces the view; migrations keep their own copy of the text.
+A change here is a new migration that replaces the view.
 """
 
 TASK_STATUS = """
@@ -21,7 +21,7 @@ LEFT JOIN LATERAL (
     SELECT count(*) FILTER (WHERE g.state = 'open') AS open_groups,
            count(*) FILTER (WHERE g.state = 'ready') AS ready_groups,
            count(*) FILTER (WHERE g.state = 'batched') AS batched_groups
-    FROM groups g WHERE g.task = t.id AND g.state IN ('open', 'ready', 'batched')) live ON true
+    FROM groups g WHERE g.task = t.id AND g.protocol IS NULL AND g.state IN ('open', 'ready', 'batched')) live ON true
 LEFT JOIN LATERAL (
     SELECT coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'prompt'), 0) AS prompt_tokens,
            coalesce(sum(l.tokens) FILTER (WHERE l.kind = 'sampled'), 0) AS sampled_tokens,
@@ -30,7 +30,7 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT count(*) FILTER (WHERE g.void_reason IN ('failed', 'deadline')) AS failed_groups,
            count(*) FILTER (WHERE g.void_reason IN ('failed', 'deadline') OR g.state IN ('ready', 'batched', 'trained')) AS ended_groups
-    FROM (SELECT state, void_reason FROM groups WHERE task = t.id ORDER BY number DESC LIMIT 100) g) latest ON true
+    FROM (SELECT state, void_reason FROM groups WHERE task = t.id AND number < 1000000000 ORDER BY number DESC LIMIT 100) g) latest ON true
 """
 
 TASK_STALENESS = """
@@ -42,7 +42,7 @@ LEFT JOIN LATERAL (
     SELECT count(*) AS steps, avg(s.staleness_mean) AS mean, max(s.staleness_max) AS max
     FROM steps s WHERE s.task = t.id AND s.state = 'trained') trained ON true
 LEFT JOIN LATERAL (
-    SELECT min(g.version) AS oldest FROM groups g WHERE g.task = t.id AND g.state IN ('open', 'ready')) live ON true
+    SELECT min(g.version) AS oldest FROM groups g WHERE g.task = t.id AND g.protocol IS NULL AND g.state IN ('open', 'ready')) live ON true
 """
 
 TASK_TIMELINE = """

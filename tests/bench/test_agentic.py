@@ -37,7 +37,9 @@ def answered(member: int, turn: int) -> TurnsSampled:
 
 
 def scored(member: int, turns: int) -> TrajectoriesScored:
-    return TrajectoriesScored(group=GROUP, members=[ScoredTrajectory(member=member, transcript=TokenRecord(), reward=0.5, turns=turns)])
+    return TrajectoriesScored(
+        group=GROUP, members=[ScoredTrajectory(member=member, transcript=TokenRecord(), reward=0.5, turns=turns, env_ms=0, away_ms=0)]
+    )
 
 
 def heard(at_s: float, message: SampleTurns | TurnsSampled | TrajectoriesScored) -> Heard:

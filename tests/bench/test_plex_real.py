@@ -34,7 +34,16 @@ def slice_of(epoch: int, executor: str, ordered_s: float, parts_ms: tuple[int, i
 
 def reports(executor: str, *ready: tuple[float, float | None]) -> Reports:
     """`ready`: times of reports, and since when there was work by then."""
-    given = {"accelerator": "core", "executor": executor, "pool": "a", "replica": "r", "epoch": 1, "device_bytes": 1, "host_bytes": 1}
+    given = {
+        "accelerator": "core",
+        "executor": executor,
+        "pool": "a",
+        "replica": "r",
+        "epoch": 1,
+        "device_bytes": 1,
+        "host_bytes": 1,
+        "budget_bytes": 2,
+    }
     state = {"state": ExecutorState.PARKED, "tier": Tier.HOST}
     return Reports({executor: [ExecutorReport(**given, **state, at_s=at_s, ready_since_s=since_s) for at_s, since_s in ready]})  # type: ignore[arg-type]
 

@@ -55,7 +55,7 @@ ASKS: list[Message] = [
     messages.StatusAnswer(status=STATUS),
     messages.EventsAnswer(events=[messages.Event(tenant="t", task="a", event="step", at_s=1.0, number=3)], last=3),
     messages.UsageAnswer(
-        tenants=[messages.TenantUsage(tenant="t", live_tasks=1, prompt_tokens=2)],
+        tenants=[messages.TenantUsage(tenant="t", live_tasks=1, prompt_tokens=2, env_ms=0, package_bytes=0)],
         tasks=[messages.TaskUsage(task="a", adapter_bytes=7)],
         cursor=None,
     ),
@@ -102,7 +102,7 @@ ASKS: list[Message] = [
         cached_tokens=8,
         sampled_tokens=3,
     ),
-    messages.SpecAnswer(task="a", spec={"name": "n"}),
+    messages.SpecAnswer(task="a", spec={"name": "n"}, submission="0" * 64),
     messages.AskSteps(task="a", after=1),
     messages.StepsAnswer(
         steps=[

@@ -40,7 +40,7 @@ REQUEST = TurnRequest(member=0, turn=1, transcript=RECORD, messages=[ChatMessage
 TURN = SampledTurn(member=0, turn=1, transcript=RECORD, reply="hi", finish="stop", state=b"s")
 
 
-SCORED = ScoredTrajectory(member=0, transcript=RECORD, reward=0.5, components={"score": 0.5}, turns=2)
+SCORED = ScoredTrajectory(member=0, transcript=RECORD, reward=0.5, components={"score": 0.5}, turns=2, env_ms=0, away_ms=0)
 
 
 DAY = datetime(2030, 1, 2, tzinfo=UTC)
@@ -111,11 +111,15 @@ SAMPLES: list[Message] = [
                 account="A" * 56,
                 suspended=False,
                 keys=[messages.KeyRecord(key="U" * 56, name="k", role="owner", created=DAY)],
+                max_connections=64,
+                max_message_bytes=2**20,
             )
         ],
         cursor=None,
     ),
-    messages.CheckEnvironment(tenant="t", task="a", family="e", environment=EnvironmentSection(name="e:x"), seed=1),
+    messages.CheckEnvironment(
+        tenant="t", task="a", family="e", environment=EnvironmentSection(name="e:x"), seed=1, weight=1.0, by_operator=True
+    ),
     messages.OpenGroup(group=GROUP),
     messages.SampleTurns(group=GROUP, members=[REQUEST]),
     messages.TurnsSampled(group=GROUP, members=[TURN]),
@@ -129,6 +133,7 @@ SAMPLES: list[Message] = [
         spec=SPEC,
         checkpoint=None,
         groups=[messages.BatchGroup(group=4, version=0, members=[messages.BatchMember(member=0, sequence=11, reward=0.5)])],
+        weight=1.0,
     ),
     messages.WeightUpdated(
         tenant="t",
@@ -141,9 +146,10 @@ SAMPLES: list[Message] = [
         trained_tokens=3,
         started_s=1.0,
         finished_s=2.0,
+        trained="0" * 64,
     ),
     messages.Event(tenant="t", task="a", event="step", at_s=1.0, data={"version": 1}),
-    messages.DeadLetter(stage="train", subject="s", reason="r", attempts=1, headers={}, body=b"b"),
+    messages.DeadLetter(stage="train", subject="s", reason="r", attempts=1, headers={}, body=b"b", sequence=1),
     STATUS,
     messages.HistoryMark(deployment="d", position=3),
     messages.StatusesRemoved(until_s=1.5),

@@ -35,17 +35,18 @@ GROUP = group_context("a", 4, tenant="t", pool="p", size=2, version=1, adapter=a
 ASKED = messages.TurnRequest(member=1, turn=0, transcript=RECORD, messages=[ChatMessage(role="user", content="hi")], state=b"")
 PLAYED = messages.SampledTurn(member=1, turn=0, transcript=RECORD, reply="hi", finish="stop", state=b"")
 SCORED = messages.TrajectoriesScored(
-    group=GROUP, members=[messages.ScoredTrajectory(member=1, transcript=RECORD, reward=0.5, components={"score": 0.5}, turns=1)]
+    group=GROUP,
+    members=[messages.ScoredTrajectory(member=1, transcript=RECORD, reward=0.5, components={"score": 0.5}, turns=1, env_ms=0, away_ms=0)],
 )
 BATCH = messages.TrainBatch(
     tenant="t", task="a", pool="p", version=1, spec=SPEC, checkpoint=blob("a.v1.checkpoint"),
-    groups=[messages.BatchGroup(group=4, version=1, members=[messages.BatchMember(member=0, sequence=11, reward=0.5)])],
+    groups=[messages.BatchGroup(group=4, version=1, members=[messages.BatchMember(member=0, sequence=11, reward=0.5)])], weight=1.0,
 )  # fmt: skip
 UPDATE = messages.WeightUpdated(
     tenant="t", task="a", pool="p", version=1, adapter=adapter(), checkpoint=messages.CheckpointRef(**dict(blob("a.v1.checkpoint"))),
-    batch=blob("a.v1.batch"), metrics={}, trained_tokens=3, started_s=1.0, finished_s=2.0,
+    batch=blob("a.v1.batch"), metrics={}, trained_tokens=3, started_s=1.0, finished_s=2.0, trained="0" * 64,
 )  # fmt: skip
-LETTER = messages.DeadLetter(stage="turn", subject="trajectories.turn.e.a.4-1", reason="r", attempts=1, headers={}, body=b"")
+LETTER = messages.DeadLetter(stage="turn", subject="trajectories.turn.e.a.4-1", reason="r", attempts=1, headers={}, body=b"", sequence=1)
 JOB: dict[str, Any] = {"tenant": "t", "request": "r"}
 LEASE: dict[str, Any] = {
     "accelerator": "g", "executor": "rollout-p", "pool": "p", "replica": "r", "epoch": 1, "at_s": 1.0,
@@ -82,7 +83,9 @@ HONEST = [
     ),
     Sent(
         "prompts.check.e.a",
-        messages.CheckEnvironment(tenant="t", task="a", family="e", environment=EnvironmentSection(name="e:x"), seed=1),
+        messages.CheckEnvironment(
+            tenant="t", task="a", family="e", environment=EnvironmentSection(name="e:x"), seed=1, weight=1.0, by_operator=True
+        ),
     ),
     Sent("prompts.open.e.a.4", messages.OpenGroup(group=GROUP)),
     Sent("prompts.sample.p.a.4-1", messages.SampleTurns(group=GROUP, members=[ASKED])),
@@ -96,7 +99,7 @@ HONEST = [
     Sent("events.t.a", messages.Event(tenant="t", task="a", event="step", at_s=1.0)),
     Sent("leases.order.g.rollout-p", messages.LeaseOrder(accelerator="g", executor="rollout-p", epoch=1, wake=True)),
     Sent("leases.done.g.rollout-p", messages.LeaseDone(**LEASE, from_tier=Tier.OFF)),
-    Sent("leases.now.g.rollout-p", messages.ExecutorReport(**LEASE, device_bytes=1, host_bytes=1)),
+    Sent("leases.now.g.rollout-p", messages.ExecutorReport(**LEASE, device_bytes=1, host_bytes=1, budget_bytes=2)),
     Sent("failed.turn.a", LETTER),
     Sent("failed.jobs.none", LETTER.model_copy(update={"stage": "jobs", "subject": "jobs.submit.t"})),
     Sent("failed.settle.none", LETTER.model_copy(update={"stage": "settle", "subject": "weight-updated.p"})),

@@ -21,8 +21,6 @@ from tests.common.ask_samples import ASKS
 from tests.common.message_samples import GROUP, RECORD, REQUEST, SAMPLES, SCORED, SPEC
 
 GOLDEN = Path(__file__).parent / "golden_messages.json"
-OLDER = Path(__file__).parent / "golden_messages_older.json"
-"""The golden file of a former version; it stays as it is, but for its blob, which had a name and digest that no blob has."""
 
 BY_KIND = {sample.kind: sample for sample in [*SAMPLES, *ASKS]}
 
@@ -38,12 +36,6 @@ def test_bytes_of_a_kind_stay_readable(kind: str) -> None:
     sample = BY_KIND[kind]
     assert type(sample).decode(golden) == sample
     assert sample.encode() == golden
-
-
-def test_bytes_of_older_senders_stay_readable() -> None:
-    """Messages as they were before their kind, or a section of a task in it, got another optional field."""
-    for kind, older in json.loads(OLDER.read_text()).items():
-        assert type(BY_KIND[kind]).decode(bytes.fromhex(older)) == BY_KIND[kind], kind
 
 
 FREE = {
@@ -149,12 +141,6 @@ def test_header_names_what_shaping_reads() -> None:
     settlement = messages.TrajectoriesScored(group=context, members=[attempt]).settlement()
     (member,) = messages.Settlement.model_validate_json(settlement.model_dump_json()).members
     assert (member.sampled_tokens, member.longest_turn_tokens, member.components) == (3, 2, {"short": 3.0})
-
-
-def test_header_of_an_older_environment_service_stays_readable() -> None:
-    member = '{"member":0,"reward":0.5,"prompt_tokens":2,"sampled_tokens":1,"turns":2,"truncated":false,"failure":null}'
-    found = messages.Settlement.model_validate_json(f'{{"task":"a","group":4,"members":[{member}]}}')
-    assert (found.members[0].reward, found.members[0].longest_turn_tokens, found.members[0].components) == (0.5, None, {})
 
 
 def test_spec_survives_the_wire() -> None:

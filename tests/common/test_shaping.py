@@ -59,16 +59,6 @@ def test_attempt_alone_equals_nothing() -> None:
     assert not are_equal([])
 
 
-def test_group_of_an_older_environment_service_is_equal_only_where_nothing_is_missing() -> None:
-    """It reports neither components nor turns; what is unknown is trained and not thrown away."""
-    older = attempts(1.0, 1.0, components=None, longest_turn_tokens=None, sampled_tokens=5)
-    assert has_equal_rewards(older, make_spec("a"))
-    assert has_equal_rewards(older, make_spec("a", **PENALIZED))
-    assert has_equal_rewards(older, make_spec("a", environment={"name": "e", "rank_weights": {"reward": 1.0}}))
-    assert not has_equal_rewards(older, make_spec("a", **RANKED))
-    assert not has_equal_rewards(older, make_spec("a", **penalized_by_turn()))
-
-
 def penalized_by_turn() -> dict[str, Any]:
     return PENALIZED | {"limits": {"max_turns": 3}, "overlong": PENALIZED["overlong"] | {"per": "turn"}}
 

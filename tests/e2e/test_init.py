@@ -1,6 +1,7 @@
 """A stack that was made without keys gets them: a task that was running continues, and nothing is lost."""
 
 import asyncio
+import os
 import re
 import signal
 import subprocess
@@ -15,12 +16,42 @@ from marlaas.client import Client
 from marlaas.stack import control
 from marlaas.stack.state_files import is_locked, running_stack
 from tests.conftest import eventually
-from tests.e2e.test_upgrade import REPOSITORY, TASK, Version
 from tests.marlaas.command import marlaas
 from tests.marlaas.tenancy.commands import ARMED
 
+REPOSITORY = Path(__file__).parents[2]
 STEPS = 60
+"""Enough steps that a busy machine does not take them all before the keys are made."""
+TASK = f"""
+name = "letters"
+tenant = "acme"
+pool = "tiny"
+steps = {STEPS}
+environment = {{ name = "reasoning_gym:letter_counting", options = {{ min_words = 1, max_words = 2 }} }}
+algorithm = {{ group_size = 4, groups_per_step = 2 }}
+evaluation = {{ every = 5, prompts = 4 }}
+lora = {{ rank = 4, alpha = 8 }}
+sampling = {{ max_tokens = 16 }}
+"""
 POINTS = [point for point in OPERATORS if point != "before_revoke"]
+
+
+class Stack:
+    """A stack, as the command line drives it."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+
+    def run(self, *arguments: str) -> str:
+        bare = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")}
+        command = [sys.executable, "-c", "from marlaas.cli import main; main()", arguments[0], "--data", str(self._data), *arguments[1:]]
+        found = subprocess.run(command, cwd=REPOSITORY, env=bare, capture_output=True, text=True, timeout=400)
+        assert found.returncode == 0, f"{arguments}: {found.stderr}{found.stdout}"
+        return found.stdout
+
+    def version(self) -> int:
+        """The only task's version."""
+        return int(self.run("psql", "-c", "SELECT 'version ' || version FROM tasks").rpartition("version ")[2].split()[0])
 
 
 def init(data: Path, *, crash: str = "") -> subprocess.CompletedProcess[str]:
@@ -33,7 +64,7 @@ def init(data: Path, *, crash: str = "") -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(900)
 async def test_running_task_of_a_stack_without_keys_continues_with_them(data: Path, tmp_path: Path) -> None:
     (tmp_path / "task.toml").write_text(TASK)
-    stack = Version(REPOSITORY, data)
+    stack = Stack(data)
     assert "key:" not in stack.run("up", "--open")
     task = stack.run("submit", str(tmp_path / "task.toml")).split()[-1]
     await eventually(lambda: stack.version() >= 2)

@@ -72,7 +72,9 @@ async def test_replica_serves_and_ends_cleanly(bus: Bus, keyed: Keyed, tmp_path:
         assert (report.service, report.families[-1]) == ("env", "module")
         assert "reasoning_gym:gcd" in report.environments
         environment = EnvironmentSection(name="reasoning_gym:gcd")
-        check = CheckEnvironment(tenant="acme", task="t", family="reasoning_gym", environment=environment, seed=1)
+        check = CheckEnvironment(
+            tenant="acme", task="t", family="reasoning_gym", environment=environment, seed=1, weight=1.0, by_operator=True
+        )
         await bus.publish(Outgoing(streams.check("reasoning_gym", "t"), check, "check:t"))
         answer = await message_on(bus, streams.TURNS, streams.checked("t"))
         assert answer.read(EnvironmentChecked).objection is None

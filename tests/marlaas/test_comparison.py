@@ -76,7 +76,6 @@ def test_only_prompts_that_both_have_a_scored_attempt_at_are_paired() -> None:
         ({"asked": ASKED.model_copy(update={"weights": "x"})}, {}, "environment.weights differ"),
         ({"asked": ASKED.model_copy(update={"seed": 7})}, {}, "by protocol 'main': evaluation.seed is 0 in a-1 and 7 in b"),
         ({"asked": ASKED.model_copy(update={"temperature": 1.0})}, {}, "evaluation.temperature is 0.0 in a-1 and 1.0 in b"),
-        ({"asked": None}, {}, "task b: an older scheduler evaluated version 20, and reported no single prompts"),
         ({"protocol": "greedy"}, {}, "task b has no protocol 'main'; there are: greedy"),
         ({}, {"protocol": "odd"}, "task a-1 has no protocol 'odd'; there are: main"),
         ({}, {"version": "5"}, "task a-1: protocol 'main' has no version '5'; use best, last or one of 0, 10, 20"),

@@ -10,7 +10,7 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from common.door.errors import ClientError
-from common.evaluation.report import EvaluationReport, Gain
+from common.evaluation.report import Asked, EvaluationReport, Gain
 from common.pools import objections, read_pools
 from marlaas.demo.composition import BASE, EXAMPLE, RESULT, composition, greedy_replies
 from marlaas.reporting.progress import Progress, TrainedStep
@@ -49,7 +49,8 @@ def test_without_the_benchmark_s_result_one_sentence_names_it_and_the_command(ro
 
 
 def report(version: int, reward: float | None, gain: Gain | None = None) -> EvaluationReport:
-    return EvaluationReport(version=version, protocol="held-out", reward=reward, gain=gain)
+    asked = Asked(environment="toy", options="a1", weights="b2", seed=0, temperature=0.0)
+    return EvaluationReport(version=version, protocol="held-out", reward=reward, gain=gain, asked=asked, by_prompt="")
 
 
 def test_end_says_the_gain_whose_band_it_is_and_shows_replies_before_and_after(root: Path, tmp_path: Path) -> None:

@@ -164,4 +164,5 @@ def updated(ref: AdapterRef) -> WeightUpdated:
         trained_tokens=0,
         started_s=time.time(),
         finished_s=time.time(),
+        trained="0" * 64,
     )

@@ -118,7 +118,7 @@ async def leave_in_queues(world: World, task: str) -> None:
 def letter(task: str) -> Outgoing:
     """A message of the task that could not be handled."""
     subject = streams.turn("toy", task, "0-0")
-    message = DeadLetter(stage="turn", subject=subject, reason=CANARY, attempts=1, headers={"x": CANARY}, body=CANARY.encode())
+    message = DeadLetter(stage="turn", subject=subject, reason=CANARY, attempts=1, headers={"x": CANARY}, body=CANARY.encode(), sequence=1)
     return Outgoing(streams.failed("turn", task), message, f"letter:{task}")
 
 

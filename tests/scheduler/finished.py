@@ -169,7 +169,7 @@ async def _play(world: World, made: StagesWithBlobs) -> None:
     await world.submit("failed")
     await eventually(lambda: any(batch.task == "failed" for batch in made.batches))
     lost, body = streams.batch("tiny", "failed"), made.batches[-1].encode()
-    letter = DeadLetter(stage="train", subject=lost, reason="loss is NaN", attempts=1, headers={}, body=body)
+    letter = DeadLetter(stage="train", subject=lost, reason="loss is NaN", attempts=1, headers={}, body=body, sequence=1)
     await world.bus.publish(Outgoing(streams.failed("train", "failed"), letter, "letter"))
     await world.event("failed", "failed")
     await world.submit("sent", spec(limits=LONG))

@@ -76,7 +76,7 @@ def scored(
 ) -> Outgoing:
     record = TokenRecord().with_context([1, 2, 3]).with_sampled([4, 5], [-0.5, -0.25])
     trajectory = ScoredTrajectory(
-        member=member, transcript=record, reward=reward, components=components or {}, turns=1, failure=failure, env_ms=env_ms
+        member=member, transcript=record, reward=reward, components=components or {}, turns=1, failure=failure, env_ms=env_ms, away_ms=0
     )
     message = TrajectoriesScored(group=group, members=[trajectory])
     headers = {streams.SETTLEMENT_HEADER: message.settlement().model_dump_json()}

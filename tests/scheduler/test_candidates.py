@@ -25,7 +25,9 @@ async def test_few_candidates_lead_to_the_same_admissions_as_all(database: Datab
     async with database.transaction() as tx:
         for number in range(60):
             tenant = f"n{rng.randrange(9)}"
-            await tasks.add_task(tx.connection, f"t{number}", parse_spec(spec(name=f"t{number}", tenant=tenant, priority=rng.randrange(2))))
+            await tasks.add_task(
+                tx.connection, f"t{number}", parse_spec(spec(name=f"t{number}", tenant=tenant, priority=rng.randrange(2))), submission=""
+            )
             progress = {"task": f"t{number}", "time": rng.randrange(5) * 100.0, "admitted": rng.choice([0, 3, 4]), "state": "running"}
             await tx.connection.execute(
                 text("UPDATE tasks SET virtual_time = :time, admitted = :admitted, state = :state WHERE id = :task"), progress
@@ -47,14 +49,15 @@ UPDATE tasks SET state = 'running';
 INSERT INTO stored_blobs (name, task, version, kind, bytes) VALUES ('a', 'acme', 1, 'adapter', 50), ('b', 'globex', 1, 'adapter', 500);
 INSERT INTO limits (tenant, max_stored_bytes, max_adapters) VALUES ('acme', 100, 2);
 INSERT INTO evaluations (task, version, state) VALUES ('acme', 0, 'running');
-INSERT INTO evaluation_groups (task, number, version, prompt, size, state) VALUES ('acme', 1000000000, 0, 0, 1, 'planned')
+INSERT INTO groups (task, number, version, protocol, row, seed, size, state, charged_tokens)
+VALUES ('acme', 1000000000, 0, 'main', 2147483648, 0, 1, 'planned', 0)
 """
 
 
 async def test_what_others_store_uses_up_no_limit_of_a_tenant(database: Database) -> None:
     async with database.transaction() as tx:
         for tenant in ("acme", "globex"):
-            await tasks.add_task(tx.connection, tenant, parse_spec(spec(tenant=tenant)))
+            await tasks.add_task(tx.connection, tenant, parse_spec(spec(tenant=tenant)), submission="")
         for statement in TWO_TENANTS.split(";"):
             await tx.connection.execute(text(statement))
         found = await candidates.least_served_tasks(tx.connection, {"tiny"}, limit=FEW)

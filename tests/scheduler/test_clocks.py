@@ -44,8 +44,8 @@ async def test_one_clock_that_jumps_decides_nothing(
         await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
         await tx.connection.execute(
             text(
-                "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
-                " trajectory_tokens, admitted) VALUES ('a', 'acme', 'a', 'tiny',"
+                "INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step,"
+                " max_staleness, trajectory_tokens, admitted) VALUES ('', 'a', 'acme', 'a', 'tiny',"
                 " jsonb_build_object('limits', jsonb_build_object('episode_timeout_s', cast(:timeout_s AS float8))),"
                 " 'running', 0, 1, 2, 1, 0, 1, 1)"
             ),
@@ -53,8 +53,8 @@ async def test_one_clock_that_jumps_decides_nothing(
         )
         await tx.connection.execute(
             text(
-                'INSERT INTO groups (task, number, version, state, "row", seed, charged_tokens, deadline_at, admitted_at) VALUES'
-                " ('a', 0, 0, 'open', 0, 0, 0, to_timestamp(:deadline_s), now() - make_interval(secs => :age_s))"
+                'INSERT INTO groups (size, task, number, version, state, "row", seed, charged_tokens, deadline_at, admitted_at) VALUES'
+                " (2, 'a', 0, 0, 'open', 0, 0, 0, to_timestamp(:deadline_s), now() - make_interval(secs => :age_s))"
             ),
             {"deadline_s": NOW_S + TIMEOUT_S - age_s - nats_ahead_s, "age_s": age_s + postgres_ahead_s},
         )
@@ -72,18 +72,18 @@ async def test_deadline_does_not_pass_while_the_pool_is_parked(
     async with database.transaction() as tx:
         await tx.connection.execute(text("INSERT INTO tenants (id) VALUES ('acme')"))
         for statement in (
-            "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
-            " trajectory_tokens, admitted) VALUES ('a', 'acme', 'a', 'tiny',"
+            "INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step,"
+            " max_staleness, trajectory_tokens, admitted) VALUES ('', 'a', 'acme', 'a', 'tiny',"
             " jsonb_build_object('limits', jsonb_build_object('episode_timeout_s', cast(:timeout_s AS float8))),"
             " 'running', 0, 1, 2, 1, 0, 1, 1)",
             "INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', :parked_ms,"
             " to_timestamp(:now_s) - make_interval(secs => :parked_for_s))",
-            'INSERT INTO groups (task, number, version, state, "row", seed, charged_tokens, deadline_at, admitted_at, parked_ms) VALUES'
-            " ('a', 0, 0, 'open', 0, 0, 0, to_timestamp(:now_s - 1 - :at_admission_ms / 1000.0),"
+            'INSERT INTO groups (size, task, number, version, state, "row", seed, charged_tokens, deadline_at, admitted_at, parked_ms)'
+            " VALUES (2, 'a', 0, 0, 'open', 0, 0, 0, to_timestamp(:now_s - 1 - :at_admission_ms / 1000.0),"
             " now() - make_interval(secs => :timeout_s + 1), :at_admission_ms)",
             "INSERT INTO evaluations (task, version, state) VALUES ('a', 0, 'running')",
-            "INSERT INTO evaluation_groups (task, number, version, prompt, size, state, deadline_at)"
-            " VALUES ('a', 1000000000, 0, 0, 1, 'open', to_timestamp(:now_s - 1 - :at_admission_ms / 1000.0))",
+            "INSERT INTO groups (task, number, version, protocol, row, seed, size, state, charged_tokens, deadline_at) VALUES"
+            " ('a', 1000000000, 0, 'main', 2147483648, 0, 1, 'open', 0, to_timestamp(:now_s - 1 - :at_admission_ms / 1000.0))",
         ):
             values = {"timeout_s": TIMEOUT_S, "now_s": NOW_S, "parked_ms": parked_ms, "parked_for_s": parked_for_s}
             await tx.connection.execute(text(statement), values | {"at_admission_ms": at_admission_ms})

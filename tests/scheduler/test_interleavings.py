@@ -189,7 +189,9 @@ class Interleavings(RuleBasedStateMachine):
     def _dead_letter(self, stage: str, task: str, message: Message, body: bytes | None, crash: bool) -> None:
         lost = {"open": "prompts.open.toy.{}.0", "turn": "trajectories.turn.toy.{}.0-0", "settle": "trajectories.scored.{}.0-0"}
         subject = lost.get(stage, "trajectories.batch.tiny.{}").format(task)
-        letter = DeadLetter(stage=stage, subject=subject, reason="poison", attempts=5, headers={}, body=body or message.encode())
+        letter = DeadLetter(
+            stage=stage, subject=subject, reason="poison", attempts=5, headers={}, body=body or message.encode(), sequence=1
+        )
         delivery = self.streams.store(Outgoing(streams.failed(stage, task), letter, ""))
         for lost in (crash, False):
             self.change(lambda tx: dead_letters.message_failed(tx, delivery), crash=lost)

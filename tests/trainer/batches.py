@@ -40,7 +40,7 @@ async def store(bus: Bus, task: str, groups: Sequence[Group], version: int, memb
 
 def batch_of(task: str, version: int, groups: list[BatchGroup], checkpoint: BlobRef | None, spec: TaskSpec | None = None) -> TrainBatch:
     return TrainBatch(
-        tenant="acme", task=task, pool="tiny", version=version, spec=spec or SPECS[task], checkpoint=checkpoint, groups=groups
+        tenant="acme", task=task, pool="tiny", version=version, spec=spec or SPECS[task], checkpoint=checkpoint, groups=groups, weight=1.0
     )
 
 

@@ -130,6 +130,8 @@ def scored(trajectory: Trajectory, failure: str | None = None) -> ScoredTrajecto
         turns=1,
         truncated=trajectory.truncated,
         failure=failure,
+        env_ms=0,
+        away_ms=0,
     )
 
 

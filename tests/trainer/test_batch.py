@@ -43,6 +43,7 @@ def named() -> TrainBatch:
             )
             for group in GROUPS
         ],
+        weight=1.0,
     )
 
 

@@ -21,5 +21,7 @@ def group_context(task: str, group: int = 0, **fields: Any) -> GroupContext:
         "row": group,
         "seed": 0,
         "deadline_s": 1e10,
+        "weight": 1.0,
+        "by_operator": True,
     }
     return GroupContext(task=task, group=group, **(values | fields))

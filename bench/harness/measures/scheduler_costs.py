@@ -99,7 +99,7 @@ async def run_tasks(database: Any, count: int, *, one_tenant: bool) -> None:
     async with database.transaction() as tx:
         for number in range(count):
             raw = submission(f"t{number:05}", WAITING).message.spec  # pyright: ignore
-            await tasks.add_task(tx.connection, f"t{number:05}", parse_spec(raw | ({"tenant": "all"} if one_tenant else {})))
+            await tasks.add_task(tx.connection, f"t{number:05}", parse_spec(raw | ({"tenant": "all"} if one_tenant else {})), submission="")
         await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'module', virtual_time = random() * 1000"))
         await tx.connection.execute(text("UPDATE tenants SET virtual_time = random() * 1000"))
 
@@ -133,15 +133,15 @@ def past(folder: Path, server: Any, options: argparse.Namespace) -> dict[str, An
 
 PAST = """
 UPDATE tasks SET state = 'running', family = 'module', version = {steps}, admitted = 4 * {steps} + 2, voided = 2 * {steps};
-INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, step, deadline_at, ended_at)
-    SELECT 't', n, n / 2, 'trained', n, n, 1, n / 2, now(), now() FROM generate_series(0, 2 * {steps} - 1) n;
-INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at)
-    SELECT 't', n, {steps}, 'ready', n, n, 1, now() FROM generate_series(2 * {steps}, 2 * {steps} + 1) n;
+INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, step, deadline_at, ended_at)
+    SELECT 8, 't', n, n / 2, 'trained', n, n, 1, n / 2, now(), now() FROM generate_series(0, 2 * {steps} - 1) n;
+INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at)
+    SELECT 8, 't', n, {steps}, 'ready', n, n, 1, now() FROM generate_series(2 * {steps}, 2 * {steps} + 1) n;
 INSERT INTO trajectories (task, "group", member, state, reward, sequence, scored_at)
     SELECT 't', number, m, CASE state WHEN 'ready' THEN 'scored' ELSE state END, 1, number * 8 + m + 1, now()
     FROM groups, generate_series(0, 7) m;
-INSERT INTO groups (task, number, version, state, void_reason, row, seed, charged_tokens, deadline_at, ended_at)
-    SELECT 't', n, 0, 'void', 'zero_variance', n, n, 1, now(), now() - interval '1 hour'
+INSERT INTO groups (size, task, number, version, state, void_reason, row, seed, charged_tokens, deadline_at, ended_at)
+    SELECT 8, 't', n, 0, 'void', 'zero_variance', n, n, 1, now(), now() - interval '1 hour'
     FROM generate_series(2 * {steps} + 2, 4 * {steps} + 1) n;
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint,
                    first_admitted_at, first_scored_at, last_scored_at, trained_at)
@@ -165,7 +165,7 @@ async def _past(url: str, count: int) -> dict[str, float]:
     async with await Database.connect(url) as database:
         spent: list[float] = []
         async with database.transaction() as tx:
-            await tasks.add_task(tx.connection, "t", spec)
+            await tasks.add_task(tx.connection, "t", spec, submission="")
             for statement in PAST.format(steps=count).split(";"):
                 await tx.connection.execute(text(statement))
         await analyze(url)
@@ -173,7 +173,9 @@ async def _past(url: str, count: int) -> dict[str, float]:
             began = time.perf_counter()
             async with _rolled_back(database) as tx:
                 members = await steps.batch_groups(tx.connection, "t", count, [2 * count, 2 * count + 1])
-                batch = TrainBatch(tenant="t", task="t", pool=POOL, version=count, spec=spec, checkpoint=None, start=None, groups=members)
+                batch = TrainBatch(
+                    tenant="t", task="t", pool=POOL, version=count, spec=spec, checkpoint=None, start=None, groups=members, weight=1.0
+                )
                 message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
                 task = await weight_updates.weight_updated(tx, message, SchedulingPolicy.ASYNCHRONOUS)  # pyright: ignore
                 await tx.write_outbox()

@@ -132,11 +132,6 @@ class Declarations:
 
         await self._retry_until_ready(add)
 
-    async def forget_consumer(self, stream: Stream, name: str) -> None:
-        """Delete a consumer; its messages stay. Nothing happens when there is none. Raises: Unavailable when NATS does not answer."""
-        with unavailable_as(f"delete consumer {name}"), suppress(NotFoundError):
-            await self._js.delete_consumer(stream.name, name)
-
     async def recreate(self, stream: Stream, *, first_sequence: int) -> None:
         """Delete a stream with its messages, message ids and consumers, and create it empty.
 

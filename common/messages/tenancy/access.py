@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, Field, PlainSerializer
 
 from common.formats.wrong_values import described
-from common.limits import LIMITS
 from common.messages.artifacts import SHA256_PATTERN
 from common.messages.base import Message, Value
 from common.spec import TASK_ID_PATTERN, Name
@@ -88,9 +87,9 @@ class TenantAccess(Value):
     """By creation, revoked ones included."""
     deleted: bool = False
     """Whether its deletion was requested; its keys are refused, and its name is not used again."""
-    max_connections: int = LIMITS["max_connections"].default or 0
-    """For the token of its account, as the next; from older schedulers the default."""
-    max_message_bytes: int = LIMITS["max_message_bytes"].default or 0
+    max_connections: int
+    """For the token of its account, as the next."""
+    max_message_bytes: int
 
 
 class AccessAnswer(Message, kind="access-answer.1"):

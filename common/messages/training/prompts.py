@@ -47,16 +47,15 @@ class GroupContext(Value):
     deadline_s: float
     """Unix time on NATS's clock (`Clock.now_s`) at which the group times out."""
     task_seed: int | None = Field(default=None, ge=0)
-    """Seed of the task: prompts are made of it and the row. None from older schedulers: `seed` serves."""
-    weight: float = Field(default=1.0, gt=0)
-    """The tenant's weight at admission, by which queues are shared; 1 from older schedulers."""
-    by_operator: bool = True
-    """Whether the operator has submitted the task, and no tenant's key; older schedulers tell no keys apart."""
+    """Seed of the task: prompts are made of it and the row. None in evaluations: `seed` serves."""
+    weight: float = Field(gt=0)
+    """The tenant's weight at admission, by which queues are shared."""
+    by_operator: bool
+    """Whether the operator has submitted the task, and no tenant's key."""
     package: BlobRef | None = None
     """Wheel of the tenant's own environment; None for the operator's environments."""
     home: Name | None = Field(default=None, exclude_if=lambda home: home is None)
-    """Accelerator whose sampler gets the group's turns, of a pool that is on several; None: any of the pool's samplers. Older environment
-    replicas drop it, and then any may."""
+    """Accelerator whose sampler gets the group's turns, of a pool that is on several; None: any of the pool's samplers."""
 
     @property
     def claimant(self) -> Claimant:
@@ -79,9 +78,9 @@ class CheckEnvironment(Message, kind="check-environment.1"):
     """Environment of held-out prompts, where the task gives it other options for those."""
     protocols: dict[str, dict[str, JsonValue]] = {}
     """Options of a task's protocols, by the protocol's name; each is checked in place of the environment's own of the same names."""
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(gt=0)
     """As in GroupContext."""
-    by_operator: bool = True
+    by_operator: bool
     """As in GroupContext."""
     package: BlobRef | None = None
     """As in GroupContext."""

@@ -38,7 +38,7 @@ class TrainBatch(Message, kind="train-batch.1"):
     start: AdapterRef | None = None
     """Adapter of version 0; None without a `start`."""
     groups: list[BatchGroup] = Field(min_length=1)
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(gt=0)
     """As in GroupContext, when the step was sent."""
 
     @property
@@ -63,8 +63,8 @@ class WeightUpdated(Message, kind="weight-updated.1"):
     """Version of the new adapter."""
     adapter: AdapterRef
     checkpoint: CheckpointRef
-    trained: str | None = Field(default=None, pattern=SHA256_PATTERN)
-    """`TrainBatch.digest` of the batch that was trained; None from older trainers."""
+    trained: str = Field(pattern=SHA256_PATTERN)
+    """`TrainBatch.digest` of the batch that was trained."""
     batch: BlobRef | None = None
     """Trained trajectories; None unless the task keeps them, or the checkpoint is recomputed from them."""
     metrics: dict[str, float]

@@ -52,10 +52,10 @@ class ScoredTrajectory(Value):
     truncated: bool = False
     """The last turn hit its token limit."""
     failure: str | None = None
-    env_ms: int = Field(default=0, ge=0, lt=2**31)
-    """Milliseconds that worker and hosted processes worked for it; 0 from older senders."""
-    away_ms: int = Field(default=0, ge=0, lt=2**31)
-    """Milliseconds for which it was with its environment; 0 from older senders."""
+    env_ms: int = Field(ge=0, lt=2**31)
+    """Milliseconds that worker and hosted processes worked for it."""
+    away_ms: int = Field(ge=0, lt=2**31)
+    """Milliseconds for which it was with its environment."""
 
 
 class SettledMember(Value):
@@ -66,13 +66,13 @@ class SettledMember(Value):
     turns: int
     truncated: bool = False
     failure: Sentence | None = None
-    longest_turn_tokens: int | None = None
-    """Sampled tokens of the longest turn; None from older senders, which do not report components either."""
+    longest_turn_tokens: int
+    """Sampled tokens of the longest turn."""
     components: dict[str, float] = {}
     """Finite components of the reward that the task ranks by."""
-    env_ms: int = Field(default=0, ge=0, lt=2**31)
+    env_ms: int = Field(ge=0, lt=2**31)
     """As in ScoredTrajectory; so the next."""
-    away_ms: int = Field(default=0, ge=0, lt=2**31)
+    away_ms: int = Field(ge=0, lt=2**31)
 
 
 class Settlement(Value):
@@ -80,8 +80,8 @@ class Settlement(Value):
 
     task: str
     group: int
-    version: int | None = None
-    """Version that sampled the group; None from older senders."""
+    version: int
+    """Version that sampled the group."""
     members: list[SettledMember] = Field(min_length=1)
 
 

@@ -58,7 +58,7 @@ async def _passed(accelerators: Accelerators, one: ExecutorOf, when: str, say: S
 
 
 def tiers_of(one: ExecutorOf) -> list[Tier]:
-    """Tiers in which it may be parked, the nearest first. An older scheduler does not say how deep."""
+    """Tiers in which it may be parked, the nearest first."""
     deepest = one.deepest or Tier.DEVICE
     return [tier for tier in Tier if tier.depth <= deepest.depth]
 

@@ -22,9 +22,8 @@ FIRST_ROW = 2**31
 class PlannedGroups:
     """Groups of one protocol, in the order of its prompts."""
 
-    protocol: str
+    protocol: Protocol
     numbers: range
-    size: int
 
 
 def is_group(number: int) -> bool:
@@ -46,9 +45,17 @@ def groups_to_plan(evaluation: Evaluation, evaluated_before: int) -> list[Planne
     first = FIRST_GROUP + evaluated_before * evaluation.prompts_in_all
     found: list[PlannedGroups] = []
     for protocol in evaluation.protocols:
-        found.append(PlannedGroups(protocol.name, range(first, first + protocol.prompts), protocol.attempts))
+        found.append(PlannedGroups(protocol, range(first, first + protocol.prompts)))
         first += protocol.prompts
     return found
+
+
+def row_of(prompt: int) -> int:
+    return FIRST_ROW + prompt
+
+
+def prompt_of(row: int) -> int:
+    return row - FIRST_ROW
 
 
 def prompt_seed(protocol: Protocol, prompt: int) -> int:

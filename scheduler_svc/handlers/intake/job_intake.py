@@ -60,7 +60,6 @@ class JobIntake:
             while True:
                 notice_cancellation()
                 try:
-                    await self._bus.declarations.forget_consumer(streams.JOBS, streams.ALL_JOBS)
                     await self._declare()
                     async with self._bus.requests.listening(streams.STORED_JOBS) as stored:
                         looked_s = 0.0
@@ -110,9 +109,8 @@ class JobIntake:
         """Handle a tenant's jobs until cancelled, or until NATS refuses the consumer, which the next look tries again."""
         try:
             await self._bus.consume_batches(consumer, partial(self._in_turn, consumer), max_batch=BATCH_SIZE)
-        except Undeclared as error:  # too many consumers, or an older scheduler's takes all jobs
+        except Undeclared as error:  # too many consumers
             log.warning("intake_postponed", reason=str(error), consumer=consumer.name)
-            await self._bus.declarations.forget_consumer(streams.JOBS, streams.ALL_JOBS)
 
     async def _in_turn(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         claimant = Claimant(f"{consumer.stream} {consumer.name}", "jobs")

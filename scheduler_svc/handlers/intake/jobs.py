@@ -116,7 +116,7 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> 
     ceiling = (await limits.limits_of(tx.connection, job.tenant))["priority_ceiling"]
     by_operator = await keys.is_operators(tx.connection, job.tenant, by.key)
     adding = tasks.add_task(
-        tx.connection, job.task, spec, found.start, job.digest, package=found.package, ceiling=ceiling, by_operator=by_operator
+        tx.connection, job.task, spec, found.start, submission=job.digest, package=found.package, ceiling=ceiling, by_operator=by_operator
     )
     if not await adding:  # another replica was faster
         present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
@@ -139,21 +139,9 @@ async def _repeat(tx: Transaction, by: Actor, job: SubmitTask, present: tasks.Ta
 
 
 def _describes(job: SubmitTask, present: tasks.Task, offer: Offer) -> bool:
-    """Whether `job` describes the task, by today's defaults or by those of the version that accepted it.
-
-    Equal submissions differ where the pool's defaults have changed since; schedulers before those stored no digest of a submission.
-    """
-    if present.submission == job.digest:
-        return True
-    match job.spec.get("evaluation", {}):
-        case dict() as evaluation:
-            earlier = {**job.spec, "evaluation": {**tasks.BEFORE_DECIDE_BY, **evaluation}}
-        case _:
-            earlier = job.spec
-    for raw in (job.spec, earlier):
-        with suppress(Reject):
-            if complete(raw, layers_of(raw, offer.pools)) == present.spec:
-                return True
+    """Whether `job` describes the task: as the same submission, also where the pool's defaults have changed since, or in other words."""
+    with suppress(Reject):
+        return present.submission == job.digest or complete(job.spec, layers_of(job.spec, offer.pools)) == present.spec
     return False
 
 

@@ -21,7 +21,6 @@ from scheduler_svc.lifecycle.termination import void_and_refund
 from scheduler_svc.store.queries.fairness import shares
 from scheduler_svc.store.queries.sql.parameters import GroupKey
 from scheduler_svc.store.queries.training import deadlines, groups, members, tasks
-from scheduler_svc.store.queries.training.evaluations import MemberOutcome
 from scheduler_svc.store.queries.training.groups import DecidedGroup, EndedGroup
 from scheduler_svc.store.queries.training.members import ScoredMember
 from scheduler_svc.store.queries.training.tasks import Task
@@ -43,8 +42,7 @@ async def trajectories_scored(tx: Transaction, deliveries: Sequence[Delivery], p
     by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, {outcome.task for outcome in outcomes})}
     outcomes = [_within_deadline(outcome, by_id[outcome.task]) for outcome in outcomes if outcome.task in by_id]
     await _require_versions(tx.connection, outcomes)
-    evaluated = [MemberOutcome(outcome.task, outcome.group, outcome.member) for outcome in outcomes if is_group(outcome.group)]
-    await evaluations.settle(tx, by_id, evaluated)
+    await evaluations.settle(tx, by_id, [outcome for outcome in outcomes if is_group(outcome.group)])
     outcomes = [outcome for outcome in outcomes if not is_group(outcome.group)]
     if not outcomes:
         return
@@ -77,7 +75,7 @@ def _mean_tokens(ended: Sequence[EndedGroup]) -> dict[str, float]:
     """Mean tokens of a group, by task."""
     tokens: dict[str, list[int]] = {}
     for group in ended:
-        tokens.setdefault(group.task, []).append(group.prompt_tokens + group.sampled_tokens)
+        tokens.setdefault(group.task, []).append(group.tokens)
     return {task: sum(found) / len(found) for task, found in tokens.items()}
 
 
@@ -108,12 +106,12 @@ async def refillable_groups(connection: AsyncConnection, by_id: dict[str, Task],
     equal = [found for found in asked if has_equal_rewards(attempts[found.group.key], by_id[found.group.task].spec)]
     if not equal:
         return []
-    spent = await groups.refills_by_version(connection, {(found.group.task, found.version) for found in equal})
+    spent = await groups.refills_by_version(connection, {(found.group.task, found.group.version) for found in equal})
     refilled: list[GroupKey] = []
     for found in equal:
-        task, used = found.group.task, spent.get((found.group.task, found.version), 0)
+        task, used = found.group.task, spent.get((found.group.task, found.group.version), 0)
         if used < by_id[task].spec.algorithm.max_refills:
-            spent[(task, found.version)] = used + 1
+            spent[(task, found.group.version)] = used + 1
             refilled.append(found.group.key)
     return refilled
 
@@ -134,10 +132,10 @@ def _within_deadline(outcome: ScoredMember, task: Task) -> ScoredMember:
 
 async def _require_versions(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
     """Raises: Reject when a score is of another version than the group that it names. Scores of unknown or closed groups change nothing."""
-    said = {(outcome.task, outcome.group): outcome.version for outcome in outcomes if outcome.version is not None}
+    said = {(outcome.task, outcome.group): outcome.version for outcome in outcomes}
     known = await groups.versions_of(connection, said) if said else dict[GroupKey, int]()
     for outcome in outcomes:
         expected = known.get((outcome.task, outcome.group), outcome.version)
-        if outcome.version not in (None, expected):
+        if outcome.version != expected:
             where = f"group {outcome.group} of task {outcome.task}"
             raise Reject(f"the score says that version {outcome.version} sampled {where}; it was version {expected}")

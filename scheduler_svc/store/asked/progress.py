@@ -11,10 +11,11 @@ from common.evaluation.report import Asked, packed
 from common.messages import AdapterRef, EvaluationOf, StepDurations, StepOf, StepTimes, VersionOf, as_json, from_json
 from common.spec import TaskSpec
 from scheduler_svc.decisions.evaluation.best_version import LATEST_STEPS, Judged, best_version
+from scheduler_svc.decisions.evaluation.plan import prompt_of
 from scheduler_svc.store.queries.sql.parameters import Rows, in_state
 from scheduler_svc.store.queries.training.tasks import accepted_spec
 from scheduler_svc.store.states import EvaluationState, GroupState, StepState
-from scheduler_svc.store.tables import evaluation_groups, evaluation_members, evaluations, groups, ledger, steps, stored_blobs, tasks
+from scheduler_svc.store.tables import evaluations, groups, ledger, steps, stored_blobs, tasks, trajectories
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class AskedTask:
     id: str
     version: int
     spec: TaskSpec
-    submission: str | None
+    submission: str
 
 
 async def asked_task(connection: AsyncConnection, tenant: str | None, task: str) -> AskedTask | None:
@@ -194,17 +195,17 @@ async def _rewards_by_prompt(
     connection: AsyncConnection, task: str, wanted: Collection[tuple[int, str]]
 ) -> dict[tuple[int, str], dict[int, float]]:
     """Mean rewards of scored attempts: by (version, protocol), then by prompt."""
-    of, members = evaluation_groups.c, evaluation_members.c
+    of, members = groups.c, trajectories.c
     statement = (
-        select(of.version, of.protocol, of.prompt, func.avg(members.reward).label("reward"))
-        .join(evaluation_members, (members.task == of.task) & (members.number == of.number))
+        select(of.version, of.protocol, of.row, func.avg(members.reward).label("reward"))
+        .join(trajectories, (members.task == of.task) & (members.group == of.number))
         .where(of.task == task, tuple_(of.version, of.protocol).in_(select(_wanted.c.version, _wanted.c.protocol)))
         .where(members.reward.is_not(None))
-        .group_by(of.version, of.protocol, of.prompt)
+        .group_by(of.version, of.protocol, of.row)
     )
     found: dict[tuple[int, str], dict[int, float]] = {}
     for row in (await connection.execute(statement, _wanted.of(wanted))).all() if wanted else ():
-        found.setdefault((row.version, row.protocol), {})[row.prompt] = row.reward
+        found.setdefault((row.version, row.protocol), {})[prompt_of(row.row)] = row.reward
     return found
 
 

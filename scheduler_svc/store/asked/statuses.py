@@ -11,7 +11,7 @@ from scheduler_svc.store.asked.listing import cursor_of, listing
 from scheduler_svc.store.queries.sql.parameters import any_of, in_state
 from scheduler_svc.store.queries.training.progress import LATEST_GROUPS, end_of_task, latest_trained_at
 from scheduler_svc.store.states import GroupState, StepState, VoidReason
-from scheduler_svc.store.tables import dead_letters, groups, steps, tasks
+from scheduler_svc.store.tables import NUMBERED_IN_TRAINING, dead_letters, groups, steps, tasks
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _statement() -> Select[Any]:
     )
     latest = (
         select(groups.c.state, groups.c.void_reason)
-        .where(groups.c.task == tasks.c.id)
+        .where(groups.c.task == tasks.c.id, NUMBERED_IN_TRAINING)
         .order_by(groups.c.number.desc())
         .limit(LATEST_GROUPS)
         .correlate(tasks)

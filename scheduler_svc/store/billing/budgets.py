@@ -70,14 +70,15 @@ live AS (
     SELECT t.tenant, t.pool,
            sum(t.group_size::bigint * t.trajectory_tokens * g.open) AS to_sample,
            sum(t.group_size::bigint * t.trajectory_tokens * g.live) AS to_train,
-           sum(t.trajectory_tokens::bigint * e.attempts) AS to_evaluate,
-           sum(({_DEADLINE_MS}) * (t.group_size * g.open + e.attempts)) AS to_work_ms,
-           bool_or(g.open + g.batched + e.attempts > 0) AS moving
+           sum(t.trajectory_tokens::bigint * g.attempts) AS to_evaluate,
+           sum(({_DEADLINE_MS}) * (t.group_size * g.open + g.attempts)) AS to_work_ms,
+           bool_or(g.open + g.batched + g.attempts > 0) AS moving
     FROM tasks t
     CROSS JOIN LATERAL (
-        SELECT count(*) AS live, count(*) FILTER (WHERE state = 'open') AS open, count(*) FILTER (WHERE state = 'batched') AS batched
+        SELECT count(*) FILTER (WHERE protocol IS NULL) AS live, count(*) FILTER (WHERE protocol IS NULL AND state = 'open') AS open,
+               count(*) FILTER (WHERE state = 'batched') AS batched,
+               coalesce(sum(size) FILTER (WHERE protocol IS NOT NULL), 0) AS attempts
         FROM groups WHERE task = t.id AND state IN ('open', 'ready', 'batched')) g
-    CROSS JOIN LATERAL (SELECT coalesce(sum(size), 0) AS attempts FROM evaluation_groups WHERE task = t.id AND state = 'open') e
     WHERE t.tenant {of} AND t.state IN ('running', 'paused') GROUP BY t.tenant, t.pool),
 reserved AS (
     SELECT l.tenant, sum(l.to_sample + l.to_train + l.to_evaluate) AS tokens,
@@ -207,7 +208,8 @@ SELECT t.id, t.tenant, t.pool, t.over_budget, coalesce(e.size, t.group_size)::bi
        coalesce(e.size, t.group_size) * {_DEADLINE_MS} AS env_ms,
        e.size IS NOT NULL AS evaluates
 FROM tasks t
-LEFT JOIN LATERAL (SELECT size FROM evaluation_groups WHERE task = t.id AND state = 'planned' ORDER BY number LIMIT 1) e ON true
+LEFT JOIN LATERAL (
+    SELECT size FROM groups WHERE task = t.id AND protocol IS NOT NULL AND state = 'planned' ORDER BY number LIMIT 1) e ON true
 WHERE t.over_budget OR (t.tenant = ANY(:tenants) AND t.state = 'running'
       AND (e.size IS NOT NULL OR least(t.version + t.max_staleness + 1, t.steps) * t.groups_per_step - t.admitted + t.voided > 0))
 ORDER BY t.id

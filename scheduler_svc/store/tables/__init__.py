@@ -14,11 +14,11 @@ from scheduler_svc.store.tables.packages import package_parts, packages
 from scheduler_svc.store.tables.tenancy import audit, keys, limits, rates
 from scheduler_svc.store.tables.webhooks import webhook_deliveries, webhooks
 from scheduler_svc.store.tables.work import (
+    IN_TRAINING,
     MAY_ADMIT,
+    NUMBERED_IN_TRAINING,
     allowance_of,
     deleted_tasks,
-    evaluation_groups,
-    evaluation_members,
     evaluations,
     groups,
     replicas,

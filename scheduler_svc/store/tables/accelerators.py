@@ -76,7 +76,7 @@ slices = sa.Table(
     sa.Column("switch_ms", sa.BigInteger),
     sa.Column("busy_ms", sa.BigInteger),
     sa.Column("idle_ms", sa.BigInteger),
-    sa.Column("score_ms", sa.BigInteger),  # of busy_ms, those of passes without a gradient; absent until it is booked, and of older slices
+    sa.Column("score_ms", sa.BigInteger),  # of busy_ms, those of passes without a gradient; absent until it is booked
     one_of("function", Function, "function"),
     one_of("reason", SliceReason, "reason"),
     one_of("from_tier", Tier, "from_tier"),

@@ -67,7 +67,7 @@ deleted_usage = sa.Table(
     sa.Column("day", sa.Date, primary_key=True),
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
-    sa.Column("pool", sa.Text, nullable=False),  # empty for tasks that were deleted before this table
+    sa.Column("pool", sa.Text, nullable=False),
     sa.Column("quantity", sa.Numeric, nullable=False),
     sa.Column("money", sa.Numeric, nullable=False),
     sa.Index(None, "tenant", "day"),

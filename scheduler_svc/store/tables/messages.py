@@ -14,7 +14,7 @@ events = sa.Table(
     sa.Column("event", sa.Text, nullable=False),
     sa.Column("data", JSONB, nullable=False),
     now_by_default("at"),
-    sa.Column("number", sa.BigInteger, nullable=False),  # among the events of this tenant and task; a trigger sets an absent one
+    sa.Column("number", sa.BigInteger, nullable=False),  # among the events of this tenant and task
     sa.Index(None, "task", "id"),
     sa.UniqueConstraint("tenant", "task", "number"),
 )

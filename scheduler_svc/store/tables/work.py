@@ -5,7 +5,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from scheduler_svc.store.states import EvaluationGroupState, EvaluationState, GroupState, StepState, TaskState, TrajectoryState, VoidReason
+from common.group_numbers import FIRST_EVALUATION_GROUP
+from scheduler_svc.store.states import EvaluationState, GroupState, StepState, TaskState, TrajectoryState, VoidReason
 from scheduler_svc.store.tables.base import metadata, moment, now_by_default, one_of
 
 tenants = sa.Table(
@@ -39,7 +40,7 @@ tasks = sa.Table(
     sa.Column("pool", sa.Text, nullable=False),
     sa.Column("family", sa.Text),  # of the environment; absent until an env replica that serves it is known
     sa.Column("spec", JSONB, nullable=False),
-    sa.Column("submission", sa.Text),  # digest of the task as it was submitted, without defaults; absent from older schedulers
+    sa.Column("submission", sa.Text, nullable=False),  # digest of the task as it was submitted, without defaults
     sa.Column("by_operator", sa.Boolean, nullable=False, server_default=sa.text("true")),  # has submitted it, and no tenant's key
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False, server_default=sa.text("''")),
@@ -99,33 +100,66 @@ MAY_ADMIT = (tasks.c.state == sa.literal_column("'running'")) & (allowance_of(ta
 """Condition in the words of the partial index, so that PostgreSQL uses it."""
 sa.Index("ix_tasks_may_admit", tasks.c.tenant, tasks.c.priority.desc(), tasks.c.virtual_time, tasks.c.id, postgresql_where=MAY_ADMIT)
 
+evaluations = sa.Table(
+    "evaluations",
+    metadata,
+    sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),  # version under evaluation
+    sa.Column("protocol", sa.Text, primary_key=True, server_default=sa.text("'main'")),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("adapter", JSONB),  # absent for the base model itself
+    sa.Column("reward", sa.Double),  # mean over scored attempts; absent where none was scored
+    sa.Column("lower_bound", sa.Double),  # of the mean's 95 % interval; absent where too few prompts were scored
+    sa.Column("results", JSONB, nullable=False, server_default=sa.text("'{}'")),
+    now_by_default("planned_at"),
+    moment("finished_at"),
+    one_of("state", EvaluationState, "state"),
+    sa.Index("ix_evaluations_running", "task", postgresql_where=sa.text("state = 'running'")),
+)
+
 groups = sa.Table(
     "groups",
     metadata,
     sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("version", sa.Integer, nullable=False),  # the sampling policy's
+    sa.Column("protocol", sa.Text),  # of its evaluation; absent in training
+    sa.Column("size", sa.Integer, nullable=False),  # members
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("void_reason", sa.Text),
-    sa.Column("detail", sa.Text, nullable=False, server_default=sa.text("''")),
+    sa.Column("detail", sa.Text, nullable=False, server_default=sa.text("''")),  # why it is void or was abandoned
     sa.Column("row", sa.BigInteger, nullable=False),
     sa.Column("seed", sa.BigInteger, nullable=False),
     sa.Column("charged_tokens", sa.Double, nullable=False),  # charged to the fair-share counters, corrected when the group ends
     sa.Column("step", sa.Integer),  # version that its step trains from
-    sa.Column("deadline_at", sa.DateTime(timezone=True), nullable=False),  # on its pool's clock; all other times are PostgreSQL's
+    moment("deadline_at"),  # on its pool's clock; all other times are PostgreSQL's. Absent until it is open
     sa.Column("parked_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of its pool, until it was admitted
     now_by_default("admitted_at"),
     moment("ready_at"),
     moment("ended_at"),
+    sa.ForeignKeyConstraint(["task", "version", "protocol"], list(evaluations.primary_key), ondelete="CASCADE"),
     one_of("state", GroupState, "state"),
     one_of("void_reason", VoidReason, "void_reason"),
     sa.CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="void_has_reason"),
     sa.CheckConstraint("state NOT IN ('batched', 'trained') OR step IS NOT NULL", name="trained_in_a_step"),
+    sa.CheckConstraint(
+        "CASE WHEN protocol IS NULL THEN state NOT IN ('planned', 'ended') ELSE state IN ('planned', 'open', 'ended') END "
+        f"AND (protocol IS NULL) = (number < {FIRST_EVALUATION_GROUP})",
+        name="of_a_kind",
+    ),
+    sa.CheckConstraint("state IN ('planned', 'ended') OR deadline_at IS NOT NULL", name="open_has_deadline"),
     sa.Index("ix_groups_live", "task", "state", postgresql_where=sa.text("state IN ('open', 'ready', 'batched')")),
     sa.Index("ix_groups_refilled", "task", "version", postgresql_where=sa.text("void_reason = 'zero_variance'")),
     sa.Index("ix_groups_deadline", "deadline_at", postgresql_where=sa.text("state = 'open'")),
     sa.Index("ix_groups_void", "task", "ended_at", postgresql_where=sa.text("state = 'void'")),
+    sa.Index("ix_groups_to_evaluate", "task", "number", postgresql_where=sa.text("protocol IS NOT NULL AND state IN ('planned', 'open')")),
+    sa.Index("ix_groups_evaluation", "task", "version", "protocol", postgresql_where=sa.text("protocol IS NOT NULL")),
 )
+
+IN_TRAINING = groups.c.protocol.is_(None)
+"""Condition that a group is trained, and none of an evaluation."""
+NUMBERED_IN_TRAINING = groups.c.number < sa.literal_column(str(FIRST_EVALUATION_GROUP))
+"""The same in the words of the primary key, for queries that look for the latest groups."""
 
 trajectories = sa.Table(
     "trajectories",
@@ -142,7 +176,7 @@ trajectories = sa.Table(
     sa.Column("sampled_tokens", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("turns", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("truncated", sa.Boolean, nullable=False, server_default=sa.text("false")),
-    sa.Column("longest_turn_tokens", sa.Integer),  # absent where the environment service was too old to report it, and the components
+    sa.Column("longest_turn_tokens", sa.Integer),  # absent until it is scored
     sa.Column("components", JSONB),  # of the reward, that the task ranks by; absent where there are none
     sa.Column("env_ms", sa.Integer, nullable=False, server_default=sa.text("0")),  # that processes of its environment worked
     sa.Column("away_ms", sa.Integer, nullable=False, server_default=sa.text("0")),  # that it was with its environment
@@ -151,7 +185,7 @@ trajectories = sa.Table(
     one_of("state", TrajectoryState, "state"),
     one_of("void_reason", VoidReason, "void_reason"),
     sa.CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="void_has_reason"),
-    sa.CheckConstraint("state NOT IN ('scored', 'trained') OR (reward IS NOT NULL AND sequence IS NOT NULL)", name="scored_has_reward"),
+    sa.CheckConstraint("state IN ('open', 'void') OR (reward IS NOT NULL AND sequence IS NOT NULL)", name="scored_has_reward"),
     sa.Index("ix_trajectories_open", "task", postgresql_where=sa.text("state = 'open'")),
     sa.Index("ix_trajectories_scored", "task", "sequence", postgresql_where=sa.text("state = 'scored'")),
 )
@@ -170,7 +204,7 @@ steps = sa.Table(
     sa.Column("adapter", JSONB),
     sa.Column("checkpoint", JSONB),
     sa.Column("batch", JSONB),  # trained trajectories, where the task keeps them
-    sa.Column("digest", sa.Text),  # of the batch that was sent; absent from older schedulers
+    sa.Column("digest", sa.Text),  # of the batch that was sent
     sa.Column("first_admitted_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("first_scored_at", sa.DateTime(timezone=True), nullable=False),
     sa.Column("last_scored_at", sa.DateTime(timezone=True), nullable=False),
@@ -184,60 +218,6 @@ steps = sa.Table(
     sa.CheckConstraint("(state = 'trained') = (adapter IS NOT NULL AND checkpoint IS NOT NULL)", name="trained_has_adapter"),
     sa.Index("ix_steps_batched", "task", postgresql_where=sa.text("state = 'batched'")),
     sa.Index("ix_steps_trained", "trained_at", postgresql_where=sa.text("state = 'trained'")),
-)
-
-evaluations = sa.Table(
-    "evaluations",
-    metadata,
-    sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
-    sa.Column("version", sa.Integer, primary_key=True),  # version under evaluation
-    sa.Column("protocol", sa.Text, primary_key=True, server_default=sa.text("'main'")),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("adapter", JSONB),  # absent for the base model itself
-    sa.Column("reward", sa.Double),  # mean over scored attempts; absent where none was scored
-    sa.Column("lower_bound", sa.Double),  # of the mean's 95 % interval; absent where too few prompts were scored
-    sa.Column("results", JSONB, nullable=False, server_default=sa.text("'{}'")),
-    now_by_default("planned_at"),
-    moment("finished_at"),
-    one_of("state", EvaluationState, "state"),
-    sa.Index("ix_evaluations_running", "task", postgresql_where=sa.text("state = 'running'")),
-)
-
-evaluation_groups = sa.Table(
-    "evaluation_groups",
-    metadata,
-    sa.Column("task", sa.Text, primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("protocol", sa.Text, nullable=False, server_default=sa.text("'main'")),
-    sa.Column("prompt", sa.Integer, nullable=False),
-    sa.Column("size", sa.Integer, nullable=False),  # attempts
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("detail", sa.Text, nullable=False, server_default=sa.text("''")),  # why it was abandoned
-    sa.Column("charged_tokens", sa.Double, nullable=False, server_default=sa.text("0")),  # corrected when the group ends
-    moment("deadline_at"),  # on its pool's clock
-    sa.ForeignKeyConstraint(["task", "version", "protocol"], list(evaluations.primary_key), ondelete="CASCADE"),
-    one_of("state", EvaluationGroupState, "state"),
-    sa.CheckConstraint("state <> 'open' OR deadline_at IS NOT NULL", name="open_has_deadline"),
-    sa.Index("ix_evaluation_groups_version", "task", "version", "protocol"),
-    sa.Index("ix_evaluation_groups_live", "task", "number", postgresql_where=sa.text("state IN ('planned', 'open')")),
-)
-
-evaluation_members = sa.Table(
-    "evaluation_members",
-    metadata,
-    sa.Column("task", sa.Text, primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("member", sa.Integer, primary_key=True),
-    sa.Column("reward", sa.Double),
-    sa.Column("prompt_tokens", sa.Integer, nullable=False),
-    sa.Column("sampled_tokens", sa.Integer, nullable=False),
-    sa.Column("turns", sa.Integer, nullable=False),
-    sa.Column("truncated", sa.Boolean, nullable=False),
-    sa.Column("failure", sa.Text),
-    sa.Column("env_ms", sa.Integer, nullable=False, server_default=sa.text("0")),
-    sa.ForeignKeyConstraint(["task", "number"], ["evaluation_groups.task", "evaluation_groups.number"], ondelete="CASCADE"),
-    sa.CheckConstraint("(reward IS NULL) = (failure IS NOT NULL)", name="scored_or_failed"),
 )
 
 replicas = sa.Table(

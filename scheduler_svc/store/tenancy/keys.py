@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.errors import Reject
-from common.limits import IN_ACCOUNT
+from common.limits import IN_ACCOUNT, LIMITS
 from common.messages import HttpKey, KeyRecord, NewKey, SetAccess, TenantAccess
 from common.messages.tenancy.access import MAX_KEYS
 from scheduler_svc.store.tables import keys, tenants
@@ -110,7 +110,9 @@ async def accesses(connection: AsyncConnection, tenant: str | None, *, after: st
         for row in rows
     ]
     if tenant is None and after is None:
-        found.insert(0, TenantAccess(tenant=None, account=None, suspended=False, keys=[]))
+        connections, size = (LIMITS[name].default or 0 for name in IN_ACCOUNT)
+        operators = TenantAccess(tenant=None, account=None, suspended=False, keys=[], max_connections=connections, max_message_bytes=size)
+        found.insert(0, operators)
     return [one.model_copy(update={"keys": await _keys(connection, one.tenant)}) for one in found]
 
 

@@ -25,7 +25,6 @@ STREAM_CALLS = {
     "begin_block": Use.PURGE,
     "acknowledged": Use.INSPECT,
     "recreate": Use.RECREATE,
-    "forget_consumer": Use.FORGET,
     "differences": Use.INSPECT,
     "full": Use.INSPECT,
 }

@@ -106,7 +106,6 @@ class Doing:
             Use.DECLARE: self._declare,
             Use.PURGE: self._purge,
             Use.RECREATE: self._recreate,
-            Use.FORGET: lambda name: self._bus.declarations.forget_consumer(STREAMS[name], streams.ALL_JOBS),
         }
         await doing[row.use](row.target)  # type: ignore[misc]
 

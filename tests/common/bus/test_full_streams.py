@@ -21,7 +21,7 @@ SIZE = 7 * 1024 * 1024
 
 
 def large(subject: str, number: int, size: int = SIZE) -> Outgoing:
-    letter = DeadLetter(stage="sample", subject="x", reason="", attempts=1, headers={}, body=b"x" * size)
+    letter = DeadLetter(stage="sample", subject="x", reason="", attempts=1, headers={}, body=b"x" * size, sequence=1)
     return Outgoing(subject, letter, f"{subject}:{number}")
 
 

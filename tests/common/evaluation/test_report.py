@@ -1,4 +1,4 @@
-"""The data of an `evaluation` event, of today's scheduler and of older ones."""
+"""The data of an `evaluation` event."""
 
 import base64
 import struct
@@ -19,11 +19,7 @@ def test_rewards_by_prompt_are_little_endian_floats_with_gaps() -> None:
     assert unpacked(text) == {0: 0.5, 2: 1.0}
 
 
-def test_event_of_an_older_scheduler_is_read() -> None:
-    older = {"version": 2, "reward": 0.25, "pass_at": {"1": 0.25}, "prompts": 4, "failed_share": 0.0, "response_length": 3.5}
-    found = EvaluationReport.in_event(event(**older, truncated_share=0.0, took_s=1.5))
-    assert found is not None
-    assert (found.protocol, found.reward, found.interval, found.rewards_by_prompt()) == ("main", 0.25, None, {})
+def test_other_events_hold_no_report() -> None:
     assert EvaluationReport.in_event(event().model_copy(update={"event": "step"})) is None
 
 

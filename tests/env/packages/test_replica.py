@@ -69,7 +69,7 @@ def unpacked(data: Path) -> list[str]:
 
 async def check_objection(bus: Bus, ref: BlobRef | None, name: str) -> str | None:
     section = EnvironmentSection(name="own:letter_count")
-    check = CheckEnvironment(tenant="acme", task=name, family="own", environment=section, seed=1, package=ref)
+    check = CheckEnvironment(tenant="acme", task=name, family="own", environment=section, seed=1, package=ref, weight=1.0, by_operator=True)
     await bus.publish(Outgoing(streams.check("own", name), check, f"check:{name}"))
     return (await message_on(bus, streams.TURNS, streams.checked(name))).read(EnvironmentChecked).objection
 

@@ -151,6 +151,8 @@ class Desk:
             seed=1,
             evaluation=evaluation,
             protocols=protocols or {},
+            weight=1.0,
+            by_operator=True,
         )
         await self.bus.publish(Outgoing(streams.check("module", "task-a"), check, "check:task-a"))
         await eventually(lambda: self.checks)

@@ -264,7 +264,9 @@ async def tab_to(page: Page, condition: str, key: str = "Tab") -> None:
 async def test_hostile_texts_are_shown_as_text(site: Site) -> None:
     await site.world.run("slow-1", spec(name="slow", environment={"name": "toy", "options": {"texts": TEXTS}}), until="accepted")
     for number, text in enumerate([*TEXTS, LONG]):
-        letter = DeadLetter(stage="sample", subject="prompts.sample.tiny.slow-1", reason=text[:4000], attempts=1, headers={}, body=b"")
+        letter = DeadLetter(
+            stage="sample", subject="prompts.sample.tiny.slow-1", reason=text[:4000], attempts=1, headers={}, body=b"", sequence=1
+        )
         await site.world.bus.publish(Outgoing(streams.failed("sample", "slow-1"), letter, f"letter-{number}"))
     await site.world.status_becomes("slow-1", lambda status: status.dead_letters == len(TEXTS) + 1)
     async with chromium() as browser, looking(browser, site, "mk-owner") as (page, seen):

@@ -21,7 +21,7 @@ async def test_hostile_texts_are_text_everywhere(site: Site) -> None:
     options = {"texts": [text.replace("\x00", "") for text in TEXTS]}
     await world.run("slow-1", spec(name="slow", environment={"name": "toy", "options": options}), until="accepted")
     for number, text in enumerate(TEXTS):
-        letter = DeadLetter(stage="sample", subject="prompts.sample.tiny.slow-1", reason=text, attempts=1, headers={}, body=b"")
+        letter = DeadLetter(stage="sample", subject="prompts.sample.tiny.slow-1", reason=text, attempts=1, headers={}, body=b"", sequence=1)
         await world.bus.publish(Outgoing(streams.failed("sample", "slow-1"), letter, f"letter-{number}"))
     await world.status_becomes("slow-1", lambda status: status.dead_letters == len(TEXTS))
     await world.control("cancel", "slow-1", reason=" ".join(TEXTS[:10]), until="cancelled")

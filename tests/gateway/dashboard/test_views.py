@@ -180,7 +180,14 @@ def test_usage_is_added_by_kind_and_its_table_is_safe_in_a_spreadsheet() -> None
     tasks = [TaskUsage(task="few", prompt_tokens=1), TaskUsage(task="many", sampled_tokens=9, served_prompt_tokens=2, adapter_bytes=5)]
     tenants = [
         TenantUsage(
-            tenant=name, live_tasks=0, prompt_tokens=3, sampled_tokens=9, served_prompt_tokens=7, adapter_bytes=5, package_bytes=one
+            tenant=name,
+            live_tasks=0,
+            prompt_tokens=3,
+            sampled_tokens=9,
+            served_prompt_tokens=7,
+            adapter_bytes=5,
+            package_bytes=one,
+            env_ms=0,
         )
         for one, name in enumerate("ab")
     ]

@@ -20,8 +20,8 @@ from tests.services import is_ready, service_process, without_settings
 ROOT = Path(__file__).parents[3]
 TENANTS = "INSERT INTO tenants (id) VALUES ('acme'), ('globex')"
 TASK = (
-    "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness, "
-    "trajectory_tokens) SELECT id || '-task', id, id, 'tiny', '{}', 'running', 0, 1, 2, 2, 0, 9 FROM tenants"
+    "INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness, "
+    "trajectory_tokens) SELECT '', id || '-task', id, id, 'tiny', '{}', 'running', 0, 1, 2, 2, 0, 9 FROM tenants"
 )
 README_VIEWS = ("task_status", "task_staleness", "task_timeline", "task_storage", "tenant_usage")
 

@@ -137,6 +137,7 @@ class Executor:
             piece_s=0.05,
             left_s=0.05 if self.begun else None,
             at_s=self.bus.clock.now_s(),
+            budget_bytes=self.device_bytes,
             away=self.away,
         )
         return report.model_copy(update=changes)
@@ -279,15 +280,15 @@ def task_row(task: str, pool: str, tenant: str = "acme") -> tuple[str, str]:
     """Statements that insert a running task with a group that is being sampled and a step that is being trained."""
     return (
         f"INSERT INTO tenants (id) VALUES ('{tenant}') ON CONFLICT DO NOTHING",
-        "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
-        f" trajectory_tokens, admitted) VALUES ('{task}', '{tenant}', '{task}', '{pool}', '{SPEC}', 'running', 0, 9, 2, 2, 0, 9, 0)",
+        "INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
+        f" trajectory_tokens, admitted) VALUES ('', '{task}', '{tenant}', '{task}', '{pool}', '{SPEC}', 'running', 0, 9, 2, 2, 0, 9, 0)",
     )
 
 
 def open_group(task: str) -> str:
     return (
-        "INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at)"
-        f" VALUES ('{task}', 0, 0, 'open', 0, 0, 0, now() + interval '1 day')"
+        "INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at)"
+        f" VALUES (2, '{task}', 0, 0, 'open', 0, 0, 0, now() + interval '1 day')"
     )
 
 

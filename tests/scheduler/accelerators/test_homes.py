@@ -63,8 +63,8 @@ async def rows(database: Database, query: str) -> list[tuple[object, ...]]:
 def task_row(task: str, *, version: int = 0, admitted: int = 0) -> str:
     return (
         "INSERT INTO tenants (id) VALUES ('acme') ON CONFLICT DO NOTHING; "
-        "INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
-        f" trajectory_tokens, admitted, version) VALUES ('{task}', 'acme', '{task}', 'tiny', '{{}}', 'running', 0, 90, 2, 2, 0, 9,"
+        "INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,"
+        f" trajectory_tokens, admitted, version) VALUES ('', '{task}', 'acme', '{task}', 'tiny', '{{}}', 'running', 0, 90, 2, 2, 0, 9,"
         f" {admitted}, {version})"
     )
 
@@ -120,8 +120,8 @@ async def test_task_moves_at_a_version(database: Database) -> None:
     await execute(database, *EXECUTORS.split(";"), *task_row("t", version=3, admitted=1).split("; "))
     await execute(
         database,
-        "INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at) VALUES"
-        " ('t', 0, 3, 'open', 0, 0, 0, now())",
+        "INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at) VALUES"
+        " (2, 't', 0, 3, 'open', 0, 0, 0, now())",
     )
     moved: list[object] = []
     async with database.transaction() as tx:

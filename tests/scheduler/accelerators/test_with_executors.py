@@ -102,6 +102,7 @@ def test_report_of_another_pool_or_from_the_future_is_refused() -> None:
         state=ExecutorState.COLD,
         device_bytes=1,
         host_bytes=1,
+        budget_bytes=2,
         at_s=100.0,
     )
 

@@ -134,7 +134,7 @@ class History:
         [(last,)] = await self.world.rows("SELECT coalesce(max(sequence), 0) FROM dead_letters")
         lost = ("turn", task, streams.turn("toy", task, text)), ("jobs", "none", f"jobs.submit.{tenant}")
         for stage, about, subject in lost:
-            letter = DeadLetter(stage=stage, subject=subject, reason=text, attempts=1, headers={"x": text}, body=text.encode())
+            letter = DeadLetter(stage=stage, subject=subject, reason=text, attempts=1, headers={"x": text}, body=text.encode(), sequence=1)
             await self.world.bus.publish(Outgoing(streams.failed(stage, about), letter, self._new()))
         # Letters of deleted tasks are deleted meanwhile, and resent ones may become letters a second time.
         await self.world.rows_become(f"SELECT count(*) >= 2 FROM dead_letters WHERE sequence > {last}", [(True,)])

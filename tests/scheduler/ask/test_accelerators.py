@@ -32,8 +32,8 @@ from tests.scheduler.stages import POOLS
 SHARED = {"tiny": POOLS["tiny"].model_copy(update={"on": "a"}), "other": POOLS["tiny"].model_copy(update={"on": "a"})}
 ROWS = """
 INSERT INTO tenants (id) VALUES ('acme'), ('globex');
-INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness, trajectory_tokens,
-    version, admitted) SELECT id, tenant, id, pool, '{}', 'running', 0, 9, 1, 1, 1, 9, 1, 2
+INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,
+    trajectory_tokens, version, admitted) SELECT '', id, tenant, id, pool, '{}', 'running', 0, 9, 1, 1, 1, 9, 1, 2
     FROM (VALUES ('x', 'acme', 'tiny'), ('y', 'globex', 'other')) t (id, tenant, pool);
 INSERT INTO accelerators (id, spec) VALUES ('a', '{}');
 INSERT INTO executors (accelerator, id, pool, service, state, tier, device_bytes, host_bytes, answered_at) VALUES
@@ -58,9 +58,9 @@ INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES
 INSERT INTO moves (accelerator, executor, epoch, from_tier, to_tier, bytes, seconds)
     SELECT 'a', 'trainer-tiny', n, 'host', 'device', 50, CASE WHEN n > 100 THEN 99 ELSE n / 100.0 END FROM generate_series(200, 1, -1) n;
 INSERT INTO pool_clocks (pool, parked_ms, parked_since) VALUES ('tiny', 7000, NULL), ('other', 1000, now() - interval '60 seconds');
-INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at, admitted_at, step) VALUES
-    ('x', 0, 0, 'trained', 0, 0, 0, now(), now() - interval '90 seconds', 0), ('y', 0, 0, 'trained', 0, 0, 0, now(), now(), 0),
-    ('y', 1, 1, 'open', 1, 0, 0, now() + interval '1 hour', now() - interval '30 seconds', NULL);
+INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at, admitted_at, step) VALUES
+    (2, 'x', 0, 0, 'trained', 0, 0, 0, now(), now() - interval '90 seconds', 0), (2, 'y', 0, 0, 'trained', 0, 0, 0, now(), now(), 0),
+    (2, 'y', 1, 1, 'open', 1, 0, 0, now() + interval '1 hour', now() - interval '30 seconds', NULL);
 INSERT INTO trajectories (task, "group", member, state, sequence, reward, scored_at, env_ms, away_ms, turns)
     VALUES ('x', 0, 0, 'trained', 1, 1, now(), 10, 20000, 2), ('y', 0, 0, 'trained', 2, 1, now(), 1500, 0, 0);
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, first_admitted_at, first_scored_at,

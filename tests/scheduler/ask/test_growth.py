@@ -42,15 +42,17 @@ MAX_ROWS = 30 * TASKS
 ASKED = "tenant-250"
 HISTORY = f"""
 INSERT INTO tenants (id) SELECT 'tenant-' || n FROM generate_series(1, {TENANTS - 1}) n;
-INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness, trajectory_tokens)
-    SELECT n.id || '-' || k, n.id, 'x', pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness, trajectory_tokens
+INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,
+        trajectory_tokens)
+    SELECT '', n.id || '-' || k, n.id, 'x', pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,
+        trajectory_tokens
     FROM tasks, tenants n, generate_series(0, {TASKS - 1}) k;
 DELETE FROM tasks WHERE id = 'first';
 UPDATE tasks SET state = CASE WHEN id ~ '-[01]$' THEN 'running' ELSE 'finished' END, family = 'toy', version = 1, admitted = 3;
-INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, step, deadline_at, ready_at, ended_at)
-    SELECT id, n, n, 'trained', n, n, 1, n, now(), now(), now() FROM tasks, generate_series(0, 1) n;
-INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at)
-    SELECT id, 2, 1, 'open', 2, 2, 1, now() FROM tasks WHERE id LIKE '%-0';
+INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, step, deadline_at, ready_at, ended_at)
+    SELECT 2, id, n, n, 'trained', n, n, 1, n, now(), now(), now() FROM tasks, generate_series(0, 1) n;
+INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at)
+    SELECT 2, id, 2, 1, 'open', 2, 2, 1, now() FROM tasks WHERE id LIKE '%-0';
 INSERT INTO trajectories (task, "group", member, state)
     SELECT task, number, m, 'open' FROM groups, generate_series(0, 1) m WHERE state = 'open' AND task ~ '-.5.-0$';
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, first_admitted_at, first_scored_at,
@@ -64,10 +66,10 @@ INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, 
            jsonb_build_object('name', id || 'c', 'size_bytes', 1, 'sha256', repeat('0', 64)), now(), now(), now(), now() FROM tasks;
 INSERT INTO evaluations (task, version, protocol, state, reward, lower_bound, finished_at)
     SELECT id, 1, 'main', 'finished', 0, 0, now() FROM tasks;
-INSERT INTO evaluation_groups (task, number, version, protocol, prompt, size, state)
-    SELECT id, 1000000000 + n, 1, 'main', n, 1, 'ended' FROM tasks, generate_series(0, 1) n;
-INSERT INTO evaluation_members (task, number, member, reward, prompt_tokens, sampled_tokens, turns, truncated)
-    SELECT task, number, 0, 1, 1, 1, 1, false FROM evaluation_groups;
+INSERT INTO groups (task, number, version, protocol, row, seed, size, state, charged_tokens)
+    SELECT id, 1000000000 + n, 1, 'main', 2147483648 + n, 0, 1, 'ended', 0 FROM tasks, generate_series(0, 1) n;
+INSERT INTO trajectories (task, "group", member, state, reward, sequence, prompt_tokens, sampled_tokens, turns)
+    SELECT task, number, 0, 'evaluated', 1, 1, 1, 1, 1 FROM groups WHERE protocol IS NOT NULL;
 INSERT INTO ledger (tenant, task, kind, number, tokens)
     SELECT tenant, id, kind, n, 1 FROM tasks, unnest(ARRAY['prompt', 'sampled', 'trained']) kind, generate_series(0, 2) n;
 INSERT INTO events (tenant, task, event, data, number) SELECT tenant, id, 'step', '{{}}', n FROM tasks, generate_series(1, 5) n;
@@ -141,7 +143,7 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
     """Template: many tenants that have something of everything."""
     url = copied_database(postgres_port, migrated_database)
     async with await Database.connect(as_role(url, servers.OWNER)) as database, database.transaction() as tx:
-        await tasks.add_task(tx.connection, "first", parse_spec(spec("first", tenant="tenant-0", steps=2)))
+        await tasks.add_task(tx.connection, "first", parse_spec(spec("first", tenant="tenant-0", steps=2)), submission="")
         for statement in HISTORY.split(";"):
             await tx.connection.execute(text(statement))
     return url.rpartition("/")[2]

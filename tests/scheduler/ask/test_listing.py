@@ -16,9 +16,10 @@ from tests.scheduler.ask.asking import Asker, answering, asker
 
 STATES = ("submitted", "running", "paused", "finished", "failed", "cancelled", "rejected")
 TASK = """
-INSERT INTO tasks (id, tenant, name, pool, spec, state, reason, priority, steps, group_size, groups_per_step, max_staleness,
+INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, reason, priority, steps, group_size, groups_per_step, max_staleness,
                    trajectory_tokens, version, submitted_at)
-VALUES (:id, :tenant, :name, :pool, '{}', :state, 'r', 0, 9, 2, 2, 0, 9, :version, timestamptz '2026-01-01' + make_interval(secs => :age))
+VALUES ('', :id, :tenant, :name, :pool, '{}', :state, 'r', 0, 9, 2, 2, 0, 9, :version,
+    timestamptz '2026-01-01' + make_interval(secs => :age))
 """
 STEP = """
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint,

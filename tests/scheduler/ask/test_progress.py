@@ -22,8 +22,8 @@ EVALUATED = {"every": 2, "prompts": 3, "seed": 7}
 KEPT = {"checkpoints": 1, "best": 1, "every": 0, "adapters": "checkpoints"}
 UNTIL_VERSION_4 = {"steps": 6, "evaluation": EVALUATED, "keep": KEPT}
 TAKEN_BACK = """
-INSERT INTO groups (task, number, version, state, void_reason, row, seed, charged_tokens, step, deadline_at)
-VALUES ('a', 99, 0, 'void', 'stale', 1, 1, 1, 0, now())
+INSERT INTO groups (size, task, number, version, state, void_reason, row, seed, charged_tokens, step, deadline_at)
+VALUES (2, 'a', 99, 0, 'void', 'stale', 1, 1, 1, 0, now())
 """
 """A group that a step had, before it was lost and made of others."""
 EVALUATION = 10**9

@@ -39,11 +39,15 @@ from tests.scheduler.stages import World, spec
 
 TASK = """
 INSERT INTO tasks
-    (id, tenant, name, pool, spec, state, reason, priority, steps, group_size, groups_per_step, max_staleness, trajectory_tokens)
-SELECT :tenant || '-' || lpad(n::text, 4, '0'), :tenant, 'n', 'tiny', '{}', 'failed', repeat('x', :reason), 0, 1, 2, 2, 0, 9
+    (submission, id, tenant, name, pool, spec, state, reason, priority, steps, group_size, groups_per_step, max_staleness,
+    trajectory_tokens)
+SELECT '', :tenant || '-' || lpad(n::text, 4, '0'), :tenant, 'n', 'tiny', '{}', 'failed', repeat('x', :reason), 0, 1, 2, 2, 0, 9
 FROM generate_series(1, :count) n
 """
-EVENT = "INSERT INTO events (tenant, task, event, data) SELECT 'acme', 'a', 'paused', jsonb_build_object('text', repeat('x', :size))"
+EVENT = """
+INSERT INTO events (number, tenant, task, event, data)
+SELECT 1000 + count(*), 'acme', 'a', 'paused', jsonb_build_object('text', repeat('x', :size)) FROM events
+"""
 
 
 async def run_tasks(world: World) -> None:
@@ -138,7 +142,7 @@ async def test_failures_are_letters_about_own_tasks_and_own_jobs(bus: Bus, nats_
         jobs = [("jobs", "none", subject) for subject in ("jobs.submit.acme", "jobs.submit.globex.key")]
         letters_in_order = [*turns[:2], *jobs, turns[2], ("settle", "none", "weight-updated.tiny")]
         for number, (stage, task, subject) in enumerate(letters_in_order):
-            letter = DeadLetter(stage=stage, subject=subject, reason="disk full", attempts=2, headers={}, body=b"")
+            letter = DeadLetter(stage=stage, subject=subject, reason="disk full", attempts=2, headers={}, body=b"", sequence=1)
             await bus.publish(Outgoing(streams.failed(stage, task), letter, f"letter {number}"))
         await world.rows_become("SELECT count(*) FROM dead_letters", [(6,)])
 

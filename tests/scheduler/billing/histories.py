@@ -218,7 +218,7 @@ class History:
             group = self.random.choice(self.opens)
             body = OpenGroup(group=group).encode()
             lost = streams.open_group(group.family, group.task, group.group)
-            letter = DeadLetter(stage="open", subject=lost, reason="poison", attempts=5, headers={}, body=body)
+            letter = DeadLetter(stage="open", subject=lost, reason="poison", attempts=5, headers={}, body=body, sequence=1)
             delivery = self._store(Outgoing(streams.failed("open", group.task), letter, ""))
             await self._change(lambda tx: dead_letters.message_failed(tx, delivery))
 

@@ -130,7 +130,7 @@ async def test_evaluations_reserve_and_spend_as_well(bus: Bus, database_url: str
 
 async def test_a_new_period_begins_with_nothing_spent(database: Database) -> None:
     async with database.transaction() as tx:
-        await tasks.add_task(tx.connection, "a", parse_spec(spec("a")))
+        await tasks.add_task(tx.connection, "a", parse_spec(spec("a")), submission="")
         await ledger.record_usage(tx.connection, [Entry("acme", "a", "sampled", number, 10**number) for number in range(3)])
         await tx.connection.execute(text("UPDATE ledger SET at = now() - interval '40 days' WHERE number = 0"))
         for period in ("day", "month", "total"):

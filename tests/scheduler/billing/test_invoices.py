@@ -128,7 +128,7 @@ async def test_complete_groups_of_a_task_that_its_trainer_fails_are_forgiven(bus
 async def test_stored_bytes_are_recorded_once_an_hour(database: Database) -> None:
     async with database.transaction() as tx:
         for task in ("a", "b"):
-            await tasks.add_task(tx.connection, task, parse_spec(spec(task)))
+            await tasks.add_task(tx.connection, task, parse_spec(spec(task)), submission="")
         for name, task, size in (("a.v1", "a", 5), ("a.v2", "a", 7), ("b.v1", "b", 11), ("gone.v1", "gone", 13)):
             await tx.connection.execute(
                 text("INSERT INTO stored_blobs (name, task, version, kind, bytes) VALUES (:name, :task, 1, 'adapter', :size)"),
@@ -207,7 +207,7 @@ async def test_prices_are_never_changed_nor_set_for_the_past(database: Database,
 async def test_work_of_an_hour_ago_costs_what_it_did_then(database: Database) -> None:
     """Prices cannot be set for the past, so the work is moved instead: rows from before each price."""
     async with database.transaction() as tx:
-        await tasks.add_task(tx.connection, "a", parse_spec(spec("a")))
+        await tasks.add_task(tx.connection, "a", parse_spec(spec("a")), submission="")
         await ledger.record_usage(tx.connection, [Entry("acme", "a", "sampled", number, 10) for number in range(3)])
         await tx.connection.execute(text("UPDATE ledger SET at = now() + make_interval(hours => number)"))
         for number, price in enumerate((1, 2)):

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 
 from common.bus import Bus
-from common.spec import parse_spec
-from scheduler_svc.decisions.evaluation.plan import PlannedGroups
+from common.spec import Protocol, parse_spec
+from scheduler_svc.decisions.evaluation.plan import FIRST_GROUP, PlannedGroups
 from scheduler_svc.decisions.sharing.admission import groups_to_admit
 from scheduler_svc.decisions.sharing.min_share import GUARANTEED_FRACTION, MinShares
 from scheduler_svc.decisions.sharing.pool_times import PoolTimes
@@ -99,28 +99,34 @@ async def test_task_below_its_min_share_is_found_behind_many_that_are_less_serve
 ) -> None:
     """More tasks hold capacity and wait for more than there are candidates by least service."""
     hogs = [f"t{number:02}" for number in range((ADMISSION_BATCH_SIZE + 4) * len(pools))]
-    held_in = "groups" if work == "training" else "evaluation_groups"
+    held_in = f"groups WHERE protocol IS {'' if work == 'training' else 'NOT '}NULL AND"
     capacity = {pool: Capacity(4 * len(hogs) / len(pools), 10**9) for pool in pools}
     async with database.transaction() as tx:
         for number, task in enumerate([*hogs, "short"]):
             pool = pools[number % len(pools)]
             raw = spec(name=task, tenant=task if owners == "a tenant each" else "all", pool=pool, steps=100)
             raw["algorithm"] |= {"groups_per_step": 50}
-            await tasks.add_task(tx.connection, task, parse_spec(raw))
+            await tasks.add_task(tx.connection, task, parse_spec(raw), submission="")
             if work == "evaluations":
-                await evaluations.add(tx.connection, task, 0, None, [PlannedGroups("main", range(50), 2)])
+                await evaluations.add(
+                    tx.connection,
+                    task,
+                    0,
+                    None,
+                    [PlannedGroups(Protocol(name="main", prompts=50, attempts=2, temperature=1.0), range(FIRST_GROUP, FIRST_GROUP + 50))],
+                )
                 await tx.connection.execute(text("UPDATE tasks SET admitted = 100"))  # the maximum that training may be ahead
         await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy' WHERE id <> 'short'"))
     await _admit_all(database, capacity)
     async with database.transaction() as tx:
-        held = (await tx.connection.execute(text(f"SELECT task, count(*) FROM {held_in} WHERE state = 'open' GROUP BY task"))).all()
+        held = (await tx.connection.execute(text(f"SELECT task, count(*) FROM {held_in} state = 'open' GROUP BY task"))).all()
         assert dict(held) == dict.fromkeys(hogs, 2)  # type: ignore[arg-type]
         await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy', virtual_time = 1e9 WHERE id = 'short'"))
         await tx.connection.execute(text("UPDATE tenants SET virtual_time = 1e9 WHERE id = 'short'"))
-        await tx.connection.execute(text(f"DELETE FROM {held_in} WHERE task IN ('t00', 't01') AND number = 0"))
+        await tx.connection.execute(text(f"DELETE FROM {held_in} task IN ('t00', 't01') AND number % 50 = 0"))
     await _admit_all(database, capacity)
     async with database.transaction() as tx:
-        opened = text(f"SELECT count(*) FROM {held_in} WHERE task = 'short' AND state = 'open'")
+        opened = text(f"SELECT count(*) FROM {held_in} task = 'short' AND state = 'open'")
         assert (await tx.connection.execute(opened)).scalar_one() == 1
 
 

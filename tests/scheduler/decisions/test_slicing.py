@@ -197,12 +197,13 @@ def test_windows_of_pools_have_their_own_lengths(now_s: float, executor: str, en
     assert chosen(now_s, holding(executor), *awake, rules=rules) == Keep(ends_s)
 
 
-@pytest.mark.parametrize(("memory_gib", "reported", "expected"), [(None, 90, 90), (None, None, 60), (1.0, 90, 2**30)])
-def test_budget_of_a_gpu_is_what_its_executors_report(memory_gib: float | None, reported: int | None, expected: int) -> None:
-    """Older ones report none: then the largest has room, and no other beside it."""
+@pytest.mark.parametrize(("memory_gib", "reported", "expected"), [(None, 90, 90), (1.0, 90, 2**30)])
+def test_budget_of_a_gpu_is_what_its_executors_report(memory_gib: float | None, reported: int, expected: int) -> None:
     given = {"accelerator": "g", "pool": "p", "replica": "r", "epoch": 1, "state": "parked", "tier": "host", "host_bytes": 1, "at_s": 1.0}
-    reports = [ExecutorReport.model_validate({**given, "executor": f"e{size}", "device_bytes": size}) for size in (40, 60)]
-    reports[0] = reports[0].model_copy(update={"budget_bytes": reported})
+    reports = [
+        ExecutorReport.model_validate({**given, "executor": f"e{size}", "device_bytes": size, "budget_bytes": reported})
+        for size in (40, 60)
+    ]
     live = [Live(None, one, None, Tier.DISK) for one in reports]  # type: ignore[arg-type]
     assert rules_of(Accelerator(device="cuda:0", memory_gib=memory_gib), live).budget.device_bytes == expected
 

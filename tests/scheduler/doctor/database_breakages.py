@@ -4,9 +4,9 @@ from tests.scheduler.doctor import slice_breakages
 
 STATES = ("finished", "cancelled", "failed", "rejected")
 """States of tasks that have ended."""
-GROUP = "INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at, void_reason, step) VALUES"
+GROUP = "INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at, void_reason, step) VALUES"
 MEMBER = 'INSERT INTO trajectories (task, "group", member, state) VALUES'
-EVENT = "INSERT INTO events (tenant, task, event, data) VALUES"
+EVENT = "INSERT INTO events (number, tenant, task, event, data) SELECT 1000 + count(*), {}, '{{}}' FROM events"
 LEDGER = "INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES"
 REQUEST = """INSERT INTO served_requests
     (request, tenant, pool, task, version, attempt, cached_tokens, prompt_tokens, sampled_tokens, at) VALUES"""
@@ -30,7 +30,7 @@ def booked(
 
 
 WITHOUT_LAST = "WITH gone AS (DELETE FROM groups WHERE task = 'a' AND number = 5)"
-FIRST_EVALUATED = "(SELECT min(number) FROM evaluation_groups WHERE task = 'a')"
+FIRST_EVALUATED = "(SELECT min(number) FROM groups WHERE task = 'a' AND protocol IS NOT NULL)"
 RUNNING_EVALUATION = """WITH running AS (UPDATE evaluations SET state = 'running' WHERE task = 'a' AND version = 3),
     unreported AS (DELETE FROM events WHERE task = 'a' AND event = 'evaluation' AND (data ->> 'version')::int = 3)"""
 
@@ -62,8 +62,8 @@ VIOLATIONS: dict[str, list[str]] = {
         "DELETE FROM groups WHERE task = 'a' AND number = 0",
         "DELETE FROM groups WHERE task = 'a'",
         "UPDATE tasks SET admitted = admitted - 1 WHERE id = 'a'",
-        f"{GROUP} ('a', -1, 0, 'void', 0, 0, 0, now(), 'stale', NULL)",
-        *(f"{WITHOUT_LAST} {GROUP} ('a', {number}, 0, 'void', 0, 0, 0, now(), 'stale', NULL)" for number in (-1, 7)),
+        f"{GROUP} (2, 'a', -1, 0, 'void', 0, 0, 0, now(), 'stale', NULL)",
+        *(f"{WITHOUT_LAST} {GROUP} (2, 'a', {number}, 0, 'void', 0, 0, 0, now(), 'stale', NULL)" for number in (-1, 7)),
     ],
     "every group has one trajectory for each member": [
         "DELETE FROM trajectories WHERE task = 'a' AND \"group\" = 0",
@@ -120,13 +120,13 @@ VIOLATIONS: dict[str, list[str]] = {
     "a finished task trained every step, or says what stopped it": ["UPDATE tasks SET steps = steps + 1 WHERE id = 'a'"],
     "an evaluation is over when all of its groups are": [
         "UPDATE evaluations SET state = 'running' WHERE task = 'a' AND version = 3",
-        f"UPDATE evaluation_groups SET state = 'open', deadline_at = now() WHERE task = 'a' AND number = {FIRST_EVALUATED}",
+        f"UPDATE groups SET state = 'open', deadline_at = now() WHERE task = 'a' AND number = {FIRST_EVALUATED}",
         """WITH running AS (UPDATE evaluations SET state = 'running' WHERE task = 'a')
-            UPDATE evaluation_groups SET state = 'open', deadline_at = now() WHERE task = 'a' AND version = 0""",
+            UPDATE groups SET state = 'open', deadline_at = now() WHERE task = 'a' AND version = 0 AND protocol IS NOT NULL""",
     ],
     "an ended task has no running evaluation, and each finished evaluation has one event": [
         "DELETE FROM events WHERE task = 'a' AND event = 'evaluation' AND (data ->> 'version')::int = 0",
-        f"{EVENT} ('acme', 'a', 'evaluation', '{{}}')",
+        EVENT.format("'acme', 'a', 'evaluation'"),
         "UPDATE events SET task = 'live' WHERE task = 'a' AND event = 'evaluation' AND (data ->> 'version')::int = 0",
         *(f"{RUNNING_EVALUATION} UPDATE tasks SET state = '{state}', reason = 'x' WHERE id = 'a'" for state in STATES),
     ],
@@ -142,7 +142,7 @@ VIOLATIONS: dict[str, list[str]] = {
         "UPDATE groups SET step = 9 WHERE task = 'a' AND number = 0",
         "DELETE FROM groups WHERE task = 'a' AND step = 0",
         "UPDATE groups SET state = 'batched' WHERE task = 'a' AND number = 0",
-        f"{GROUP} ('a', 6, 0, 'trained', 0, 0, 0, now(), NULL, 0)",
+        f"{GROUP} (2, 'a', 6, 0, 'trained', 0, 0, 0, now(), NULL, 0)",
     ],
     "a trained or batched group belongs to an existing step": [
         "UPDATE groups SET step = 9 WHERE task = 'a' AND number = 0",
@@ -201,7 +201,7 @@ VIOLATIONS: dict[str, list[str]] = {
         "INSERT INTO stored_blobs (name, task, version, kind, bytes) VALUES ('b', 'unknown', 1, 'adapter', 1)",
     ],
     "an event about a task is its tenant's, but for refusals": [
-        *(f"{EVENT} ('{tenant}', 'a', '{event}', '{{}}')" for tenant in ("aaa", "zzz") for event in ("aaa", "zzz")),
+        *(EVENT.format(f"'{tenant}', 'a', '{event}'") for tenant in ("aaa", "zzz") for event in ("aaa", "zzz")),
     ],
     "a deleted tenant has neither tasks nor keys": [
         "UPDATE tenants SET deleted_at = now() WHERE id = 'acme'",
@@ -233,8 +233,8 @@ VIOLATIONS: dict[str, list[str]] = {
         "DELETE FROM events WHERE task = 'failed' AND event = 'failed'",
         "DELETE FROM events WHERE task = 'a' AND event = 'step' AND (data ->> 'version')::int = 2",
         "UPDATE events SET tenant = 'other' WHERE task = 'a' AND event = 'finished'",
-        *(f"{EVENT} ('acme', 'a', '{event}', '{{}}')" for event in ("finished", "step")),
-        *(f"{EVENT} ('other', 'live', '{event}', '{{}}')" for event in ("finished", "cancelled", "failed")),
+        *(EVENT.format(f"'acme', 'a', '{event}'") for event in ("finished", "step")),
+        *(EVENT.format(f"'other', 'live', '{event}'") for event in ("finished", "cancelled", "failed")),
     ],
     "no message waits in the outbox for more than a minute": [
         """INSERT INTO outbox (subject, message_id, headers, body, created_at)
@@ -262,9 +262,7 @@ COMPLIANT: dict[str, list[str]] = {
                 deleted_by, submitted_at, ended_at) VALUES ('gone', 'acme', '', 'finished', 1, 1, 1, 1, 0, 1, now(), now()))
         INSERT INTO stored_blobs (name, task, version, kind, bytes) VALUES ('b', 'gone', 1, 'adapter', 1)""",
     ],
-    "an event about a task is its tenant's, but for refusals": [
-        f"{EVENT} ('{tenant}', 'a', 'rejected', '{{}}')" for tenant in ("aaa", "zzz")
-    ],
+    "an event about a task is its tenant's, but for refusals": [EVENT.format(f"'{tenant}', 'a', 'rejected'") for tenant in ("aaa", "zzz")],
     "a deleted tenant has neither tasks nor keys": [
         "INSERT INTO keys (key, tenant, name, role) SELECT rpad('U', 56, 'A'), 'acme', 'k', 'owner'",
         "INSERT INTO tenants (id, deleted_at) VALUES ('old', now())",
@@ -287,14 +285,14 @@ COMPLIANT: dict[str, list[str]] = {
     ],
     "an evaluation is over when all of its groups are": [
         """WITH running AS (UPDATE evaluations SET state = 'running' WHERE task = 'a' AND version = 0 AND protocol = 'greedy')
-        UPDATE evaluation_groups SET state = 'open', deadline_at = now() WHERE task = 'a' AND version = 0 AND protocol = 'greedy'""",
+        UPDATE groups SET state = 'open', deadline_at = now() WHERE task = 'a' AND version = 0 AND protocol = 'greedy'""",
         """WITH running AS (UPDATE evaluations SET state = 'running' WHERE task = 'a' AND version = 0)
-        UPDATE evaluation_groups SET state = 'open', deadline_at = now() WHERE task = 'a' AND version = 0""",
+        UPDATE groups SET state = 'open', deadline_at = now() WHERE task = 'a' AND version = 0 AND protocol IS NOT NULL""",
     ],
     "the ledger has what each evaluation consumed, and nothing else": [
         f"""WITH consumed AS (
-            UPDATE evaluation_members SET sampled_tokens = sampled_tokens + 5
-            WHERE task = 'a' AND number = {FIRST_EVALUATED} AND member = 0)
+            UPDATE trajectories SET sampled_tokens = sampled_tokens + 5
+            WHERE task = 'a' AND "group" = {FIRST_EVALUATED} AND member = 0)
         UPDATE ledger SET tokens = tokens + 5 WHERE task = 'a' AND kind = 'evaluation' AND number = {FIRST_EVALUATED}""",
     ],
     "no trained or waiting group is staler than its task allows": ["UPDATE groups SET version = version - 9 WHERE state = 'void'"],

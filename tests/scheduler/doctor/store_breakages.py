@@ -71,7 +71,7 @@ async def show_another_state_to_users(world: Copy) -> None:
 
 
 async def publish_a_dead_letter_that_is_not_recorded(world: Copy) -> None:
-    letter = DeadLetter(stage="open", subject=streams.open_group("toy", "a", 0), reason="y", attempts=1, headers={}, body=b"")
+    letter = DeadLetter(stage="open", subject=streams.open_group("toy", "a", 0), reason="y", attempts=1, headers={}, body=b"", sequence=1)
     await world.bus.publish(Outgoing(streams.failed("open", "a"), letter, "another letter"))
 
 
@@ -186,7 +186,9 @@ async def announce_a_deleted_task(world: Copy) -> None:
 
 async def leave_a_dead_letter_of_a_deleted_task(world: Copy) -> None:
     await delete_a_task(world)
-    letter = DeadLetter(stage="open", subject=streams.open_group("toy", "gone", 0), reason="y", attempts=1, headers={}, body=b"")
+    letter = DeadLetter(
+        stage="open", subject=streams.open_group("toy", "gone", 0), reason="y", attempts=1, headers={}, body=b"", sequence=1
+    )
     await world.bus.publish(Outgoing(streams.failed("open", "gone"), letter, "letter about a deleted task"))
 
 
@@ -307,7 +309,7 @@ async def announce_garbage_and_weights_of_another_task(world: Copy) -> None:
 
 async def publish_garbage_and_a_letter_about_a_letter(world: Copy) -> None:
     await world.bus.publish_raw(streams.failed("open", "a"), b"garbage", "garbage", {})
-    letter = DeadLetter(stage="settle", subject="failed.open.a", reason="y", attempts=1, headers={}, body=b"")
+    letter = DeadLetter(stage="settle", subject="failed.open.a", reason="y", attempts=1, headers={}, body=b"", sequence=1)
     await world.bus.publish(Outgoing(streams.failed("settle", "a"), letter, "letter about a letter"))
 
 

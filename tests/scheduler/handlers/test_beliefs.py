@@ -41,7 +41,6 @@ def on_anothers_subject(batch: TrainBatch) -> Outgoing:
 
 UPDATES: dict[str, tuple[Callable[[TrainBatch], Outgoing], str]] = {
     "of another batch": (lambda batch: update(batch, trained="f" * 64), "is of another batch than was sent to the trainer"),
-    "without a digest": (lambda batch: update(batch, trained=None), "is of another batch than was sent to the trainer"),
     "of another tenant": (lambda batch: update(batch, tenant="globex"), "names tenant 'globex' and pool 'tiny', which are not the task's"),
     "of a step that was not sent": (of_the_next_version, "is of no step that is with the trainer; the task has version 0"),
     "on another task's subject": (on_anothers_subject, "the subject names task 'b', the message 'a'"),

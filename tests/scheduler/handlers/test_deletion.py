@@ -75,7 +75,7 @@ async def test_deleted_task_leaves_only_its_usage(bus: Bus, database_url: str, t
         assert await bus.streams.subjects(streams.EVENTS, "events.*.a") == {"events.acme.a": 1}
         assert [status.task for status in await bus.kv.values(streams.TASKS_BUCKET, TaskStatus)] == ["b"]
         assert await world.rows("SELECT task FROM task_storage") == [("b",)]
-        for table in ("groups", "trajectories", "steps", "ledger", "evaluations", "evaluation_groups", "evaluation_members"):
+        for table in ("groups", "trajectories", "steps", "ledger", "evaluations"):
             assert await world.rows(f"SELECT DISTINCT task FROM {table} WHERE task = 'a'") == []
         assert await world.rows(f"SELECT {CONSUMED} FROM tenant_usage WHERE tenant = 'acme'") == used
         await clean(world)

@@ -67,9 +67,9 @@ async def test_a_rejected_task_is_in_the_audit_without_the_objection(bus: Bus, d
         await world.submit("held")
         await eventually(lambda: stages.now["acme"])
         environment = EnvironmentSection(name="toy")
-        check = CheckEnvironment(tenant="acme", task="held", family="toy", environment=environment, seed=0)
+        check = CheckEnvironment(tenant="acme", task="held", family="toy", environment=environment, seed=0, weight=1.0, by_operator=True)
         subject = streams.check("toy", "held")
-        letter = DeadLetter(stage="check", subject=subject, reason=CANARY, attempts=1, headers={}, body=check.encode())
+        letter = DeadLetter(stage="check", subject=subject, reason=CANARY, attempts=1, headers={}, body=check.encode(), sequence=1)
         await bus.publish(Outgoing(streams.failed("check", "held"), letter, "letter"))
         await world.event("held", "rejected")
         rejected = "SELECT tenant, key, via, verb, target, reason, detail FROM audit WHERE outcome = 'rejected' ORDER BY id"

@@ -72,19 +72,6 @@ async def test_argument_that_the_pools_template_does_not_have_is_rejected_by_nam
         assert any(group.greedy for group in world.stages.opened), "evaluations sample with the same"
 
 
-async def test_older_sampler_that_would_ignore_arguments_and_stop_strings_is_named(bus: Bus, database_url: str) -> None:
-    async with running_world(bus, database_url, Stages()) as world:
-        world.rollout = world.rollout.model_copy(update={"template_variables": None})
-        await world.make_room(32)
-        await eventually(lambda: any(report.sequences == 32 for report in world.scheduler._replicas.reports))
-        await world.submit("a", spec(sampling={"template": {"enable_thinking": False}, "stop": ["\n"]}))
-        reasons = (await world.event("a", "rejected"))["reasons"]
-        assert [reason.partition(":")[0] for reason in reasons] == ["sampling.stop", "sampling.template"]
-        assert all("'two' of pool 'tiny' is of an older release" in reason for reason in reasons)
-        await world.submit("plain")
-        await world.event("plain", "accepted")
-
-
 async def test_environment_that_refuses_its_options_rejects_the_task(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages(objection="toy has no option 'size'")) as world:
         assert (await world.run("a", until="rejected"))["reasons"] == ["environment: toy has no option 'size'"]

@@ -205,7 +205,7 @@ async def test_late_groups_are_retried_after_a_disturbance_and_keep_scored_membe
         assert [(one["prompts"], one["failed_share"], one["reward"]) for one in results] == [(2, 0.0, 1.0)] * 2
         numbers = [group.group for group in stages.opened if evaluates(group) and group.row == FIRST_ROW]
         assert {FIRST_GROUP, FIRST_GROUP + RETRY_INCREMENT} <= set(numbers)
-        assert await world.rows("SELECT count(*) FROM evaluation_groups WHERE state <> 'ended'") == [(0,)]
+        assert await world.rows("SELECT count(*) FROM groups WHERE protocol IS NOT NULL AND state <> 'ended'") == [(0,)]
         [(charged, booked)] = await world.rows(
             "SELECT (SELECT sum(virtual_time) FROM tasks), (SELECT sum(tokens) FROM ledger WHERE kind <> 'trained')"
         )
@@ -218,12 +218,12 @@ async def test_group_that_ended_since_it_was_found_late_is_left_alone(bus: Bus, 
     async with running_world(bus, database_url, stages) as world:
         await world.submit("a", spec(steps=1, evaluation={"every": 1, "prompts": 2}))
         await eventually(lambda: sum(map(evaluates, stages.opened)) == 4)
-        await world.rows_become(f"SELECT state FROM evaluation_groups WHERE number = {FIRST_GROUP}", [("ended",)])
+        await world.rows_become(f"SELECT state FROM groups WHERE number = {FIRST_GROUP}", [("ended",)])
         late = [("a", FIRST_GROUP), ("a", FIRST_GROUP + 1)]
         async with world.database.transaction() as tx:
             by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, ["a"])}
             await evaluations.end_overdue(tx, by_id, late, stable_for_s=lambda _: 0.0)
-        assert await world.rows("SELECT number FROM evaluation_groups WHERE version = 0 ORDER BY number") == [
+        assert await world.rows("SELECT number FROM groups WHERE protocol IS NOT NULL AND version = 0 ORDER BY number") == [
             (FIRST_GROUP,),
             (FIRST_GROUP + 1 + RETRY_INCREMENT,),
         ]
@@ -269,7 +269,7 @@ async def test_dead_letter_of_an_evaluation_gives_up_its_group_only(bus: Bus, da
             answered += 1
             body = OpenGroup(group=stuck).encode()
             lost = streams.open_group("toy", "a", stuck.group)
-            letter = DeadLetter(stage="open", subject=lost, reason="no such file", attempts=5, headers={}, body=body)
+            letter = DeadLetter(stage="open", subject=lost, reason="no such file", attempts=5, headers={}, body=body, sequence=1)
             await bus.publish(Outgoing(streams.failed("open", "a"), letter, f"letter-{answered}"))
         await world.event("a", "finished")
         assert [one["failure"] for one in await world.events("a", "evaluation")] == ["no such file", "no such file"]
@@ -286,7 +286,7 @@ async def test_cancelled_task_leaves_no_running_evaluation(bus: Bus, database_ur
         await world.control("cancel", "a")
         await world.event("a", "cancelled")
         assert await world.rows("SELECT DISTINCT state FROM evaluations") == [("void",)]
-        assert await world.rows("SELECT DISTINCT state FROM evaluation_groups") == [("ended",)]
+        assert await world.rows("SELECT DISTINCT state FROM groups WHERE protocol IS NOT NULL") == [("ended",)]
         await clean(world)
 
 

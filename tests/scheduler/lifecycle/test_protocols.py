@@ -128,7 +128,7 @@ async def test_groups_wait_for_room_by_the_size_of_the_next_protocol(database_ur
     evaluation = {"every": 1, "attempts": 4, "temperature": 1.0, "prompts": 5, "protocol": [{"name": "a", "attempts": 1}, {"name": "b"}]}
     wanted = parse_spec(spec(evaluation=evaluation))
     async with await Database.connect(database_url) as database, database.transaction() as tx:
-        await tasks.add_task(tx.connection, "a", wanted)
+        await tasks.add_task(tx.connection, "a", wanted, submission="")
         await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy'"))
         await evaluations.add(tx.connection, "a", 0, None, groups_to_plan(wanted.evaluation, 0))
         found: list[tuple[int, int]] = []

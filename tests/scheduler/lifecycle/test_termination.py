@@ -134,7 +134,9 @@ async def test_dead_letter_of_a_step_fails_the_task_with_its_reason(bus: Bus, da
     async with running_world(bus, database_url, stages) as world:
         await world.begin("a", batches=1)
         body = stages.batches[0].encode()
-        letter = DeadLetter(stage="train", subject="trajectories.batch.tiny.a", reason="loss is NaN", attempts=1, headers={}, body=body)
+        letter = DeadLetter(
+            stage="train", subject="trajectories.batch.tiny.a", reason="loss is NaN", attempts=1, headers={}, body=body, sequence=1
+        )
         await bus.publish(Outgoing(streams.failed("train", "a"), letter, "letter"))
         assert (await world.event("a", "failed"))["reason"] == "loss is NaN"
         assert await world.rows("SELECT state FROM steps") == [("void",)]
@@ -147,7 +149,7 @@ async def test_dead_letters_of_garbage_end_no_task(bus: Bus, database_url: str) 
         other = stages.batches[0].model_copy(update={"version": 5}).encode()
         for number, (stage, body) in enumerate([("train", b"garbage"), ("train", other), ("check", b"garbage")]):
             lost = streams.batch("tiny", "a") if stage == "train" else streams.check("toy", "a")
-            letter = DeadLetter(stage=stage, subject=lost, reason="not a message", attempts=1, headers={}, body=body)
+            letter = DeadLetter(stage=stage, subject=lost, reason="not a message", attempts=1, headers={}, body=body, sequence=1)
             await bus.publish(Outgoing(streams.failed(stage, "a"), letter, f"letter-{number}"))
         await world.rows_become("SELECT count(*) FROM dead_letters", [(3,)])
         assert await world.rows("SELECT state FROM tasks") == [("running",)]

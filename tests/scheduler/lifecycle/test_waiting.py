@@ -69,7 +69,9 @@ async def test_a_step_names_its_place_and_a_task_its_pace(bus: Bus, database_url
 def filling(subject: str, number: int) -> Outgoing:
     """A message of which four fit into the smallest stream."""
     return Outgoing(
-        subject, DeadLetter(stage="", subject="", reason="", attempts=1, headers={}, body=bytes(7 * 2**20)), f"{subject}:{number}"
+        subject,
+        DeadLetter(stage="", subject="", reason="", attempts=1, headers={}, body=bytes(7 * 2**20), sequence=1),
+        f"{subject}:{number}",
     )
 
 

@@ -63,7 +63,7 @@ async def test_status_is_the_latest_when_an_earlier_one_is_stored_late(
 
 async def test_rows_wait_while_their_stream_is_full_and_all_are_stored_once_there_is_room(bus: Bus, database: Database) -> None:
     await bus.declare(streams_bytes=1)  # PROMPTS takes four of these
-    letter = DeadLetter(stage="x", subject="x", reason="", attempts=1, headers={}, body=b"x" * 7 * 1024 * 1024)
+    letter = DeadLetter(stage="x", subject="x", reason="", attempts=1, headers={}, body=b"x" * 7 * 1024 * 1024, sequence=1)
     for number in range(6):
         async with database.transaction() as tx:
             tx.post([OutboxMessage(streams.sample("tiny", "a", f"0-{number}"), letter, f"sample:{number}")])

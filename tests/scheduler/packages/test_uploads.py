@@ -211,7 +211,7 @@ async def test_a_check_that_cannot_be_handled_refuses_the_package(bus: Bus, data
         await send(world, *parts(WHEEL, "one"))
         await world.rows_become("SELECT state FROM packages", [("checking",)])
         subject = streams.check_package(OWN_FAMILY, "acme", DIGEST)
-        letter = DeadLetter(stage="package", subject=subject, reason="no memory", attempts=5, headers={}, body=b"")
+        letter = DeadLetter(stage="package", subject=subject, reason="no memory", attempts=5, headers={}, body=b"", sequence=1)
         await send(world, Outgoing(streams.failed("package", "none"), letter, "letter"))
         assert (await answer(world, "package", "one"))["reasons"] == ["package: no memory"]
 

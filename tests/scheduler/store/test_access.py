@@ -19,20 +19,16 @@ RELATIONS = TABLES | VIEW_ACCESS
 TENANTS = ("acme", "globex")
 ROWS = """
 INSERT INTO tenants (id) VALUES ('TENANT');
-INSERT INTO tasks (id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,
+INSERT INTO tasks (submission, id, tenant, name, pool, spec, state, priority, steps, group_size, groups_per_step, max_staleness,
     trajectory_tokens, admitted, homes)
-    VALUES ('TENANT' || '-task', 'TENANT', 'TENANT', 'tiny', '{"canary": "TENANT"}', 'running', 0, 2, 2, 2, 0, 9, 1, '{"trainer": {}}');
-INSERT INTO groups (task, number, version, state, detail, row, seed, charged_tokens, step, deadline_at)
-    VALUES ('TENANT' || '-task', 0, 0, 'batched', 'TENANT', 0, 0, 0, 0, now());
+    VALUES ('', 'TENANT' || '-task', 'TENANT', 'TENANT', 'tiny', '{"canary": "TENANT"}', 'running', 0, 2, 2, 2, 0, 9, 1, '{"trainer": {}}');
+INSERT INTO groups (size, task, number, version, state, detail, row, seed, charged_tokens, step, deadline_at)
+    VALUES (2, 'TENANT' || '-task', 0, 0, 'batched', 'TENANT', 0, 0, 0, 0, now());
 INSERT INTO trajectories (task, "group", member, state, detail)
     VALUES ('TENANT' || '-task', 0, 0, 'open', 'TENANT');
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, metrics, first_admitted_at, first_scored_at,
     last_scored_at) VALUES ('TENANT' || '-task', 0, 'batched', 0, 0, 0, 0, jsonb_build_object('canary', 'TENANT'), now(), now(), now());
 INSERT INTO evaluations (task, version, state) VALUES ('TENANT' || '-task', 0, 'running');
-INSERT INTO evaluation_groups (task, number, version, prompt, size, state, detail)
-    VALUES ('TENANT' || '-task', 1, 0, 0, 1, 'ended', 'TENANT');
-INSERT INTO evaluation_members (task, number, member, prompt_tokens, sampled_tokens, turns, truncated, failure)
-    VALUES ('TENANT' || '-task', 1, 0, 0, 0, 0, false, 'TENANT');
 INSERT INTO ledger (tenant, task, kind, number, tokens) VALUES ('TENANT', 'TENANT' || '-task', 'sampled', 0, 5);
 INSERT INTO deleted_usage (task, day, kind, tenant, pool, quantity, money)
     VALUES ('TENANT' || '-old', '2030-01-02', 'sampled', 'TENANT', 'tiny', 1, 1);
@@ -51,8 +47,9 @@ INSERT INTO aliases (tenant, name, task, version, pool, adapter, request)
 INSERT INTO packages (tenant, digest, size_bytes, state, objection) VALUES ('TENANT', repeat('a', 64), 1, 'refused', 'TENANT');
 INSERT INTO package_parts (tenant, digest, begin, data) VALUES ('TENANT', repeat('a', 64), 0, convert_to('TENANT', 'UTF8'));
 INSERT INTO prices (kind, price, per) VALUES ('sampled', 1, 1);
-INSERT INTO events (tenant, task, event, data)
-    VALUES ('TENANT', 'TENANT' || '-task', 'accepted', jsonb_build_object('canary', 'TENANT'));
+INSERT INTO events (number, tenant, task, event, data)
+    VALUES (1, 'TENANT', 'TENANT' || '-task', 'accepted', jsonb_build_object('canary', 'TENANT'));
+INSERT INTO event_numbers (tenant, task, last) VALUES ('TENANT', 'TENANT' || '-task', 1);
 INSERT INTO dead_letters (sequence, stage, task, subject, reason, attempts)
     VALUES (length('TENANT'), 'sample', 'TENANT' || '-task', 'TENANT', 'TENANT', 1);
 INSERT INTO deleted_tasks (id, tenant, name, state, version, prompt_tokens, sampled_tokens, trained_tokens, evaluation_tokens, deleted_by,

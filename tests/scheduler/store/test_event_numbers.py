@@ -3,19 +3,14 @@
 import asyncio
 from pathlib import Path
 
-from alembic import command
-from sqlalchemy import create_engine, text
-from sqlalchemy.pool import NullPool
+from sqlalchemy import text
 
 from common.bus import Bus
 from common.messages import Event
-from scheduler_svc.revision import alembic_config
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries import outbox
 from tests.scheduler.finished import settled, stages
 from tests.scheduler.stages import running_world
-
-INSERT = "INSERT INTO events (tenant, task, event, data) VALUES (:tenant, :task, 'paused', '{}')"
 
 
 async def numbers(database: Database, task: str = "a") -> list[tuple[str, int]]:
@@ -65,26 +60,6 @@ async def test_concurrent_transactions_neither_repeat_nor_leave_out_a_number(dat
     await asyncio.gather(*(emit(["a", "b"] if even else ["b", "a"]) for even in (True, False) * 3))
     for task in ("a", "b"):
         assert await numbers(database, task) == [("acme", number) for number in range(1, 61)]
-
-
-async def test_scheduler_of_the_version_before_gets_numbers_from_the_database(database: Database) -> None:
-    async with database.transaction() as tx:
-        await tx.connection.execute(text(INSERT), [{"tenant": "acme", "task": "a"}, {"tenant": "acme", "task": "a"}])
-        tx.emit_event("acme", "a", "paused")
-    assert await numbers(database) == [("acme", 1), ("acme", 2), ("acme", 3)]
-
-
-def test_events_from_before_are_numbered_by_the_migration(owner_url: str) -> None:
-    config, engine = alembic_config(owner_url), create_engine(owner_url, poolclass=NullPool)
-    command.downgrade(config, "0015")
-    with engine.begin() as connection:
-        for tenant, task in (("acme", "a"), ("globex", "a"), ("acme", "a"), ("acme", "b")):
-            connection.execute(text(INSERT), {"tenant": tenant, "task": task})
-    command.upgrade(config, "head")
-    with engine.begin() as connection:
-        connection.execute(text(INSERT), {"tenant": "acme", "task": "a"})
-        found = connection.execute(text("SELECT tenant, task, number FROM events ORDER BY id")).all()
-    assert [tuple(row) for row in found] == [("acme", "a", 1), ("globex", "a", 1), ("acme", "a", 2), ("acme", "b", 1), ("acme", "a", 3)]
 
 
 async def test_deletion_of_a_task_does_not_restart_its_numbers(bus: Bus, database_url: str, tmp_path: Path) -> None:

@@ -30,15 +30,15 @@ MAX_ROWS = 4 * TASKS
 """Maximum rows that a statement reads of a table."""
 PAST_AND_PRESENT = f"""
 UPDATE tasks SET state = 'running', family = 'toy', version = {PAST}, admitted = {2 * PAST + 2}, voided = {PAST};
-INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, step, deadline_at, ready_at, ended_at)
-    SELECT id, n, n, 'trained', n, n, 1, n, now(), now(), now() FROM tasks, generate_series(0, {PAST - 1}) n;
-INSERT INTO groups (task, number, version, state, row, seed, charged_tokens, deadline_at)
-    SELECT id, n, n, CASE n WHEN {PAST} THEN 'ready' ELSE 'open' END, n, n, 1, now() FROM tasks, generate_series({PAST}, {PAST + 1}) n;
+INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, step, deadline_at, ready_at, ended_at)
+    SELECT 2, id, n, n, 'trained', n, n, 1, n, now(), now(), now() FROM tasks, generate_series(0, {PAST - 1}) n;
+INSERT INTO groups (size, task, number, version, state, row, seed, charged_tokens, deadline_at)
+    SELECT 2, id, n, n, CASE n WHEN {PAST} THEN 'ready' ELSE 'open' END, n, n, 1, now() FROM tasks, generate_series({PAST}, {PAST + 1}) n;
 INSERT INTO trajectories (task, "group", member, state, reward, sequence, scored_at)
     SELECT task, number, m, CASE state WHEN 'ready' THEN 'scored' ELSE state END, 1, number * 2 + m + 1, now()
     FROM groups, generate_series(0, 1) m;
-INSERT INTO groups (task, number, version, state, void_reason, row, seed, charged_tokens, deadline_at, ended_at)
-    SELECT id, {PAST + 2} + n, n, 'void', 'zero_variance', n, n, 1, now(), now() - interval '1 hour'
+INSERT INTO groups (size, task, number, version, state, void_reason, row, seed, charged_tokens, deadline_at, ended_at)
+    SELECT 2, id, {PAST + 2} + n, n, 'void', 'zero_variance', n, n, 1, now(), now() - interval '1 hour'
     FROM tasks, generate_series(0, {PAST - 1}) n;
 INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, sampled_tokens, adapter, checkpoint,
                    first_admitted_at, first_scored_at, last_scored_at, trained_at)
@@ -47,13 +47,13 @@ INSERT INTO steps (task, version, state, reward, staleness_mean, staleness_max, 
 INSERT INTO ledger (tenant, task, kind, number, tokens)
     SELECT tenant, id, kind, n, 1 FROM tasks, unnest(ARRAY['prompt', 'sampled', 'trained']) kind, generate_series(0, {PAST - 1}) n;
 INSERT INTO evaluations (task, version, state) SELECT id, 0, 'finished' FROM tasks;
-INSERT INTO evaluation_groups (task, number, version, prompt, size, state)
-    SELECT id, 1000000000 + n, 0, n, 4, 'ended' FROM tasks, generate_series(0, {PAST - 1}) n;
+INSERT INTO groups (task, number, version, protocol, row, seed, size, state, charged_tokens)
+    SELECT id, 1000000000 + n, 0, 'main', 2147483648 + n, 0, 4, 'ended', 0 FROM tasks, generate_series(0, {PAST - 1}) n;
 ANALYZE
 """
 READ = """
 SELECT relname, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
-WHERE relname IN ('groups', 'trajectories', 'steps', 'ledger', 'evaluation_groups')
+WHERE relname IN ('groups', 'trajectories', 'steps', 'ledger')
 """
 
 
@@ -69,8 +69,17 @@ async def status(connection: AsyncConnection) -> None:
 async def step_batched_and_trained(tx: Transaction) -> None:
     members = await steps.batch_groups(tx.connection, "t0", PAST, [PAST])
     batch = TrainBatch(
-        tenant="acme", task="t0", pool="tiny", version=PAST, spec=parse_spec(spec()), checkpoint=None, start=None, groups=members
+        tenant="acme",
+        task="t0",
+        pool="tiny",
+        version=PAST,
+        spec=parse_spec(spec()),
+        checkpoint=None,
+        start=None,
+        groups=members,
+        weight=1.0,
     )
+    await steps.note_digest(tx.connection, "t0", PAST, batch.digest)
     message = updated(batch).message
     assert isinstance(message, WeightUpdated)
     task = await weight_updates.weight_updated(tx, message, SchedulingPolicy.ASYNCHRONOUS)
@@ -84,7 +93,7 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
     url = copied_database(postgres_port, migrated_database)
     async with await Database.connect(as_role(url, servers.OWNER)) as database, database.transaction() as tx:
         for number in range(TASKS):
-            await tasks.add_task(tx.connection, f"t{number}", parse_spec(spec(f"t{number}", steps=2 * PAST)))
+            await tasks.add_task(tx.connection, f"t{number}", parse_spec(spec(f"t{number}", steps=2 * PAST)), submission="")
         for statement in PAST_AND_PRESENT.split(";"):
             await tx.connection.execute(text(statement))
     return url.rpartition("/")[2]

@@ -27,7 +27,7 @@ async def test_stored_task_keeps_the_bounds_that_it_was_accepted_with(database: 
         for name in names:
             del older[section][name]
     async with database.transaction() as tx:
-        await tasks.add_task(tx.connection, "a", wanted)
+        await tasks.add_task(tx.connection, "a", wanted, submission="")
         stored = (await tx.connection.execute(text("SELECT spec FROM tasks"))).scalar_one()
         assert fields(stored) == fields(TaskSpec.model_validate(stored).model_dump(mode="json")), "nothing is left to a default"
         assert stored["algorithm"].items() >= {"clip_low": 3e-4, "clip_high": 4e-4, "normalize": "sequence"}.items()
@@ -38,21 +38,9 @@ async def test_stored_task_keeps_the_bounds_that_it_was_accepted_with(database: 
     assert (algorithm.clip_low, algorithm.clip_high, algorithm.normalize, found.spec.overlong.per) == (0.2, 0.28, "token", "trajectory")
 
 
-async def test_stored_task_from_before_intervals_goes_by_the_mean(database_url: str) -> None:
-    async with await Database.connect(database_url) as database, database.transaction() as tx:
-        for task, evaluation in (("evaluated", {"every": 5}), ("not", {})):
-            await tasks.add_task(tx.connection, task, parse_spec(spec(task, evaluation=evaluation)))
-        new = [await tasks.find_task(tx.connection, task) for task in ("evaluated", "not")]
-        await tx.connection.execute(text("UPDATE tasks SET spec = spec #- '{evaluation,decide_by}' #- '{evaluation,protocol}'"))
-        old = [await tasks.find_task(tx.connection, task) for task in ("evaluated", "not")]
-    assert [found and found.spec.evaluation.decide_by for found in new] == ["lower_bound", "lower_bound"]
-    assert [found and found.spec.evaluation.decide_by for found in old] == ["mean", "lower_bound"]
-    assert old[1] == new[1], "submitted again, it is the same task"
-
-
 async def test_spec_is_parsed_once_and_again_when_what_is_stored_has_changed(database: Database) -> None:
     async with database.transaction() as tx:
-        await tasks.add_task(tx.connection, "a", parse_spec(spec("a")))
+        await tasks.add_task(tx.connection, "a", parse_spec(spec("a")), submission="")
         [first], [second] = [await tasks.lock_tasks(tx.connection, ["a"]) for _ in range(2)]
         await tx.connection.execute(text("UPDATE tasks SET spec = jsonb_set(spec, '{priority}', '7')"))
         [changed] = await tasks.lock_tasks(tx.connection, ["a"])
@@ -65,7 +53,7 @@ async def test_specs_of_more_tasks_than_are_kept_are_parsed_when_they_are_read(d
     monkeypatch.setattr(tasks, "_specs", {})
     async with database.transaction() as tx:
         for task in "abc":
-            await tasks.add_task(tx.connection, task, parse_spec(spec(task, priority=ord(task))))
+            await tasks.add_task(tx.connection, task, parse_spec(spec(task, priority=ord(task))), submission="")
         found = [await tasks.lock_tasks(tx.connection, "abc") for _ in range(2)]
     assert [[task.spec.priority for task in read] for read in found] == [[97, 98, 99]] * 2
     assert len(tasks._specs) == 2

@@ -7,6 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.accelerators import executor_name
+from common.group_numbers import FIRST_EVALUATION_GROUP
 from scheduler_svc.store.queries.training.tasks import Home, Task, homes_of
 
 Key = tuple[str, str]
@@ -114,12 +115,13 @@ async def any_homeless(connection: AsyncConnection, keys: Collection[tuple[str, 
 
 
 # A version whose work has begun elsewhere ends there: groups pin their version, and a step's batch is in one queue.
-_SETTLE = text("""
-UPDATE tasks t SET homes = coalesce(t.homes, '{}') || jsonb_build_object(CAST(:service AS text), jsonb_build_object(
+_SETTLE = text(f"""
+UPDATE tasks t SET homes = coalesce(t.homes, '{{}}') || jsonb_build_object(CAST(:service AS text), jsonb_build_object(
     'accelerator', CAST(:accelerator AS text),
     'version', t.version + CASE WHEN CAST(:service AS text) = 'trainer'
         THEN EXISTS (SELECT FROM steps s WHERE s.task = t.id AND s.version = t.version)::int
-        ELSE coalesce((SELECT g.version = t.version FROM groups g WHERE g.task = t.id ORDER BY g.number DESC LIMIT 1)::int, 0) END,
+        ELSE coalesce((SELECT g.version = t.version FROM groups g WHERE g.task = t.id AND g.number < {FIRST_EVALUATION_GROUP}
+                       ORDER BY g.number DESC LIMIT 1)::int, 0) END,
     'before', CASE WHEN (t.homes -> CAST(:service AS text) ->> 'version')::int > t.version
                    THEN t.homes -> CAST(:service AS text) ->> 'before' ELSE t.homes -> CAST(:service AS text) ->> 'accelerator' END,
     'since_s', CAST(:now_s AS float8)))

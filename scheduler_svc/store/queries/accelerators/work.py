@@ -11,9 +11,8 @@ from scheduler_svc.decisions.accelerators.situation import WINDOW_S
 
 _OF_SAMPLER = text("""
 SELECT t.id FROM tasks t
-WHERE t.pool = :pool AND t.state IN ('running', 'paused') AND (
-    EXISTS (SELECT FROM groups g WHERE g.task = t.id AND g.state = 'open')
-    OR EXISTS (SELECT FROM evaluation_groups e WHERE e.task = t.id AND e.state = 'open'))
+WHERE t.pool = :pool AND t.state IN ('running', 'paused')
+    AND EXISTS (SELECT FROM groups g WHERE g.task = t.id AND g.state = 'open')
 ORDER BY t.id
 """)
 _OF_TRAINER = text("""

@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, func, literal_column, select, true
+from sqlalchemy import BigInteger, ColumnElement, Integer, func, literal_column, not_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.decisions.sharing.shares import InFlightLimits, Place, TaskShare, TenantShare
 from scheduler_svc.store.queries.sql.parameters import all_of, any_of, given, in_state
 from scheduler_svc.store.queries.sql.statement import Statement
-from scheduler_svc.store.states import EvaluationGroupState, EvaluationState, TaskState
-from scheduler_svc.store.tables import MAY_ADMIT, allowance_of, budgets, evaluation_groups, evaluations, tasks, tenants
+from scheduler_svc.store.states import EvaluationState, GroupState, TaskState
+from scheduler_svc.store.tables import IN_TRAINING, MAY_ADMIT, allowance_of, budgets, evaluations, groups, tasks, tenants
 from scheduler_svc.store.tenancy.limits import USED_UP, WITH_LIMITS, is_within, limit_of, may_admit
 
 
@@ -62,10 +62,11 @@ def _columns(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[Colu
     ]
 
 
+_is_planned = not_(IN_TRAINING) & in_state(groups.c.state, GroupState.PLANNED)
 _ADMISSIBLE_WORK = Statement(
     select(
         select(tasks.c.id).where(MAY_ADMIT).exists(),
-        select(evaluation_groups.c.number).where(in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED)).exists(),
+        select(groups.c.number).where(_is_planned).exists(),
         select(budgets.c.tenant).exists(),
     ).where(func.pg_try_advisory_xact_lock(given("lock", Integer)))
 )
@@ -155,10 +156,10 @@ async def least_served_tasks(connection: AsyncConnection, pools: Collection[str]
     return _candidates(await _LEAST_SERVED_TASKS.run(connection, given_values))
 
 
-_planned = (evaluation_groups.c.task == tasks.c.id, in_state(evaluation_groups.c.state, EvaluationGroupState.PLANNED))
-_first_planned = select(evaluation_groups).where(*_planned).order_by(evaluation_groups.c.number).limit(1).lateral("first_planned")
-_same_protocol = (evaluation_groups.c.version == _first_planned.c.version, evaluation_groups.c.protocol == _first_planned.c.protocol)
-_planned_groups = select(func.count()).select_from(evaluation_groups).where(*_planned, *_same_protocol).scalar_subquery()
+_planned = (groups.c.task == tasks.c.id, _is_planned)
+_first_planned = select(groups).where(*_planned).order_by(groups.c.number).limit(1).lateral("first_planned")
+_same_protocol = (groups.c.version == _first_planned.c.version, groups.c.protocol == _first_planned.c.protocol)
+_planned_groups = select(func.count()).select_from(groups).where(*_planned, *_same_protocol).scalar_subquery()
 _EVALUATION_CANDIDATES = Statement(
     select(*_columns(tasks.c, tenants.c, _planned_groups), *_LIMITS, _first_planned.c.size)  # pyright: ignore[reportArgumentType]
     .select_from(tasks.join(WITH_LIMITS, tasks.c.tenant == tenants.c.id).join(_first_planned, true()))

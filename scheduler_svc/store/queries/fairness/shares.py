@@ -5,14 +5,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Double, Integer, Text, func, literal, select, union_all, update
+from sqlalchemy import Double, Integer, Text, func, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.decisions.sharing.shares import InFlight, Load
 from scheduler_svc.store.queries.sql.parameters import Rows, any_of, in_state
 from scheduler_svc.store.queries.sql.statement import Statement
-from scheduler_svc.store.states import EvaluationGroupState, TaskState, TrajectoryState
-from scheduler_svc.store.tables import evaluation_groups, evaluation_members, tasks, tenants, trajectories
+from scheduler_svc.store.states import TaskState, TrajectoryState
+from scheduler_svc.store.tables import tasks, tenants, trajectories
 
 LEARNED_SHARE = 0.25
 """Smoothing factor of the moving average of a task's tokens per group."""
@@ -124,22 +124,12 @@ async def start_shares(connection: AsyncConnection, task: str, tenant: str, *, t
     )
 
 
-_training = (
+_open = (
     select(trajectories.c.task, func.count().label("sequences"))
     .where(in_state(trajectories.c.state, TrajectoryState.OPEN))
     .group_by(trajectories.c.task)
+    .subquery("open")
 )
-_scored = (
-    select(func.count())
-    .where(evaluation_members.c.task == evaluation_groups.c.task, evaluation_members.c.number == evaluation_groups.c.number)
-    .scalar_subquery()
-)
-_evaluation = (
-    select(evaluation_groups.c.task, func.sum(evaluation_groups.c.size - _scored))
-    .where(in_state(evaluation_groups.c.state, EvaluationGroupState.OPEN))
-    .group_by(evaluation_groups.c.task)
-)
-_open = union_all(_training, _evaluation).subquery("open")
 _IN_FLIGHT = Statement(
     select(_open.c.task, _open.c.sequences, tasks.c.pool, tasks.c.trajectory_tokens, tasks.c.tenant, tenants.c.weight).select_from(
         _open.join(tasks, tasks.c.id == _open.c.task).join(tenants, tenants.c.id == tasks.c.tenant)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Double, func, select, text
+from sqlalchemy import Double, func, not_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.accelerators import ExecutorState, Tier
@@ -13,8 +13,8 @@ from scheduler_svc.decisions.accelerators.room import misfit
 from scheduler_svc.decisions.sharing.shares import InFlightLimits, Load
 from scheduler_svc.decisions.sharing.waiting import AcceleratorWait, Limits, TrainerQueue, WaitingTask
 from scheduler_svc.store.queries.sql.parameters import in_state
-from scheduler_svc.store.states import LIVE, EvaluationGroupState, GroupState, StepState, TaskState
-from scheduler_svc.store.tables import allowance_of, evaluation_groups, groups, steps, tasks, tenants
+from scheduler_svc.store.states import LIVE, GroupState, StepState, TaskState
+from scheduler_svc.store.tables import IN_TRAINING, allowance_of, groups, steps, tasks, tenants
 from scheduler_svc.store.tenancy.limits import USED_UP, WITH_LIMITS, limit_of, used_up
 
 IN_FLIGHT: tuple[Limit, ...] = ("max_sequences", "max_pool_sequences", "max_pool_tokens")
@@ -68,11 +68,11 @@ async def accelerator_waits(connection: AsyncConnection, pool: str) -> dict[str,
 
 async def waiting_task(connection: AsyncConnection, tenant: str | None, task: str) -> Found | None:
     """None when the tenant has no such task, or it has ended. `tenant`: None for any."""
-    own = (groups.c.task == tasks.c.id, groups.c.state == GroupState.OPEN)
+    own = (groups.c.task == tasks.c.id, IN_TRAINING, groups.c.state == GroupState.OPEN)
     ready = select(func.count()).where(groups.c.task == tasks.c.id, groups.c.state == GroupState.READY)
     oldest_s = select(func.extract("epoch", func.now() - func.min(groups.c.admitted_at)).cast(Double)).where(*own)
     batched_at = select(steps.c.batched_at).where(steps.c.task == tasks.c.id, steps.c.state == StepState.BATCHED)
-    planned = select(func.count()).where(evaluation_groups.c.task == tasks.c.id, evaluation_groups.c.state == EvaluationGroupState.PLANNED)
+    planned = select(func.count()).where(groups.c.task == tasks.c.id, not_(IN_TRAINING), in_state(groups.c.state, GroupState.PLANNED))
     statement = (
         select(
             tasks.c.tenant, tasks.c.pool, tasks.c.family, tasks.c.state, tasks.c.accepted_at, tasks.c.group_size, tasks.c.trajectory_tokens,

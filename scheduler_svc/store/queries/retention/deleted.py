@@ -15,8 +15,6 @@ from scheduler_svc.store.tables import (
     aliases,
     dead_letters,
     deleted_tasks,
-    evaluation_groups,
-    evaluation_members,
     evaluations,
     events,
     groups,
@@ -34,7 +32,7 @@ from scheduler_svc.store.tables import (
 
 COUNTED = (tasks, groups, trajectories, steps, evaluations)
 """Tables whose rows a receipt counts, by task."""
-OF_A_TASK = (evaluation_members, evaluation_groups, evaluations, trajectories, groups, steps, ledger, events, dead_letters)
+OF_A_TASK = (trajectories, groups, evaluations, steps, ledger, events, dead_letters)
 """Tables with rows of a task, referenced ones last: one statement for each table is faster than cascades."""
 
 

@@ -6,8 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from scheduler_svc.store.queries.sql.parameters import GroupKey, given, in_state
 from scheduler_svc.store.queries.sql.pool_time import parked_ms, seconds
 from scheduler_svc.store.queries.sql.statement import Statement
-from scheduler_svc.store.states import EvaluationGroupState, GroupState
-from scheduler_svc.store.tables import evaluation_groups, groups, pool_clocks, tasks
+from scheduler_svc.store.states import GroupState
+from scheduler_svc.store.tables import IN_TRAINING, groups, pool_clocks, tasks
 
 CLOCKS_MAY_DIFFER_S = 5.0
 """Maximum difference between NATS's and PostgreSQL's clocks; beyond it one of them was set back."""
@@ -22,6 +22,7 @@ _overdue = (
     select(groups.c.task, groups.c.number)
     .select_from(_of_open_groups)
     .where(
+        IN_TRAINING,
         in_state(groups.c.state, GroupState.OPEN),
         not_(groups.c.deadline_at.between(_now, _now + _timeout + _back)),
         not_(groups.c.admitted_at.between(func.now() - _timeout - _parked, func.now() + _back)),
@@ -31,8 +32,8 @@ _OVERDUE, _OVERDUE_OF = Statement(_overdue), Statement(_overdue.where(groups.c.t
 
 
 async def overdue_groups(connection: AsyncConnection, now_s: float, of_task: str | None = None) -> list[GroupKey]:
-    """Open groups, of one task or of all, past their deadlines by NATS's clock (`now_s`) and by PostgreSQL's, each less the time for which
-    their pools were parked.
+    """Open groups in training, of one task or of all, past their deadlines by NATS's clock (`now_s`) and by PostgreSQL's, each less the
+    time for which their pools were parked.
 
     Both must agree, so that one clock that jumps ahead makes no group overdue. A clock that was set back always agrees, so that the
     other one decides.
@@ -48,7 +49,7 @@ _left = func.extract("epoch", groups.c.deadline_at - _now) / func.extract("epoch
 _SPENT = Statement(
     select(tasks.c.pool, func.max(1 - _left).label("share"))
     .select_from(_of_open_groups)
-    .where(in_state(groups.c.state, GroupState.OPEN))
+    .where(IN_TRAINING, in_state(groups.c.state, GroupState.OPEN))
     .group_by(tasks.c.pool)
 )
 
@@ -59,17 +60,12 @@ async def time_spent(connection: AsyncConnection, now_s: float) -> dict[str, flo
 
 
 _OVERDUE_EVALUATION = Statement(
-    select(evaluation_groups.c.task, evaluation_groups.c.number)
-    .select_from(
-        evaluation_groups.join(tasks, tasks.c.id == evaluation_groups.c.task).outerjoin(pool_clocks, pool_clocks.c.pool == tasks.c.pool)
-    )
-    .where(
-        in_state(evaluation_groups.c.state, EvaluationGroupState.OPEN),
-        evaluation_groups.c.deadline_at < _now,
-    )
+    select(groups.c.task, groups.c.number)
+    .select_from(_of_open_groups)
+    .where(not_(IN_TRAINING), in_state(groups.c.state, GroupState.OPEN), groups.c.deadline_at < _now)
 )
 
 
 async def overdue_evaluation_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
-    """Open groups past their deadlines, which are on their pools' clocks. `now_s`: NATS's clock."""
+    """Open groups of evaluations past their deadlines, which are on their pools' clocks. `now_s`: NATS's clock."""
     return [(row.task, row.number) for row in await _OVERDUE_EVALUATION.run(connection, {"now_s": now_s})]

@@ -3,23 +3,26 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, DateTime, Double, Integer, Text, and_, case, func, literal, not_, select, union_all, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import CTE, BigInteger, DateTime, Double, Integer, Text, and_, case, delete, func, literal, not_, select, update
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.messages import AdapterRef
 from scheduler_svc.decisions.batching import LiveGroup
-from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, in_state, keyed, keys
+from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, given, in_state, keyed, keys
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import GroupState, TrajectoryState, VoidReason
-from scheduler_svc.store.tables import evaluation_groups, groups, steps, tasks, trajectories
+from scheduler_svc.store.tables import IN_TRAINING, groups, steps, trajectories
 
 LIVE_GROUPS = (GroupState.OPEN, GroupState.READY, GroupState.BATCHED)
 
 
 @dataclass(frozen=True)
 class NewGroup:
+    """A group to open."""
+
     task: str
     number: int
     version: int
@@ -29,16 +32,21 @@ class NewGroup:
     charged_tokens: float
     deadline_at: datetime
     """Deadline on the pool's clock, as services see it; `admitted_at` is PostgreSQL's."""
+    adapter: AdapterRef | None
+    """Of the version; None: the base model itself."""
     parked_ms: int = 0
     """Milliseconds for which the pool was parked until the group's admission."""
+    protocol: str | None = None
+    """Of its evaluation; None in training."""
 
 
 @dataclass(frozen=True)
 class EndedGroup:
-    """A group that became ready or void, with what it consumed."""
+    """A group that became ready or void, or of an evaluation that ended, with what it consumed."""
 
     task: str
     number: int
+    version: int
     charged_tokens: float
     prompt_tokens: int
     sampled_tokens: int
@@ -48,13 +56,16 @@ class EndedGroup:
     def key(self) -> GroupKey:
         return self.task, self.number
 
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.sampled_tokens
+
 
 @dataclass(frozen=True)
 class DecidedGroup:
-    """An open group that is decided: all of its members are scored, or one failed."""
+    """An open group that is decided: none of its members is open, or, in training, one failed."""
 
     group: EndedGroup
-    version: int
     failure: str | None
     """Failure of the first failed member."""
 
@@ -64,6 +75,7 @@ _new = Rows(
     task=Text,
     number=Integer,
     version=Integer,
+    size=Integer,
     row=BigInteger,
     seed=BigInteger,
     charged_tokens=Double,
@@ -71,25 +83,37 @@ _new = Rows(
     parked_ms=BigInteger,
 )
 _group = {**_new.c, "state": literal(GroupState.OPEN.value)}
-_written = insert(groups).from_select(list(_group), select(*_group.values())).returning(groups.c.task, groups.c.number).cte("written")
-_member = {
-    "task": _written.c.task,
-    "group": _written.c.number,
-    "member": func.generate_series(0, tasks.c.group_size - 1),
-    "state": literal(TrajectoryState.OPEN.value),
-}
-_ADD = Statement(insert(trajectories).from_select(list(_member), select(*_member.values()).join(tasks, tasks.c.id == _written.c.task)))
+_written = (
+    insert(groups)
+    .from_select(list(_group), select(*_group.values()))
+    .returning(groups.c.task, groups.c.number, groups.c.size)
+    .cte("written")
+)
+
+
+def members_of(opened: CTE) -> Insert:
+    """Open members of the groups `opened`, but for those that are there."""
+    member = {
+        "task": opened.c.task,
+        "group": opened.c.number,
+        "member": func.generate_series(0, opened.c.size - 1),
+        "state": literal(TrajectoryState.OPEN.value),
+    }
+    return insert(trajectories).from_select(list(member), select(*member.values())).on_conflict_do_nothing()
+
+
+_ADD = Statement(members_of(_written))
 
 
 async def add_groups(connection: AsyncConnection, new: Sequence[NewGroup]) -> None:
     """Write open groups with all their members."""
     if new:
-        names = ("task", "number", "version", "row", "seed", "charged_tokens", "deadline_at", "parked_ms")
+        names = ("task", "number", "version", "size", "row", "seed", "charged_tokens", "deadline_at", "parked_ms")
         rows = [tuple(getattr(group, name) for name in names) for group in new]
         await _ADD.run(connection, _new.of(rows))
 
 
-_is_scored = trajectories.c.state == TrajectoryState.SCORED
+_is_void = trajectories.c.state == TrajectoryState.VOID
 _LOOK = Statement(
     select(
         groups.c.task,
@@ -99,22 +123,21 @@ _LOOK = Statement(
         func.sum(trajectories.c.prompt_tokens).label("prompt_tokens"),
         func.sum(trajectories.c.sampled_tokens).label("sampled_tokens"),
         func.sum(trajectories.c.env_ms).label("env_ms"),
-        func.min(case((trajectories.c.state == TrajectoryState.VOID, trajectories.c.detail))).label("failure"),
+        func.min(case((and_(IN_TRAINING, _is_void), trajectories.c.detail))).label("failure"),
     )
     .join(trajectories, and_(trajectories.c.task == groups.c.task, trajectories.c.group == groups.c.number))
     .where(keyed(groups.c.task, groups.c.number), groups.c.state == GroupState.OPEN)
     .group_by(groups.c.task, groups.c.number)
-    .having(func.bool_and(_is_scored) | func.bool_or(trajectories.c.state == TrajectoryState.VOID))
+    .having(func.bool_and(trajectories.c.state != TrajectoryState.OPEN) | (IN_TRAINING & func.bool_or(_is_void)))
     .order_by(groups.c.task, groups.c.number)
 )
 
 
 async def groups_to_end(connection: AsyncConnection, found: Collection[GroupKey]) -> list[DecidedGroup]:
-    """Open groups among `found` that are complete or have a failed member, in order."""
+    """Open groups among `found` that are complete or, in training, have a failed member, in order."""
     return [
         DecidedGroup(
-            EndedGroup(row.task, row.number, row.charged_tokens, row.prompt_tokens, row.sampled_tokens, row.env_ms),
-            row.version,
+            EndedGroup(row.task, row.number, row.version, row.charged_tokens, row.prompt_tokens, row.sampled_tokens, row.env_ms),
             failure=row.failure,
         )
         for row in await _LOOK.run(connection, keys(found))
@@ -162,7 +185,7 @@ async def void_groups(connection: AsyncConnection, found: Collection[GroupKey], 
         update(groups)
         .where(keyed(groups.c.task, groups.c.number), groups.c.state.in_(LIVE_GROUPS))
         .values(state=GroupState.VOID, void_reason=reason, detail=detail, ended_at=func.now())
-        .returning(groups.c.task, groups.c.number, groups.c.charged_tokens, groups.c.ready_at)
+        .returning(groups.c.task, groups.c.number, groups.c.version, groups.c.charged_tokens, groups.c.ready_at)
     )
     voided = (await connection.execute(statement, keys(found))).all()
     if not voided:
@@ -176,12 +199,31 @@ async def void_groups(connection: AsyncConnection, found: Collection[GroupKey], 
         .values(state=TrajectoryState.VOID, void_reason=reason, detail=detail),
         keys([(row.task, row.number) for row in voided]),
     )
-    ended = await _ended(connection, [(row.task, row.number, row.charged_tokens) for row in voided if row.ready_at is None])
+    ended = await _with_tokens(connection, [row for row in voided if row.ready_at is None])
     return VoidedGroups(ended, [(row.task, row.number) for row in voided if row.ready_at is not None])
 
 
-async def _ended(connection: AsyncConnection, rows: Sequence[tuple[str, int, float]]) -> list[EndedGroup]:
-    """Groups of `rows` (task, number, charged), with what their members consumed."""
+_ENDED = (
+    update(groups)
+    .where(keyed(groups.c.task, groups.c.number), in_state(groups.c.state, GroupState.PLANNED, GroupState.OPEN))
+    .values(state=GroupState.ENDED, detail=given("with_detail"), ended_at=func.now())
+    .returning(groups.c.task, groups.c.number, groups.c.version, groups.c.charged_tokens)
+)
+_MISSING = delete(trajectories).where(
+    keyed(trajectories.c.task, trajectories.c.group), in_state(trajectories.c.state, TrajectoryState.OPEN)
+)
+
+
+async def end_groups(connection: AsyncConnection, found: Collection[GroupKey], detail: str = "") -> list[EndedGroup]:
+    """End unfinished groups of evaluations among `found`. Members that are open are deleted: these attempts are missing."""
+    rows = (await connection.execute(_ENDED, {**keys(found), "with_detail": detail})).all() if found else []
+    if rows and detail:
+        await connection.execute(_MISSING, keys([(row.task, row.number) for row in rows]))
+    return await _with_tokens(connection, rows)
+
+
+async def _with_tokens(connection: AsyncConnection, rows: Sequence[Any]) -> list[EndedGroup]:
+    """Groups of `rows` (task, number, version, charged_tokens), with what their members consumed."""
     if not rows:
         return []
     statement = (
@@ -195,9 +237,10 @@ async def _ended(connection: AsyncConnection, rows: Sequence[tuple[str, int, flo
         .where(keyed(trajectories.c.task, trajectories.c.group))
         .group_by(trajectories.c.task, trajectories.c.group)
     )
-    ended = keys([(task, number) for task, number, _ in rows])
+    ended = keys([(row.task, row.number) for row in rows])
     spent = {(task, number): used for task, number, *used in (await connection.execute(statement, ended)).all()}
-    return [EndedGroup(task, number, charged, *spent[task, number]) for task, number, charged in rows]
+    nothing = (0, 0, 0)
+    return [EndedGroup(row.task, row.number, row.version, row.charged_tokens, *spent.get((row.task, row.number), nothing)) for row in rows]
 
 
 async def is_open(connection: AsyncConnection, key: GroupKey) -> bool:
@@ -207,23 +250,17 @@ async def is_open(connection: AsyncConnection, key: GroupKey) -> bool:
     return (await connection.execute(statement)).first() is not None
 
 
-_VERSIONS = Statement(
-    union_all(
-        select(groups.c.task, groups.c.number, groups.c.version).where(keyed(groups.c.task, groups.c.number)),
-        select(evaluation_groups.c.task, evaluation_groups.c.number, evaluation_groups.c.version).where(
-            keyed(evaluation_groups.c.task, evaluation_groups.c.number)
-        ),
-    )
-)
+_VERSIONS = Statement(select(groups.c.task, groups.c.number, groups.c.version).where(keyed(groups.c.task, groups.c.number)))
 
 
 async def versions_of(connection: AsyncConnection, found: Collection[GroupKey]) -> dict[GroupKey, int]:
-    """Versions that sample the groups, those of evaluations included; unknown groups are absent."""
+    """Versions that sample the groups; unknown groups are absent."""
     return {(row.task, row.number): row.version for row in await _VERSIONS.run(connection, keys(found))}
 
 
 async def live_group_keys(connection: AsyncConnection, task: str) -> list[GroupKey]:
-    statement = select(groups.c.task, groups.c.number).where(groups.c.task == task, groups.c.state.in_(LIVE_GROUPS))
+    """In training."""
+    statement = select(groups.c.task, groups.c.number).where(groups.c.task == task, IN_TRAINING, groups.c.state.in_(LIVE_GROUPS))
     return [(row.task, row.number) for row in (await connection.execute(statement)).all()]
 
 
@@ -231,7 +268,10 @@ _at = Rows("at", task=Text, version=Integer)
 _with_trainer = select(literal(1)).where(steps.c.task == _at.c.task, steps.c.version == _at.c.version).exists()
 _UNBATCHED = Statement(
     select(groups.c.task, groups.c.number, groups.c.version, groups.c.state).where(
-        groups.c.task == _at.c.task, in_state(groups.c.state, GroupState.OPEN, GroupState.READY), not_(_with_trainer)
+        groups.c.task == _at.c.task,
+        IN_TRAINING,
+        in_state(groups.c.state, GroupState.OPEN, GroupState.READY),
+        not_(_with_trainer),
     )
 )
 

@@ -8,6 +8,7 @@ from sqlalchemy import BigInteger, Boolean, Double, Integer, Text, case, cast, f
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.group_numbers import FIRST_EVALUATION_GROUP
 from common.messages import SettledMember
 from common.shaping import Attempt
 from scheduler_svc.store.queries.sql.parameters import GroupKey, Rows, in_state, keyed, keys
@@ -24,8 +25,8 @@ class ScoredMember:
     group: int
     sequence: int
     member: SettledMember
-    version: int | None = None
-    """Version that sampled the group, as the message says; None from older senders."""
+    version: int
+    """Version that sampled the group, as the message says."""
 
 
 _arrived = Rows(
@@ -55,7 +56,11 @@ _SETTLE = Statement(
         trajectories.c.state == TrajectoryState.OPEN,
     )
     .values(
-        state=case((_has_failed, TrajectoryState.VOID.value), else_=TrajectoryState.SCORED.value),
+        state=case(
+            (_has_failed, TrajectoryState.VOID.value),
+            (_arrived.c.group >= FIRST_EVALUATION_GROUP, TrajectoryState.EVALUATED.value),
+            else_=TrajectoryState.SCORED.value,
+        ),
         void_reason=case((_has_failed, VoidReason.FAILED.value)),
         detail=func.coalesce(_arrived.c.failure, ""),
         reward=case((not_(_has_failed), _arrived.c.reward)),
@@ -74,7 +79,7 @@ _SETTLE = Statement(
 
 
 async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
-    """Mark open members as scored, or void where they failed. The first message about a member wins."""
+    """Mark open members as scored, or void where they failed. The first message about a member counts."""
     first: dict[tuple[str, int, int], ScoredMember] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.sequence):
         first.setdefault((outcome.task, outcome.group, outcome.member.member), outcome)
@@ -118,6 +123,5 @@ async def scored_attempts(connection: AsyncConnection, found: Collection[GroupKe
     """The scored members of the groups `found`, as reward shaping reads them."""
     attempts: dict[GroupKey, list[Attempt]] = {key: [] for key in found}
     for row in await _ATTEMPTS.run(connection, keys(found)):
-        components = None if row.longest_turn_tokens is None else row.components or {}
-        attempts[row.task, row.group].append(Attempt(row.reward, row.sampled_tokens, row.longest_turn_tokens, components))
+        attempts[row.task, row.group].append(Attempt(row.reward, row.sampled_tokens, row.longest_turn_tokens, row.components or {}))
     return attempts

@@ -17,7 +17,18 @@ from scheduler_svc.store.queries.sql.pool_time import NOW_S, parked_ms
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.queries.training.steps import StepSummary
 from scheduler_svc.store.states import LIVE, EvaluationState, GroupState, StepState, TaskState, TrajectoryState, VoidReason
-from scheduler_svc.store.tables import dead_letters, evaluations, groups, ledger, pool_clocks, steps, tasks, trajectories
+from scheduler_svc.store.tables import (
+    IN_TRAINING,
+    NUMBERED_IN_TRAINING,
+    dead_letters,
+    evaluations,
+    groups,
+    ledger,
+    pool_clocks,
+    steps,
+    tasks,
+    trajectories,
+)
 
 LATEST_GROUPS = 100
 """Number of a task's latest groups in which failures are counted, also by the view `task_status`."""
@@ -63,7 +74,7 @@ def end_of_task(state: str, trained_at: Sequence[datetime], steps_left: int) -> 
 
 _latest = (
     select(groups.c.state, groups.c.void_reason, groups.c.detail)
-    .where(groups.c.task == given("of_task"))
+    .where(groups.c.task == given("of_task"), NUMBERED_IN_TRAINING)
     .order_by(groups.c.number.desc())
     .limit(LATEST_GROUPS)
     .subquery()
@@ -111,7 +122,7 @@ _REFILLED = (  # scored too, all with the same reward
     .scalar_subquery()
 )
 _EVALUATED = select(func.max(ledger.c.at)).where(ledger.c.task == tasks.c.id, ledger.c.kind == "evaluation").scalar_subquery()
-_OLDEST_MS = select(func.min(groups.c.parked_ms)).where(groups.c.task == tasks.c.id, in_state(groups.c.state, GroupState.OPEN))
+_OLDEST_MS = select(func.min(groups.c.parked_ms)).where(groups.c.task == tasks.c.id, IN_TRAINING, in_state(groups.c.state, GroupState.OPEN))
 _BATCHED_MS = select(steps.c.parked_ms).where(steps.c.task == tasks.c.id, in_state(steps.c.state, StepState.BATCHED))
 # Since its oldest open group or its step was sent, or, of a task without either, for the present time only.
 _PARKED_MS = parked_ms(NOW_S) - func.coalesce(
@@ -142,7 +153,7 @@ async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Colle
             _WALL_S.label("wall_s"),
             pool_clocks.c.parked_since.is_not(None).label("is_parked"),
             select(func.count())
-            .where(groups.c.task == tasks.c.id, in_state(groups.c.state, GroupState.OPEN))
+            .where(groups.c.task == tasks.c.id, IN_TRAINING, in_state(groups.c.state, GroupState.OPEN))
             .scalar_subquery()
             .label("open_groups"),
             select(steps.c.task)

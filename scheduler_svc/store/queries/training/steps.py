@@ -42,12 +42,12 @@ class SentStep:
     pool: str
     version: int
     """Version that the step trains from."""
-    digest: str | None
-    """`TrainBatch.digest`; None from older schedulers."""
+    digest: str
+    """`TrainBatch.digest`."""
 
     def is_made_by(self, updated: WeightUpdated) -> bool:
         """Whether the announcement is that of this step."""
-        return updated.version == self.version + 1 and self.digest in (None, updated.trained)
+        return updated.version == self.version + 1 and self.digest == updated.trained
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import LIVE, TaskState
 from scheduler_svc.store.tables import deleted_tasks, tasks, tenants
 
-BEFORE_DECIDE_BY = {"decide_by": "mean"}
-"""Values of `[evaluation]` in a task that is evaluated and from before `decide_by` was a field."""
 SPECS_KEPT = 4096
 """Maximum specs that are kept parsed."""
 
@@ -51,8 +49,8 @@ class Task:
     weight: float
     """The tenant's, by which its share of every queue is measured."""
     spec: TaskSpec
-    submission: str | None
-    """Digest of the task as it was submitted; None from older schedulers."""
+    submission: str
+    """Digest of the task as it was submitted."""
     by_operator: bool
     """Whether the operator has submitted it, and no tenant's key."""
     family: str | None
@@ -91,22 +89,13 @@ _TASK = (tasks, select(tenants.c.weight).where(tenants.c.id == tasks.c.tenant).s
 def accepted_spec(task: str, stored: dict[str, Any]) -> TaskSpec:
     """The task as it was accepted. Validation takes 35 µs and admission reads every running task, so the last `SPECS_KEPT` are kept."""
     kept = _specs.get(task)
-    if kept is not None and kept[0] == stored:  # an operator or a migration may change what is stored
+    if kept is not None and kept[0] == stored:  # an operator may change what is stored
         return kept[1]
-    spec = TaskSpec.model_validate(_with_decide_by(stored))
+    spec = TaskSpec.model_validate(stored)
     if len(_specs) >= SPECS_KEPT:
         _specs.pop(next(iter(_specs)))
     _specs[task] = (stored, spec)
     return spec
-
-
-def _with_decide_by(stored: dict[str, Any]) -> dict[str, Any]:
-    """One that is evaluated and stored without `decide_by` is from before it, and goes by the mean."""
-    match stored:
-        case {"evaluation": {"every": int(every)} as evaluation} if every > 0:
-            return {**stored, "evaluation": {**BEFORE_DECIDE_BY, **evaluation}}
-        case _:
-            return stored
 
 
 def homes_of(stored: dict[str, dict[str, Any]] | None) -> dict[str, Home]:
@@ -147,8 +136,8 @@ async def add_task(
     task: str,
     spec: TaskSpec,
     start: AdapterRef | None = None,
-    submission: str | None = None,
     *,
+    submission: str,
     package: BlobRef | None = None,
     ceiling: int | None = None,
     by_operator: bool = True,
