@@ -4,7 +4,7 @@
     tenants/<tenant>.seed
     pending/<tenant>.<key>.seed                            keys that a command has not finished making
     creds/<service>.creds  creds/system.creds                  what services, and `marlaas tenants push`, connect with
-    creds/admin.creds                                          the operator's key of the role admin, of `marlaas init --from-existing`
+    creds/admin.creds                                          the operator's key of the role admin, of `marlaas containers accounts`
     creds/operator.key                                         the operator's HTTP key of the role admin, of `marlaas chat`
     nats.conf                                                  what NATS must know; nothing secret
 

@@ -12,11 +12,6 @@ import typer
 from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, exec_module, open_console, operator_key, pools_file, with_client
 from marlaas.cli.user.tasks import ps
 
-WITHOUT_KEYS = (
-    "warning: this stack was made without keys, so every user of this machine may do everything in it;"
-    " next: marlaas down, then marlaas init --from-existing"
-)
-
 
 def up(  # noqa: PLR0913 - each is an option with a name of its own
     data: Data = DEFAULT_DATA,
@@ -55,8 +50,6 @@ def up(  # noqa: PLR0913 - each is an option with a name of its own
         keys=keys,
         without_keys=without_keys,
     )
-    if plan.keys is None and not without_keys:
-        echo(WITHOUT_KEYS, to=sys.stderr)
     described = read_pools(offered)
     for line in memory.trainer_memory(described, read_accelerators(offered, described), has_gpu=placement.has_gpu()):
         echo(line)
