@@ -112,7 +112,9 @@ def open_or_make(folder: Path) -> SigningKeys:
     # The operator's key is written last: without it nothing was signed, so an interrupted start begins again.
     if not holds_keys(folder):
         if (folder / "tenants").exists():
-            raise Fatal(f"{folder} has tenants' keys and no operator's; restore it from its backup: docs/tenancy.md, A lost folder of keys")
+            raise Fatal(
+                f"{folder} has tenants' keys and no operator's; restore it from its backup: docs/tenancy.md, Lost or stolen signing keys"
+            )
         for name in reversed(names):
             write_secret(folder / f"{name}.seed", Seed.new(names[name]).reveal() + "\n")
     return open_folder(folder)

@@ -59,8 +59,7 @@ def up(  # noqa: PLR0913 - each is an option with a name of its own
         for sandbox in with_client(data, state.nats_url, lambda client: client.environments()).sandboxes:
             echo(f"code that policies write runs in {sandbox}")
         key = f"  key: {state.operator_key}" if state.operator_key else ""
-        door = f"  HTTP: {state.gateway.url}" if state.gateway else ""
-        echo(f"ready; NATS: {state.nats_url}{key}{door}  logs: {data / 'logs'}  next: marlaas submit task.toml")
+        echo(f"ready; NATS: {state.nats_url}{key}  HTTP: {state.gateway.url}  logs: {data / 'logs'}  next: marlaas submit task.toml")
         if foreground:
             starting.supervisor.wait()
     except KeyboardInterrupt:
@@ -91,9 +90,7 @@ def status(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None
         if full := servers.full_disk(data):
             echo(full, to=sys.stderr)
         open_console().print(tables.stack_table(stack))
-        if stack.gateway is not None:
-            echo(f"\nHTTP: {stack.gateway.url}")
-        echo("")
+        echo(f"\nHTTP: {stack.gateway.url}\n")
         if stack.component("nats").condition != "ready":
             return
     ps(data, url, wide)
