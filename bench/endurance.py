@@ -178,7 +178,6 @@ def spec(tenant: str, number: int, steps: int) -> Any:
 
 async def chat(stack: Stack, tenant: str, key: str, seen: Seen) -> None:
     """Ask the base model and the newest task's last version in turn, until cancelled."""
-    assert stack.gateway is not None
     headers, number = {"Authorization": f"Bearer {key}"}, 0
     async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=CHAT_S)) as http:
         while True:

@@ -116,7 +116,6 @@ async def _kill(stack: Stack) -> None:
 
 async def _serve(stack: Stack, models: Sequence[tuple[str, str]], served: list[Answer]) -> None:
     """Ask these models of tenants in turn at a fixed rate, until cancelled. A task has no version before its first step."""
-    assert stack.gateway is not None
     began = time.monotonic()
     async with session(await admin(stack.nats_url, keys_of(stack), [stack.gateway.url])) as http, asyncio.TaskGroup() as asking:
         for number in itertools.count():

@@ -24,7 +24,6 @@ SETTLE_S = 1.5
 
 
 async def take(stack: Stack) -> None:
-    assert stack.gateway is not None
     url = f"{stack.gateway.url}/ui"
     async with Client.connect(stack.nats_url) as client, async_playwright() as playwright:
         tasks = [await client.submit(spec) for spec in demo_tasks(ROOT / "examples", 0, STEPS)]

@@ -2,7 +2,6 @@
 
     pip install 'nats-py[nkeys]' msgpack
     python publish_job.py letters.toml nats://127.0.0.1:4222 --creds acme.creds
-    python publish_job.py letters.toml nats://user:password@127.0.0.1:4222    # where NATS wants a password
 
 The file is a key of the task's tenant: `marlaas keys create acme NAME --to acme.creds`. It names the subjects on which the key may hear
 answers; the id of a task ends in digits that follow from its tenant's name, so that tenants' ids are never the same.

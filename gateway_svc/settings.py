@@ -26,7 +26,7 @@ LimitSetting = Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_no
 
 class GatewaySettings(Settings):
     service: ClassVar[str] = "GATEWAY"
-    secrets: ClassVar[tuple[str, ...]] = (*Settings.secrets, "session_secret")
+    secrets: ClassVar[tuple[str, ...]] = ("session_secret",)
     public_hosts: ClassVar[tuple[str, ...]] = ("host",)
 
     host: str = "127.0.0.1"

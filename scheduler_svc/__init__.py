@@ -16,5 +16,5 @@ Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres deci
     doctor/       rules that must always hold, and a program that checks them
     samples.py    attempts that steps keep, in their stream
     reconcile.py  one history from two stores that were restored from different backups
-    migrate.py    brings the schema to this version, which revision.py names; settings.py, metrics.py; accept.py, another name of reconcile
+    migrate.py    brings the schema to this version, which revision.py names; settings.py, metrics.py
 """

@@ -1,4 +1,4 @@
-"""Reconcile two stores with diverged histories: `python -m scheduler_svc.accept`, with all services stopped.
+"""Reconcile two stores with diverged histories: `python -m scheduler_svc.reconcile`, with all services stopped.
 
 PostgreSQL decides what was trained. Groups in flight become void and are refilled, since their messages may be lost or
 belong to the other history. Versions unknown to PostgreSQL are dropped, and the task resumes from the version that it has.

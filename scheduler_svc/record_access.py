@@ -1,4 +1,4 @@
-"""`python -m scheduler_svc.record_access`: record accounts and keys while no scheduler runs, for `marlaas init --from-existing`.
+"""`python -m scheduler_svc.record_access`: record accounts and keys while no scheduler runs, for `marlaas containers accounts`.
 
 Input: a `SetAccess` in JSON a line, or nothing. Output: what is recorded then, a `TenantAccess` in JSON a line, the operators' first.
 """

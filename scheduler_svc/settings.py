@@ -11,7 +11,7 @@ from scheduler_svc.webhooks.addresses import Policy, WebhookRules, parse_network
 
 class SchedulerSettings(Settings):
     service: ClassVar[str] = "SCHEDULER"
-    secrets: ClassVar[tuple[str, ...]] = (*Settings.secrets, "database_url", "database_owner_url", "database_admin_url", "webhook_key")
+    secrets: ClassVar[tuple[str, ...]] = ("database_url", "database_owner_url", "database_admin_url", "webhook_key")
     declares_streams: ClassVar[bool] = True
 
     database_url: str = Field(default="postgresql+psycopg://marlaas_app@127.0.0.1:5432/marlaas", repr=False)

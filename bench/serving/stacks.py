@@ -70,7 +70,6 @@ def serving_stack(
         return plan.model_copy(update={"services": services})
 
     with pools_file(kv_cache_gib=kv_cache_gib) as pools, local_stack(pools, settings, samplers=samplers, changed=changed) as stack:
-        assert stack.gateway is not None
         yield Serving(stack, [stack.gateway.url, *(f"http://127.0.0.1:{port}" for port in ports)])
 
 

@@ -4,7 +4,7 @@
     tenants/<tenant>.seed
     pending/<tenant>.<key>.seed                            keys that a command has not finished making
     creds/<service>.creds  creds/system.creds                  what services, and `marlaas tenants push`, connect with
-    creds/admin.creds                                          the operator's key of the role admin, of `marlaas init --from-existing`
+    creds/admin.creds                                          the operator's key of the role admin, of `marlaas containers accounts`
     creds/operator.key                                         the operator's HTTP key of the role admin, of `marlaas chat`
     nats.conf                                                  what NATS must know; nothing secret
 
@@ -112,7 +112,9 @@ def open_or_make(folder: Path) -> SigningKeys:
     # The operator's key is written last: without it nothing was signed, so an interrupted start begins again.
     if not holds_keys(folder):
         if (folder / "tenants").exists():
-            raise Fatal(f"{folder} has tenants' keys and no operator's; restore it from its backup: docs/tenancy.md, A lost folder of keys")
+            raise Fatal(
+                f"{folder} has tenants' keys and no operator's; restore it from its backup: docs/tenancy.md, Lost or stolen signing keys"
+            )
         for name in reversed(names):
             write_secret(folder / f"{name}.seed", Seed.new(names[name]).reveal() + "\n")
     return open_folder(folder)

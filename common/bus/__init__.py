@@ -25,13 +25,6 @@ from common.bus.stored.erasure import erase_message
 from common.bus.stored.key_value import Revised
 from common.bus.stored.snapshots import Snapshot
 from common.bus.stored.stream_reader import FullStream, Queue
-from common.bus.transport.address import (
-    has_credentials,
-    is_beyond_loopback,
-    is_loopback,
-    objection_to_address,
-    passwords_beyond_loopback,
-    without_password,
-)
+from common.bus.transport.address import is_beyond_loopback, is_loopback, objection_to_address, without_password
 from common.bus.transport.connection import unavailable_as
 from common.bus.transport.tls import NO_FILES, TlsFiles

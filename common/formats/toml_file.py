@@ -1,7 +1,7 @@
 """TOML files whose tables have one type: pools, hosted environments, tool servers."""
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,10 +18,10 @@ class TomlFileError(Exception):
     """A predicate without the file's name ("is not UTF-8 (…)"), because users of a service must not see its paths."""
 
 
-def read_toml(text: str, parse_float: Callable[[str], float] = float) -> dict[str, Any]:
-    """Raises: tomllib.TOMLDecodeError; ValueError of `parse_float`."""
+def read_toml(text: str) -> dict[str, Any]:
+    """Raises: tomllib.TOMLDecodeError."""
     try:
-        return tomllib.loads(text, parse_float=parse_float)
+        return tomllib.loads(text)
     except ValueError as error:
         raise tomllib.TOMLDecodeError(TOO_LONG) if "set_int_max_str_digits" in str(error) else error from None
 

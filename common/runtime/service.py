@@ -19,7 +19,7 @@ from common.errors import Fatal
 from common.messages import ReplicaReport
 from common.resilience import crashpoints
 from common.resilience.periodic import run_periodically
-from common.runtime.exposure import objection_to_exposure, warning_about_password
+from common.runtime.exposure import objection_to_exposure
 from common.runtime.garbage import collect_rarely
 from common.runtime.health import Health, serve_http
 from common.runtime.lives import leaves, living
@@ -61,8 +61,6 @@ def run_service(
         sys.exit(_refused(settings, objection))
     configure_logs(settings.service.lower(), settings.replica, settings.log_level)
     crashpoints.arm(settings.crash_point)
-    if warning := warning_about_password(settings):
-        log.warning("nats_password", reason=warning)
     collect_rarely()
     with asyncio.Runner(loop_factory=new_loop) as runner:
         status = runner.run(_run(settings, main))

@@ -25,20 +25,19 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="MARLAAS_", extra="ignore", frozen=True, use_attribute_docstrings=True)
     service: ClassVar[str] = ""
-    secrets: ClassVar[tuple[str, ...]] = ("nats_url",)
-    """Fields that may hold a password: `<variable>_FILE` may name a file with the value instead, and no error shows it."""
+    secrets: ClassVar[tuple[str, ...]] = ()
+    """Fields that may hold a password or key: `<variable>_FILE` may name a file with the value instead, and no error shows it."""
     public_hosts: ClassVar[tuple[str, ...]] = ()
-    """Fields with addresses at which users reach this service: beyond loopback it needs a key for NATS, a password does not do."""
+    """Fields with addresses at which users reach this service: beyond loopback it needs a key for NATS."""
     declares_streams: ClassVar[bool] = False
     """Whether this service makes the streams; the others wait for them."""
 
-    nats_url: str = Field(default="nats://127.0.0.1:4222", repr=False)
-    """Address, with credentials where the server wants them: nats://user:password@host:4222; a cluster's nodes separated by commas."""
+    nats_url: str = "nats://127.0.0.1:4222"
+    """Address of NATS; those of a cluster's nodes are separated by commas."""
     nats_creds: Path | None = None
-    """File with this process's key, which nobody else can read; absent where NATS wants none, or a password."""
+    """File with this process's key, which no other user can read; absent where NATS wants none."""
     nats_insecure: bool = False
-    """Whether a key may be used without TLS beyond loopback, and a password that everybody knows: for networks that only this
-    deployment's machines are on."""
+    """Whether a key may be used without TLS beyond loopback: for networks that only this deployment's machines are on."""
     nats_ca: Path | None = None
     """File with the certificates that NATS's own is checked against; absent: those of the system. With it, NATS is reached by TLS alone."""
     nats_cert: Path | None = None

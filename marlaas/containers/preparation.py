@@ -13,26 +13,24 @@ from marlaas.stack.state_files import StackError
 
 RESOLVER = "/data/accounts"
 """Folder of tenants' tokens, as the container `nats` sees it."""
-FROM_EXISTING = "from-existing"
-"""File in the folder of keys, while tenants of a deployment without keys have no accounts yet."""
-WAYS_OUT = (
-    "next: deploy/give-keys.sh, which gives it keys (tasks continue), or, for this release, the line"
-    " COMPOSE_FILE=docker-compose.yml:deploy/passwords/compose.yml in .env, which leaves it as it is (docs/tenancy.md, With containers)"
-)
 
 
-def prepare(volumes: Volumes, deployment: Deployment, *, from_existing: bool = False) -> bool:
+def prepare(volumes: Volumes, deployment: Deployment, *, rekey: bool = False) -> bool:
     """Make what is missing, and write to each volume what its service needs; whether keys were made. May be repeated.
 
-    `from_existing`: give keys to a deployment that was made without; the streams are moved to the services' account.
-    Raises: StackError, before anything is changed, when the stores are those of a deployment without keys, or of other keys; Fatal when
-    the folder of keys is not complete.
+    `rekey`: make new keys for a deployment whose volume of keys was lost or stolen.
+    Raises: StackError, before anything is changed, when the streams are of other keys, or with `rekey` of these; Fatal when the folder of
+    keys is not complete.
     """
-    refuse_foreign_stores(volumes, from_existing=from_existing)
     is_new = not holds_keys(volumes.keys)
     volumes.keys.chmod(0o700)
-    if from_existing:
-        (volumes.keys / FROM_EXISTING).touch()
+    if rekey:
+        keys.rekey(volumes.keys, volumes.nats)
+    elif keys.belongs_to_accounts(volumes.nats) and not keys.has_store_of(volumes.keys, volumes.nats):
+        raise StackError(
+            "the volume `nats` holds streams of other keys than those in the volume `keys`. Restore that one from its backup;"
+            ' docs/tenancy.md, "Lost or stolen signing keys", says what to do without one'
+        )
     write_database_secrets(volumes)
     crashpoints.reached("before_keys")
     accounts = keys.prepared(volumes.keys, volumes.nats, deployment, resolver=RESOLVER)
@@ -44,27 +42,9 @@ def prepare(volumes: Volumes, deployment: Deployment, *, from_existing: bool = F
         publish(volumes.secrets(service) / CREDS, signing.credentials(service).read_text(), volumes.service_user)
     for folder in (volumes.keys, volumes.creds, volumes.secrets("migrate"), *map(volumes.secrets, SERVICES)):
         give(folder, volumes.service_user)
-    own_nats_folders(volumes)
-    return is_new
-
-
-def own_nats_folders(volumes: Volumes) -> None:
-    """A new volume belongs to root, and NATS runs as another user."""
-    for folder in (volumes.nats_access, volumes.nats_store):
+    for folder in (volumes.nats_access, volumes.nats_store):  # a new volume belongs to root, and NATS runs as another user
         os.chown(folder, volumes.nats_user, volumes.nats_user)
-
-
-def refuse_foreign_stores(volumes: Volumes, *, from_existing: bool) -> None:
-    """Raises: StackError, with what to do, when NATS's or PostgreSQL's volume is not of this deployment's keys and passwords."""
-    if not from_existing and keys.belongs_to_everybody(volumes.nats):
-        raise StackError(f"the volume `nats` holds the streams of a deployment without keys. {WAYS_OUT}")
-    if not from_existing and (volumes.postgres / "PG_VERSION").exists() and not read_passwords(volumes.passwords):
-        raise StackError(f"the volume `postgres` holds a database whose passwords are not in the volume `migrate-secrets`. {WAYS_OUT}")
-    if keys.belongs_to_accounts(volumes.nats) and not keys.has_store_of(volumes.keys, volumes.nats):
-        raise StackError(
-            "the volume `nats` holds streams of other keys than those in the volume `keys`. Restore that one from its backup;"
-            ' docs/tenancy.md, "A lost volume of keys", says what to do without one'
-        )
+    return is_new
 
 
 def write_database_secrets(volumes: Volumes) -> None:

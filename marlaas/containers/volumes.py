@@ -44,10 +44,6 @@ class Volumes:
         return self.nats / servers.STORE
 
     @property
-    def postgres(self) -> Path:
-        return self.root / "postgres"
-
-    @property
     def nats_access(self) -> Path:
         """The part of NATS's configuration about accounts."""
         return self.root / "nats-access"

@@ -15,6 +15,8 @@ from marlaas.reporting.progress import Progress
 
 SIZE_INCHES = (9.0, 4.5)
 DOTS_PER_INCH = 120
+WINDOW = 5
+"""Values of a moving average."""
 
 
 def draw(tasks: Sequence[Progress], folder: Path) -> list[Path]:
@@ -125,6 +127,6 @@ def _label(one: Progress) -> str:
     return f"{one.spec.name} ({one.spec.tenant})"
 
 
-def _smoothed(values: list[float], window: int = 5) -> list[float]:
-    """Moving average over the last `window` values."""
-    return [sum(values[max(0, end - window) : end]) / len(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]
+def _smoothed(values: list[float]) -> list[float]:
+    """Moving average over the last WINDOW values."""
+    return [sum(values[max(0, end - WINDOW) : end]) / len(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]

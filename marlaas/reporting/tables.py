@@ -24,9 +24,9 @@ COLOURS = (
 )
 
 
-def stack_table(stack: Stack, now_s: float | None = None) -> Table:
+def stack_table(stack: Stack) -> Table:
     """Every process of the stack and its condition."""
-    now_s = now_s or time.time()
+    now_s = time.time()
     table = Table("component", "state", "process", "for", "restarts", "detail", title=None, box=None, header_style="bold")
     for one in stack.components:
         pid = str(one.process.pid) if one.process else "-"
@@ -181,9 +181,9 @@ def _reason_of(status: TaskStatus, parked: Mapping[str, float]) -> str:
     return "; ".join([*reasons, *(f"warning {name}: {sentence}" for name, sentence in sorted(status.warnings.items()))])
 
 
-def event_line(event: Event, now_s: float | None = None) -> str:
+def event_line(event: Event) -> str:
     """One event in one line, for output that is not redrawn."""
-    clock = time.strftime("%H:%M:%S", time.localtime(now_s or event.at_s))
+    clock = time.strftime("%H:%M:%S", time.localtime(event.at_s))
     if (report := EvaluationReport.in_event(event)) is not None:
         return f"{clock} {event.task} {_evaluation(report)}"
     if event.event == "warning":

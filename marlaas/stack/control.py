@@ -67,7 +67,7 @@ def make_plan(
     accelerators = read_accelerators(pools_file, pools)
     nats_port = nats_port or (before.nats_port if before else servers.lasting_port())
     postgres_port = postgres_port or (before.postgres_port if before else servers.lasting_port())
-    gateway_port = gateway_port or (before.gateway.port if before and before.gateway else servers.lasting_port())
+    gateway_port = gateway_port or (before.gateway.port if before else servers.lasting_port())
     gateway = gateways.gateway(gateway_port, {**os.environ, **(settings or {})})
     database = {"MARLAAS_SCHEDULER_DATABASE_URL": _database_url(data, postgres_port, servers.APP)}
     owner = {
@@ -166,9 +166,8 @@ def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     data = plan.data
     if missing := needs.missing_packages():
         raise StackError(needs.sentence(missing))
-    if (file := plan.pools_file) is not None and (
-        lack := placement.objection(read_accelerators(file, read_pools(file)), placement.this_machine())
-    ):
+    file = plan.pools_file
+    if lack := placement.objection(read_accelerators(file, read_pools(file)), placement.this_machine()):
         raise StackError(f"pools file {file} is wrong here: {lack}; correct it")
     prepare_folder(data)
     if objection := servers.room_objection(data / "nats"):
@@ -176,8 +175,7 @@ def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     end_leftovers(data)
     _check_port(plan.nats_port, "NATS", "--nats-port")
     _check_port(plan.postgres_port, "PostgreSQL", "--postgres-port")
-    if plan.gateway is not None:
-        _check_port(plan.gateway.port, "the gateway", "--gateway-port")
+    _check_port(plan.gateway.port, "the gateway", "--gateway-port")
     (data / "plan.json").write_text(plan.model_dump_json(indent=2))
     with log_path(data, "supervisor").open("ab") as output:
         supervisor = subprocess.Popen(

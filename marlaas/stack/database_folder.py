@@ -39,7 +39,7 @@ def passfile(folder: Path) -> Path:
 
 
 def prepare(folder: Path) -> None:
-    """Initialise `folder` at first use; give the superuser a password where it has none, as in folders of older versions."""
+    """Initialise `folder` at first use; give the superuser a password unless its file has one."""
     if not (folder / "PG_VERSION").exists():
         _initialise(folder)
     passwords, access = read_passwords(passfile(folder)), folder / "pg_hba.conf"

@@ -13,19 +13,12 @@ def refuse_running(data: Path) -> None:
         raise StackError(f"a stack runs on {data}; next: marlaas down")
 
 
-def refuse_absent(data: Path) -> None:
-    """Raises: StackError when there is no stack's data."""
-    if not (data / "postgres" / "PG_VERSION").exists():
-        raise StackError(f"there is no stack in {data}; `marlaas up` makes one, with keys; name another with --data")
-
-
 def make_ready(plan: StackPlan) -> Path:
     """Make what is missing of a stack that does not run; returns the folder of its keys. May be repeated.
 
-    Raises: StackError when it runs, has no keys, or packages are missing; Fatal when others can read its keys.
+    Raises: StackError when it runs, or packages are missing; Fatal when others can read its keys.
     """
-    if plan.keys is None:
-        raise StackError(f"the stack in {plan.data} was made without keys; next: marlaas init --from-existing")
+    assert plan.keys is not None
     if missing := needs.missing_packages():
         raise StackError(needs.sentence(missing))
     prepare_folder(plan.data)

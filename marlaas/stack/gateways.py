@@ -28,9 +28,7 @@ def gateway(port: int, settings: Mapping[str, str]) -> Gateway:
 
 
 def dashboard(stack: Stack) -> str:
-    """Address of the dashboard of a running stack. Raises: StackError when it has no gateway that answers."""
-    if stack.gateway is None:
-        raise StackError("the stack that runs was started without a gateway, by an older version; next: marlaas down, then marlaas up")
+    """Address of the dashboard of a running stack. Raises: StackError when its gateway is not ready."""
     gateway = stack.component("gateway")
     if gateway.condition != "ready":
         raise StackError(f"the gateway is {gateway.condition}; next: marlaas status, then marlaas logs gateway")

@@ -1,11 +1,11 @@
-"""Keys of a one-machine stack: their folder, NATS's configuration, and where its streams are."""
+"""Keys of a one-machine stack: their folder, NATS's configuration, and whose its streams are."""
 
 import re
 import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from common.access.folder import SigningKeys, holds_keys, issue_service_keys, open_folder, open_or_make, server_configuration
+from common.access.folder import holds_keys, issue_service_keys, open_folder, open_or_make, server_configuration
 from common.access.services import Deployment
 from common.messages import FILE_FAMILY, OWN_FAMILY
 from marlaas.stack import servers
@@ -19,21 +19,19 @@ ACCOUNT = re.compile(r"^A[A-Z2-7]{55}$")
 def folder_of(data: Path, *, given: Path | None, last: Path | None, without: bool) -> Path | None:
     """Folder of the signing keys of the stack in `data`; None where NATS refuses no client.
 
-    `given`: as the user names it. `last`: that of the last run. `without`: the user wants no keys. Default: `keys` in `data`, unless the
-    streams there are those of a server without keys.
-    Raises: StackError when the streams belong to keys that are not in that folder; Fatal when others can read it.
+    `given`: as the user names it. `last`: that of the last run. `without`: the user wants no keys. Default: `keys` in `data`.
+    Raises: StackError when the streams belong to keys that are not in that folder, or to none; Fatal when others can read it.
     """
     nats = data / "nats"
-    folder = None if without else given or last or (None if belongs_to_everybody(nats) else data / "keys")
+    folder = None if without else given or last or data / "keys"
     if belongs_to_accounts(nats) and folder is None:
         raise StackError(f"the streams in {nats} belong to keys, and are not there without them; start without --open")
-    if belongs_to_accounts(nats) and folder is not None and holds_keys(folder):
-        if not has_store_of(folder, nats):
-            raise StackError(f"the streams in {nats} belong to other keys than those in {folder}; name their folder with --keys")
-    elif belongs_to_accounts(nats) and folder is not None:
+    if folder is not None and not belongs_to_accounts(nats) and (_accounts(nats) / EVERYBODY).is_dir():
+        raise StackError(f"the streams in {nats} were made without keys, and are not there with them; start with --open")
+    if folder is not None and belongs_to_accounts(nats) and not has_store_of(folder, nats):
         raise StackError(
-            f"the streams in {nats} belong to keys, and there are none in {folder}: name their folder with --keys, or restore it from its"
-            " backup; docs/tenancy.md says what to do without one"
+            f"the streams in {nats} belong to keys that are not in {folder}: name their folder with --keys, or restore it from its backup;"
+            " `marlaas init --rekey` makes new keys"
         )
     return folder
 
@@ -45,35 +43,40 @@ def installed_families(hosts_file: Path | None) -> list[str]:
 
 
 def prepared(folder: Path, nats: Path, deployment: Deployment, *, resolver: str = "") -> str:
-    """NATS's configuration about accounts, once the services' keys are written and the streams are in their account.
+    """NATS's configuration about accounts, once the services' keys are written.
 
     `resolver`: the folder of tenants' tokens as NATS sees it; default: `accounts` in `nats`.
     Raises: Fatal when the folder of keys is not complete, or others can read it.
     """
     keys = open_or_make(folder)
     issue_service_keys(keys, deployment)
-    move_streams(nats / servers.STORE / "jetstream", keys)
     return server_configuration(keys, resolver or nats / "accounts")
 
 
-def move_streams(store: Path, keys: SigningKeys) -> None:
-    """Give the streams of a server without accounts to the services: NATS looks for them in a folder with the account's name."""
-    before, after = store / EVERYBODY, store / keys.services.public
-    if before.is_dir() and not after.exists():
-        before.rename(after)
+def rekey(folder: Path, nats: Path) -> None:
+    """Make new keys in `folder`, and give the streams of lost or stolen ones to them. Repeated after an interruption, it does the rest.
+
+    NATS looks for the streams of an account in a folder with its name. No tenant has an account of the new keys yet.
+    Raises: StackError when there are no streams of other keys; Fatal when others can read the folder.
+    """
+    if not belongs_to_accounts(nats):
+        raise StackError(f"no streams in {nats} belong to keys that could be replaced; `marlaas up` makes keys for a new stack")
+    if has_store_of(folder, nats):
+        raise StackError(f"the streams in {nats} belong to the keys in {folder}; to replace these, move that folder away first")
+    [before] = [path for path in _accounts(nats).iterdir() if ACCOUNT.match(path.name)]
+    before.rename(_accounts(nats) / open_or_make(folder).services.public)
 
 
 def has_store_of(folder: Path, nats: Path) -> bool:
     """Whether the streams belong to the services' account of the keys in `folder`; False where it has no keys."""
-    return holds_keys(folder) and (nats / servers.STORE / "jetstream" / open_folder(folder).services.public).is_dir()
-
-
-def belongs_to_everybody(nats: Path) -> bool:
-    """Whether NATS's streams are those of a server without keys."""
-    return (nats / servers.STORE / "jetstream" / EVERYBODY).is_dir() and not belongs_to_accounts(nats)
+    return holds_keys(folder) and (_accounts(nats) / open_folder(folder).services.public).is_dir()
 
 
 def belongs_to_accounts(nats: Path) -> bool:
     """Whether NATS's streams are in an account, so that a server without keys would show none of them."""
-    store = nats / servers.STORE / "jetstream"
-    return store.is_dir() and any(ACCOUNT.match(path.name) for path in store.iterdir())
+    return _accounts(nats).is_dir() and any(ACCOUNT.match(path.name) for path in _accounts(nats).iterdir())
+
+
+def _accounts(nats: Path) -> Path:
+    """Folder with a folder of streams for each account."""
+    return nats / servers.STORE / "jetstream"

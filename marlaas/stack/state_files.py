@@ -64,10 +64,9 @@ class StackPlan(BaseModel):
     """Absolute path."""
     nats_port: int
     postgres_port: int
-    gateway: Gateway | None = None
-    """None where the plan has no gateway."""
-    pools_file: Path | None = None
-    """Absolute path; None where no service needs it."""
+    gateway: Gateway
+    pools_file: Path
+    """Absolute path."""
     keys: Path | None = None
     """Absolute path of the folder of signing keys; None where NATS refuses no client."""
     families: list[str] = []
@@ -111,8 +110,7 @@ class Stack(BaseModel):
     nats_port: int
     postgres_port: int
     nats_url: str
-    gateway: Gateway | None = None
-    """None in a stack that was made before there was one."""
+    gateway: Gateway
     operator_key: Path | None = None
     """File with the key of this stack's user; None where NATS refuses no client."""
     database_url: str

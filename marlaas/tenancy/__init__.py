@@ -4,7 +4,6 @@ recording.py   what PostgreSQL has of accounts and keys, read and changed throug
 accounts.py    tokens of accounts, and NATS made to agree with PostgreSQL
 keys.py        keys made, rotated and revoked
 receiving.py   how a new key reaches its holder
-existing.py    accounts for the tenants of a stack that had none
 deletion.py    tenants deleted, with their accounts
 
 stored_streams.py   all streams saved to a folder, and restored from it

@@ -48,19 +48,27 @@ async def push_tenant(operator: Operator, name: str) -> bool:
     return await push_access(operator.signing, operator.system, await recording.with_account(operator.door, name))
 
 
-async def push_all(operator: Operator, *, delete_others: bool) -> tuple[list[str], set[str]]:
+async def push_all(operator: Operator, *, delete_others: bool, new_accounts: bool = False) -> tuple[list[str], set[str]]:
     """Make NATS agree with PostgreSQL: names of tenants whose account was told, and accounts that PostgreSQL knows nothing of.
 
-    `delete_others`: delete those from NATS. Raises: ClientError; NoAnswer; Fatal when the folder lacks a tenant's key.
+    `delete_others`: delete those from NATS. `new_accounts`: give tenants whose account is not of this folder one that is; their keys are
+    revoked. Raises: ClientError; NoAnswer; Fatal when the folder lacks a tenant's key.
     """
+    told = await _renewed(operator) if new_accounts else []
     found = [one for one in await recording.read_all(operator.door) if one.tenant is None or one.account is not None]
-    told = [one.tenant or ADMIN for one in found if await _agree(operator, one)]
+    told += [one.tenant or ADMIN for one in found if await _agree(operator, one)]
     signing = operator.signing
     own = {signing.system.public, signing.services.public, signing.admin.public}
     others = await operator.system.accounts.known() - own - {one.account for one in found if one.account}
     if others and delete_others:
         await operator.system.accounts.delete(deletion_token(signing.operator, sorted(others), int(time.time())))
     return told, others
+
+
+async def _renewed(operator: Operator) -> list[str]:
+    """Tenants that had an account of other signing keys than this folder's, and have one of its own now."""
+    tenants = [one.tenant for one in await recording.read_all(operator.door) if one.tenant and one.account and not one.deleted]
+    return [name for name in tenants if await create_tenant(operator, name)]
 
 
 async def remove_account(operator: Operator, name: str) -> None:

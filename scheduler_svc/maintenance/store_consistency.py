@@ -8,7 +8,7 @@ Each store keeps a high-water mark of the other, in row numbers of the outbox, w
     another deployment's mark                                    one of them belongs elsewhere
 
 Running on would mix two histories: sequences that name other messages, versions trained twice under one name. A scheduler
-that finds this waits and logs it, until the matching backup is restored or `scheduler_svc.accept` reconciles both.
+that finds this waits and logs it, until the matching backup is restored or `scheduler_svc.reconcile` reconciles both.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from scheduler_svc.store.queries.outbox import Relayed
 KEY = "outbox"
 RECHECK_S = 1.0
 COMPARISON = Backoff(first_s=1.0, max_s=30.0)
-CORRECT = "restore both from backups of one moment, or reconcile what is there: python -m scheduler_svc.accept"
+CORRECT = "restore both from backups of one moment, or reconcile what is there: python -m scheduler_svc.reconcile"
 
 log = structlog.get_logger()
 

@@ -49,7 +49,7 @@ tenant_roles = sa.Table(
 
 SELECT, ALL = frozenset({Right.SELECT}), frozenset(Right)
 NONE: frozenset[Right] = frozenset()
-_NO_DELETE, _NO_UPDATE, _NO_INSERT = ALL - {Right.DELETE}, ALL - {Right.UPDATE}, ALL - {Right.INSERT}
+_NO_DELETE, _NO_UPDATE = ALL - {Right.DELETE}, ALL - {Right.UPDATE}
 _SELECT_UPDATE = SELECT | {Right.UPDATE}
 
 _OF_THE_TENANT = "tenant = (SELECT r.tenant FROM tenant_roles r WHERE r.role = current_user)"

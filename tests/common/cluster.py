@@ -17,7 +17,6 @@ from marlaas.stack import servers
 from tests.conftest import eventually
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-PASSWORD = (DEPLOY / "passwords" / "access" / "nats.conf").read_text()
 NODES = 3
 CAUGHT_UP_S = 120.0
 """Maximum time until a restarted node has all data; it takes seconds."""
@@ -43,7 +42,7 @@ def _free_ports() -> list[Ports]:
 class Cluster:
     """Its nodes, by number; each keeps its files below `folder`.
 
-    `access`: the part of the configuration that says who may connect, from a node's folder of accounts; default: a password.
+    `access`: the part of the configuration that says who may connect, from a node's folder of accounts; default: every client.
     """
 
     def __init__(self, folder: Path, access: Callable[[Path], str] | None = None) -> None:
@@ -59,8 +58,7 @@ class Cluster:
     @property
     def urls(self) -> list[str]:
         """Each node's."""
-        password = "" if self._access else "marlaas:secret@"
-        return [f"nats://{password}{servers.HOST}:{ports.clients}" for ports in self._ports]
+        return [servers.nats_url(ports.clients) for ports in self._ports]
 
     def start(self, node: int) -> None:
         ports, others = self._ports[node], [other for number, other in enumerate(self._ports) if number != node]
@@ -68,8 +66,6 @@ class Cluster:
             "NATS_NAME": f"nats-{node + 1}",
             "NATS_LISTEN": f"{servers.HOST}:{ports.clients}",
             "NATS_MONITOR": f"{servers.HOST}:{ports.monitor}",
-            "NATS_USER": "marlaas",
-            "NATS_PASSWORD": "secret",
             "NATS_STORE": str(self._folder / str(node)),
             "NATS_CLUSTER_LISTEN": f"{servers.HOST}:{ports.routes}",
             "NATS_ROUTES": f"[{', '.join(f'nats://{servers.HOST}:{other.routes}' for other in others)}]",
@@ -77,7 +73,7 @@ class Cluster:
         config = self._folder / f"{node}.conf.d"
         (config / "access").mkdir(parents=True, exist_ok=True)
         shutil.copy(DEPLOY / "nats-cluster.conf", config / "nats.conf")
-        access = self._access(self._folder / str(node) / "accounts") if self._access else PASSWORD
+        access = self._access(self._folder / str(node) / "accounts") if self._access else ""
         (config / "access" / "nats.conf").write_text(access)
         binary = servers.nats_command(self._folder / "unused", ports.clients).argv[0]
         with (self._folder / f"{node}.log").open("ab") as log:

@@ -7,8 +7,8 @@ from tests.compose.deployment import Deployment, why_not
 
 
 @pytest.fixture(scope="module")
-def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
-    """Everything in docker-compose.yml, or as the module's FIRST says, built from this tree, started and ready.
+def deployment() -> Iterator[Deployment]:
+    """Everything in docker-compose.yml, built from this tree, started and ready.
 
     Skips unless COMPOSE_TEST is set, because it builds images; where it is set, not to have Docker is a failure.
     """
@@ -17,7 +17,7 @@ def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
     reason = why_not()
     if reason is not None:
         pytest.fail(f"COMPOSE_TEST is set, but {reason}")
-    deployment: Deployment = getattr(request.module, "FIRST", None) or Deployment()
+    deployment = Deployment()
     deployment.build()
     try:
         deployment.cold_start_s = deployment.up()

@@ -19,7 +19,6 @@ from marlaas.stack import servers
 
 REPOSITORY = Path(__file__).parents[2]
 SERVICES = ("scheduler", "gateway", "env", "trainer", "rollout")
-PASSWORDS = "deploy/passwords/compose.yml"
 BUILD_TIMEOUT_S = 3000
 COMMAND_TIMEOUT_S = 300
 END = "end-of-output"
@@ -50,10 +49,8 @@ def why_not() -> str | None:
 
 @dataclass
 class Deployment:
-    """Names, ports and volumes that no other deployment on this machine has. `files`: of Compose; `settings`: of `.env`."""
+    """Names, ports and volumes that no other deployment on this machine has."""
 
-    files: tuple[str, ...] = ("docker-compose.yml",)
-    settings: dict[str, str] = field(default_factory=dict[str, str])
     project: str = field(default_factory=lambda: f"marlaas-test-{uuid.uuid4().hex[:8]}")
     nats_port: int = field(default_factory=servers.free_port)
     gateway_port: int = field(default_factory=servers.free_port)
@@ -62,30 +59,20 @@ class Deployment:
     """Seconds from nothing but images to ready."""
 
     @property
-    def has_keys(self) -> bool:
-        return PASSWORDS not in self.files
-
-    @property
-    def services(self) -> tuple[str, ...]:
-        """Those that run: without keys there is no gateway."""
-        return tuple(name for name in SERVICES if self.has_keys or name != "gateway")
-
-    @property
     def nats_url(self) -> str:
-        password = "" if self.has_keys else f"marlaas:{self.settings['NATS_PASSWORD']}@"
-        return f"nats://{password}127.0.0.1:{self.nats_port}"
+        return f"nats://127.0.0.1:{self.nats_port}"
 
     @property
     def environment(self) -> dict[str, str]:
         chosen = {
             "COMPOSE_PROJECT_NAME": self.project,
             "COMPOSE": " ".join(self.command),
-            "COMPOSE_FILE": ":".join(self.files),
+            "COMPOSE_FILE": "docker-compose.yml",
             "MARLAAS_VERSION": "test",
             "NATS_ADDRESS": f"127.0.0.1:{self.nats_port}",
             "GATEWAY_ADDRESS": f"127.0.0.1:{self.gateway_port}",
         }
-        return {**os.environ, **chosen, **self.settings}
+        return {**os.environ, **chosen}
 
     def run(self, argv: list[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         """Standard output of a command that succeeds."""
@@ -99,12 +86,10 @@ class Deployment:
     def as_printed(self, command: str, folder: Path) -> str:
         """Run a command line of a page or a log in a folder, with the Compose that there is here."""
         line = command.replace("docker compose", f"{' '.join(self.command)} --project-directory {REPOSITORY}")
-        paths = ":".join(str(REPOSITORY / name) for name in self.files)
         if not (folder / "deploy").exists():  # docker-compose 1.29 looks for a seccomp profile where it is called
             (folder / "deploy").symlink_to(REPOSITORY / "deploy")
-        done = subprocess.run(
-            ["bash", "-ec", line], cwd=folder, env={**self.environment, "COMPOSE_FILE": paths}, capture_output=True, text=True, timeout=300
-        )
+        env = {**self.environment, "COMPOSE_FILE": str(REPOSITORY / "docker-compose.yml")}
+        done = subprocess.run(["bash", "-ec", line], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
 
@@ -152,10 +137,10 @@ class Deployment:
         deadline = time.monotonic() + timeout_s
         while True:
             found = self.healths()
-            late = {name: health for service in self.services for name, health in found[service].items() if health != "healthy"}
+            late = {name: health for service in SERVICES for name, health in found[service].items() if health != "healthy"}
             if not late:
                 return
-            assert time.monotonic() < deadline, f"not ready after {timeout_s} s: {late}\n{self.logs(*self.services)[-5000:]}"
+            assert time.monotonic() < deadline, f"not ready after {timeout_s} s: {late}\n{self.logs(*SERVICES)[-5000:]}"
             time.sleep(POLL_S)
 
     def containers(self, service: str | None = None) -> list[str]:

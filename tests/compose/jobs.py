@@ -23,7 +23,7 @@ class Job:
         task_file.write_text(text.replace('name = "letters"', f'name = "{name}"', 1).replace("steps = 30", f"steps = {steps}"))
         self._output = (folder / f"{name}.out").open("w+")
         argv = [sys.executable, str(REPOSITORY / "examples" / "publish_job.py"), str(task_file), deployment.nats_url]
-        argv += ["--creds", str(deployment.tenants_key(folder))] if deployment.has_keys else []
+        argv += ["--creds", str(deployment.tenants_key(folder))]
         self._client = subprocess.Popen(argv, stdout=self._output, stderr=subprocess.STDOUT, cwd=folder)
         until(lambda: self.lines and self.lines[0].startswith("submitted "), 60, lambda: self.text)
         self.task = self.lines[0].removeprefix("submitted ")

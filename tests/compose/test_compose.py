@@ -276,3 +276,30 @@ def test_running_task_continues_after_down_and_up_and_after_a_restore(deployment
     assert_every_step_was_taken_once(deployment, job)
     assert_client_saw_steps_again_from(job, restored)
     job.close()
+
+
+def test_running_task_continues_after_its_deployment_lost_its_keys(deployment: Deployment, tmp_path: Path) -> None:
+    job = Job(deployment, tmp_path, "lost-keys", steps=60)
+    job.advance(2)
+    replace = [one for one in commands("tenancy.md", "## Lost or stolen signing keys") if one.startswith("docker ")]
+    for command in replace[:2]:
+        deployment.as_printed(command, tmp_path)
+    assert deployment.attempt([*deployment.command, "up", "-d", "--no-build"]).returncode != 0
+    assert "streams of other keys than those in the volume `keys`" in deployment.logs("init")
+    for command in replace[2:-1]:
+        deployment.as_printed(command, tmp_path)
+    deployment.wait_until_ready(240)
+    assert "told NATS of acme" in deployment.as_printed(replace[-1], tmp_path)
+    job.close()
+    argv = [MARLAAS, "--creds", str(tmp_path / "acme.creds"), "ps", "--url", deployment.nats_url]
+    refused = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 1 and "refuses key" in refused.stderr
+    (tmp_path / "acme.creds").unlink()
+    deployment.as_printed("docker compose run --rm --entrypoint rm marlaas /creds/acme.creds", tmp_path)
+    deployment.as_printed("docker compose run --rm marlaas keys create acme laptop --role owner --to /creds/acme.creds", tmp_path)
+    later = Job(deployment, tmp_path, "later", steps=2)
+    later.finish()
+    later.close()
+    job.advance(job.steps)
+    for one in (job, later):
+        assert_every_step_was_taken_once(deployment, one)

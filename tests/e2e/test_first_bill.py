@@ -62,14 +62,18 @@ OTHERS = [
     ["marlaas up", "marlaas submit examples/letters.toml"],
     ["marlaas init"],
     ["marlaas up --keys ~/marlaas-keys"],
-    ["marlaas up --open", "marlaas down", "marlaas init --from-existing", "marlaas up"],
+    ["marlaas up --open"],
+    [
+        *("marlaas up", "marlaas down", "mv .marlaas/keys stolen-keys", "marlaas init --rekey", "marlaas up"),
+        "marlaas tenants push --new-accounts --delete-others",
+    ],
 ]
 """The page's other commands about a stack, those of one folder together."""
 
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("together", OTHERS, ids=[" ".join(one[0].split()[1:]) for one in OTHERS])
+@pytest.mark.parametrize("together", OTHERS, ids=[" ".join(one[-1].split()[1:]) for one in OTHERS])
 def test_every_other_command_about_a_stack_works_as_written(together: list[str], tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     try:
@@ -82,7 +86,7 @@ def test_every_other_command_about_a_stack_works_as_written(together: list[str],
 def test_the_other_commands_are_those_of_the_page() -> None:
     before, _, rest = (ROOT / "docs" / "tenancy.md").read_text().partition(SECTION)
     existing = rest.partition("\n## ")[2].partition("## Tenants and their keys")[0]
-    found = {line.partition(" # ")[0].strip() for line in f"{before}\n{existing}".splitlines() if line.startswith("marlaas ")}
+    found = {line.partition(" # ")[0].strip() for line in f"{before}\n{existing}".splitlines() if line.startswith(("marlaas ", "mv "))}
     assert found == {command for together in OTHERS for command in together}
 
 

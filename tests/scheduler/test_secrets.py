@@ -16,11 +16,10 @@ CANARY = "canary-5f2c"
 
 
 def test_setting_in_a_file_is_read_without_the_newline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NATS_URL", "SCHEDULER_DATABASE_URL", "SCHEDULER_DATABASE_ADMIN_URL"):
+    for name in ("SCHEDULER_DATABASE_URL", "SCHEDULER_DATABASE_ADMIN_URL"):
         (tmp_path / name).write_text(f"x://user:{CANARY}@{name.lower()}\n")
         monkeypatch.setenv(f"MARLAAS_{name}_FILE", str(tmp_path / name))
     settings = SchedulerSettings.read()
-    assert settings.nats_url == f"x://user:{CANARY}@nats_url"
     assert settings.database_url == f"x://user:{CANARY}@scheduler_database_url"
     assert settings.database_admin_url == f"x://user:{CANARY}@scheduler_database_admin_url"
     assert CANARY not in repr(settings)

@@ -13,7 +13,7 @@ def objection_to_address(url: str) -> str | None:
     schemes = {_scheme(node) for node in nodes(url)}
     if schemes and any(schemes <= kind for kind in SCHEMES):
         return None
-    return f"'{without_password(url)}' is no address of NATS; one looks like nats://host:4222, or nats://user:password@host:4222"
+    return f"'{without_password(url)}' is no address of NATS; one looks like nats://host:4222"
 
 
 def is_plain_beyond_loopback(url: str) -> bool:
@@ -24,17 +24,6 @@ def is_plain_beyond_loopback(url: str) -> bool:
 def is_beyond_loopback(url: str) -> bool:
     """Whether some node is on another machine."""
     return any(not is_loopback(_parts(node).hostname or "") for node in nodes(url))
-
-
-def has_credentials(url: str) -> bool:
-    """Whether the address holds a user and a password, or a token."""
-    return any("@" in _parts(node).netloc for node in nodes(url))
-
-
-def passwords_beyond_loopback(url: str) -> set[str]:
-    """Passwords for servers on other machines, in an address of NATS or of PostgreSQL."""
-    named = [(parts.password, parts.hostname) for parts in map(_parts, nodes(url))]
-    return {password for password, host in named if password is not None and not is_loopback(host or "")}
 
 
 def is_loopback(host: str) -> bool:

@@ -43,7 +43,7 @@ class Server:
     name: str
     """What the connection is called in NATS's own lists."""
     creds: Path | Credentials | None = None
-    """A key, or its file; None where the server wants none, or a password in `url`."""
+    """A key, or its file; None where the server wants none."""
     insecure: bool = False
     """Whether a key may be used without TLS beyond loopback."""
     tls: TlsFiles = NO_FILES

@@ -21,7 +21,7 @@ def refused_key(where: str, key: Credentials | None, *, wants_key: bool) -> str:
     if key is None:
         return f"NATS at {where} refuses the credentials; correct MARLAAS_NATS_URL"
     if not wants_key:
-        return f"NATS at {where} asks for a user and a password, not for a key; give nats://user:password@host:4222, or run it with keys"
+        return f"NATS at {where} asks for a user and a password, not for a key; run it with keys (docs/tenancy.md)"
     if key.end_s is not None and key.end_s <= time.time():
         return f"{key} ended on {datetime.fromtimestamp(key.end_s, UTC):%Y-%m-%d %H:%M} UTC; ask for a new one"
     return (

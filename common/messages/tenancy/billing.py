@@ -32,8 +32,6 @@ Moment = Annotated[AwareDatetime, PlainSerializer(datetime.isoformat, return_typ
 Period = Literal["day", "month", "total"]
 """Of a budget, by UTC."""
 Unit = Literal["tokens", "money"]
-PER = (1, 1_000, 1_000_000, 1_000_000_000, 1_000_000_000_000)
-"""Quantities that a price may be of."""
 
 
 class SetPrice(Message, kind="set-price.1"):

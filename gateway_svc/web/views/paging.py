@@ -21,8 +21,8 @@ class Paged(Generic[T]):
     """Items of all pages."""
 
 
-def paged(items: Sequence[T], number: int, rows: int = ROWS) -> Paged[T]:
+def paged(items: Sequence[T], number: int) -> Paged[T]:
     """The page of that number; the last one where there are fewer."""
-    count = max(-(-len(items) // rows), 1)
+    count = max(-(-len(items) // ROWS), 1)
     number = min(number, count)
-    return Paged(items[(number - 1) * rows : number * rows], number, count, len(items))
+    return Paged(items[(number - 1) * ROWS : number * ROWS], number, count, len(items))

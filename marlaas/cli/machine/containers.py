@@ -22,27 +22,20 @@ def init(
     families: Annotated[
         str, typer.Option(help="Families that environment replicas serve beyond those installed here, with commas.", envvar="ENV_FAMILIES")
     ] = "",
-    from_existing: Annotated[
-        bool, typer.Option("--from-existing", help="Give keys to a deployment that was made without; deploy/give-keys.sh does it all.")
-    ] = False,
-    passwords: Annotated[bool, typer.Option("--passwords", help="Make no keys: clients with NATS's password may do everything.")] = False,
+    rekey: Annotated[bool, typer.Option("--rekey", help="Make new keys for a deployment whose volume of keys was lost or stolen.")] = False,
 ) -> None:
     """Make keys and passwords in the volumes of a deployment, unless they are there, and write to each service's what it needs."""
     from common.access.services import Deployment
     from common.pools import read_accelerators, read_pools
-    from marlaas.containers.passwords import prepare_without_keys
     from marlaas.containers.preparation import prepare
     from marlaas.containers.volumes import Volumes
     from marlaas.stack.keys import installed_families
 
-    if passwords:
-        prepare_without_keys(Volumes(volumes), os.environ)
-        return
     known = dict.fromkeys([*installed_families(None), *(name.strip() for name in families.split(",") if name.strip())])
     described = read_pools(file := pools or pools_file())
     read_accelerators(file, described)  # else every container would refuse the file, one after another
     deployment = Deployment.of(described, tuple(known))
-    is_new = prepare(Volumes(volumes), deployment, from_existing=from_existing)
+    is_new = prepare(Volumes(volumes), deployment, rekey=rekey)
     echo("keys and passwords are made; back up the volume `keys` apart from the data" if is_new else "keys and passwords are there")
 
 
@@ -55,8 +48,8 @@ def accounts(
 ) -> None:
     """Make the operator's key and a first tenant with a key, unless there are any, and say where they are. Needs NATS and PostgreSQL."""
     from common.access.folder import open_folder
+    from common.access.roles import ADMIN
     from marlaas.containers.accounts import open_accounts
-    from marlaas.tenancy import existing
 
     quiet()
     signing = open_folder(keys)
@@ -64,7 +57,7 @@ def accounts(
     made = open_accounts(signing, url, tenant, creds, record)
     if made:
         echo(f"accounts were made for: {', '.join(made)}")
-    echo(f"the operator's key, for every tenant: {COPY.format(existing.admin_key(signing))} > operator.creds")
+    echo(f"the operator's key, for every tenant: {COPY.format(signing.credentials(ADMIN))} > operator.creds")
     for file in sorted(creds.glob("*.creds")):
         echo(f"a tenant's key: {COPY.format(file)} > {file.name}")
     echo("tenants and keys: docker compose run --rm marlaas tenants --help; docker compose run --rm marlaas keys --help")

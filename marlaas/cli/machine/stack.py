@@ -12,11 +12,6 @@ import typer
 from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, exec_module, open_console, operator_key, pools_file, with_client
 from marlaas.cli.user.tasks import ps
 
-WITHOUT_KEYS = (
-    "warning: this stack was made without keys, so every user of this machine may do everything in it;"
-    " next: marlaas down, then marlaas init --from-existing"
-)
-
 
 def up(  # noqa: PLR0913 - each is an option with a name of its own
     data: Data = DEFAULT_DATA,
@@ -55,8 +50,6 @@ def up(  # noqa: PLR0913 - each is an option with a name of its own
         keys=keys,
         without_keys=without_keys,
     )
-    if plan.keys is None and not without_keys:
-        echo(WITHOUT_KEYS, to=sys.stderr)
     described = read_pools(offered)
     for line in memory.trainer_memory(described, read_accelerators(offered, described), has_gpu=placement.has_gpu()):
         echo(line)
@@ -66,8 +59,7 @@ def up(  # noqa: PLR0913 - each is an option with a name of its own
         for sandbox in with_client(data, state.nats_url, lambda client: client.environments()).sandboxes:
             echo(f"code that policies write runs in {sandbox}")
         key = f"  key: {state.operator_key}" if state.operator_key else ""
-        door = f"  HTTP: {state.gateway.url}" if state.gateway else ""
-        echo(f"ready; NATS: {state.nats_url}{key}{door}  logs: {data / 'logs'}  next: marlaas submit task.toml")
+        echo(f"ready; NATS: {state.nats_url}{key}  HTTP: {state.gateway.url}  logs: {data / 'logs'}  next: marlaas submit task.toml")
         if foreground:
             starting.supervisor.wait()
     except KeyboardInterrupt:
@@ -98,9 +90,7 @@ def status(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None
         if full := servers.full_disk(data):
             echo(full, to=sys.stderr)
         open_console().print(tables.stack_table(stack))
-        if stack.gateway is not None:
-            echo(f"\nHTTP: {stack.gateway.url}")
-        echo("")
+        echo(f"\nHTTP: {stack.gateway.url}\n")
         if stack.component("nats").condition != "ready":
             return
     ps(data, url, wide)

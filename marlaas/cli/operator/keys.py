@@ -61,7 +61,7 @@ def signing_keys(data: Path, keys: Path | None) -> "SigningKeys":
 
     folder = keys or (read_plan(data).keys if (data / "plan.json").exists() else None)
     if folder is None:
-        raise StackError(f"the stack in {data} has no keys; `marlaas init --from-existing` gives it some, or name their folder with --keys")
+        raise StackError(f"the stack in {data} has no keys; name the folder of signing keys with --keys")
     return open_folder(folder)
 
 

@@ -84,6 +84,9 @@ def push(
     delete_others: Annotated[
         bool, typer.Option("--delete-others", help="Delete accounts from NATS that PostgreSQL knows nothing of.")
     ] = False,
+    new_accounts: Annotated[
+        bool, typer.Option("--new-accounts", help="Give tenants whose account is not of this folder of signing keys one that is.")
+    ] = False,
     data: Data = DEFAULT_DATA,
     url: Url = "",
     keys: Keys = None,
@@ -91,7 +94,9 @@ def push(
     """Make NATS agree with PostgreSQL about all tenants, after a command was interrupted or NATS's store was lost."""
     from marlaas.tenancy.accounts import push_all
 
-    told, others = with_operator(data, url, keys, lambda operator: push_all(operator, delete_others=delete_others))
+    told, others = with_operator(
+        data, url, keys, lambda operator: push_all(operator, delete_others=delete_others, new_accounts=new_accounts)
+    )
     echo(f"told NATS of {', '.join(told)}" if told else "NATS agrees with PostgreSQL about every tenant")
     if others:
         echo(f"{'deleted from NATS' if delete_others else 'unknown to PostgreSQL, kept'}: {', '.join(sorted(others))}")

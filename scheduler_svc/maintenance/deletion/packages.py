@@ -20,11 +20,9 @@ REFUSED_S = 86_400.0
 ABANDONED = f"package: parts of it were missing for {UPLOADING_S / 60:.0f} minutes; send it again"
 
 
-async def clean_packages(
-    database: Database, bus: Bus, wake_relay: Callable[[], None], *, uploading_s: float = UPLOADING_S, refused_s: float = REFUSED_S
-) -> None:
+async def clean_packages(database: Database, bus: Bus, wake_relay: Callable[[], None]) -> None:
     """Raises: Retry when NATS or PostgreSQL is unavailable."""
-    find = partial(packages.left_behind, uploading_s=uploading_s, refused_s=refused_s)
+    find = partial(packages.left_behind, uploading_s=UPLOADING_S, refused_s=REFUSED_S)
     if await _delete_found(database, bus, find, abandoned=ABANDONED):
         wake_relay()
 

@@ -119,12 +119,6 @@ async def tokens_used_up(connection: AsyncConnection, tenant: str) -> TokensUsed
     return TokensUsedUp(Decimal(most), Decimal(used)) if used >= most else None
 
 
-async def own_limits(connection: AsyncConnection, tenant: str) -> dict[Limit, int | None]:
-    """Those that the tenant has itself, with None for no limit."""
-    row = (await connection.execute(select(limits).where(limits.c.tenant == tenant))).mappings().first()
-    return {} if row is None else {name: None if row[name] == NO_LIMIT else row[name] for name in LIMITS if row[name] is not None}
-
-
 async def set_limits(connection: AsyncConnection, tenant: str, values: Mapping[Limit, int | None]) -> None:
     """Set values; None removes the tenant's own."""
     if values:

@@ -6,11 +6,10 @@ import sys
 
 import pytest
 
-from common.runtime.exposure import objection_to_exposure, warning_about_password
+from common.runtime.exposure import objection_to_exposure
 from scheduler_svc.settings import SchedulerSettings
 
 KEY = {"MARLAAS_NATS_CREDS": "key.creds"}
-DATABASE = {"MARLAAS_SCHEDULER_DATABASE_URL": "postgresql+psycopg://marlaas_app:marlaas@postgres:5432/marlaas"}
 
 
 def settings(monkeypatch: pytest.MonkeyPatch, url: str, **more: str) -> SchedulerSettings:
@@ -27,13 +26,10 @@ def settings(monkeypatch: pytest.MonkeyPatch, url: str, **more: str) -> Schedule
         ("nats://127.0.0.1:4222", {}),
         ("nats://localhost:4222,nats://[::1]:4222", {}),
         ("tls://nats.example:4222", KEY),
-        ("nats://user:long-and-random@nats:4222", {"MARLAAS_HTTP_HOST": "0.0.0.0"}),
-        ("nats://marlaas:marlaas@127.0.0.1:4222", {}),
-        ("nats://marlaas:marlaas@nats:4222", {"MARLAAS_NATS_INSECURE": "1", **DATABASE}),
         ("nats://127.0.0.1:4222", KEY | {"MARLAAS_HTTP_HOST": "0.0.0.0"}),
     ],
 )
-def test_start_with_a_key_a_password_or_on_loopback_is_allowed(monkeypatch: pytest.MonkeyPatch, url: str, more: dict[str, str]) -> None:
+def test_start_with_a_key_or_on_loopback_is_allowed(monkeypatch: pytest.MonkeyPatch, url: str, more: dict[str, str]) -> None:
     assert objection_to_exposure(settings(monkeypatch, url, **more)) is None
 
 
@@ -43,22 +39,14 @@ def test_start_with_a_key_a_password_or_on_loopback_is_allowed(monkeypatch: pyte
         ("nats://nats.example:4222", {}, "MARLAAS_NATS_URL: nats://nats.example:4222 is not on this machine, and needs a key"),
         ("nats://127.0.0.1:4222,nats://10.0.0.5:4222", {"MARLAAS_NATS_INSECURE": "1"}, "is not on this machine, and needs a key"),
         ("nats://127.0.0.1:4222", {"MARLAAS_HTTP_HOST": "0.0.0.0"}, "MARLAAS_HTTP_HOST: 0.0.0.0 is reached from other machines"),
-        ("nats://marlaas:marlaas@nats:4222", {}, "MARLAAS_NATS_URL: beyond this machine its password is one that everybody knows"),
-        ("nats://a:b@nats-1:4222,nats://a:changeme@nats-2:4222", {}, "MARLAAS_NATS_URL: beyond this machine its password is one"),
-        ("nats://127.0.0.1:4222", KEY | DATABASE, "MARLAAS_SCHEDULER_DATABASE_URL: beyond this machine its password is one that everybody"),
+        ("nats://user:word@nats:4222", {"MARLAAS_NATS_INSECURE": "1"}, "MARLAAS_NATS_URL: nats://nats:4222 is not on this machine"),
     ],
 )
 def test_start_that_lets_strangers_in_is_refused(monkeypatch: pytest.MonkeyPatch, url: str, more: dict[str, str], said: str) -> None:
     objection = objection_to_exposure(settings(monkeypatch, url, **more))
     assert objection is not None
     assert said in objection
-    assert "marlaas:marlaas" not in objection
-
-
-def test_password_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "every holder" in (warning_about_password(settings(monkeypatch, "nats://a:b@127.0.0.1:4222")) or "")
-    assert warning_about_password(settings(monkeypatch, "nats://127.0.0.1:4222")) is None
-    assert warning_about_password(settings(monkeypatch, "nats://127.0.0.1:4222", **KEY)) is None
+    assert "word" not in objection
 
 
 @pytest.mark.parametrize("service", ["scheduler", "env", "rollout", "trainer"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.access.credentials import read_credentials
+from common.errors import Fatal
 from common.resilience.crashpoints import OPERATORS
 from marlaas.client import Client
 from tests.common.access.keyed import Keyed, keyed_server
@@ -62,6 +63,19 @@ async def test_no_tenant_is_made_where_none_is_wanted_or_there_are_some(keyed: K
     other = accounts(keyed, database_url, creds, tenant="second")
     assert other.returncode == 0 and "accounts were made" not in other.stdout
     assert [path.name for path in creds.iterdir()] == ["first.creds"]
+
+
+async def test_operators_key_whose_file_was_lost_is_replaced_and_refused(keyed: Keyed, database_url: str, tmp_path: Path) -> None:
+    assert accounts(keyed, database_url, tmp_path).returncode == 0
+    admin, lost = keyed.keys.credentials("admin"), tmp_path / "lost.creds"
+    admin.rename(lost)
+    assert accounts(keyed, database_url, tmp_path).returncode == 0
+    assert read_credentials(admin).public != read_credentials(lost).public
+    async with Client.connect(keyed.url, creds=admin):
+        pass
+    with pytest.raises(Fatal, match="revoked"):
+        async with Client.connect(keyed.url, creds=lost):
+            pass
 
 
 async def test_name_that_no_tenant_may_have_is_refused_in_a_sentence(keyed: Keyed, database_url: str, tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from common.access.credentials import read_credentials
+from common.access.folder import open_folder
 from common.access.services import Deployment
 from common.passwords import read_passwords
 from common.resilience.crashpoints import PREPARING
-from marlaas.containers.passwords import PASSWORD_SETTINGS, prepare_without_keys
-from marlaas.containers.preparation import FROM_EXISTING, prepare
+from marlaas.containers.preparation import prepare
 from marlaas.containers.volumes import SERVICES, Volumes
 from marlaas.stack.state_files import StackError
 
@@ -106,55 +106,26 @@ def test_start_that_was_killed_is_completed_by_the_next(tmp_path: Path, point: s
     assert content(root).keys() == content(complete.root).keys()
 
 
-def test_stores_of_a_deployment_without_keys_are_left_as_they_are(tmp_path: Path) -> None:
+def test_streams_of_other_keys_are_refused_and_given_to_new_ones_on_request(tmp_path: Path) -> None:
     volumes = volumes_in(tmp_path)
-    (volumes.nats_store / "jetstream" / "$G").mkdir(parents=True)
-    (volumes.nats_store / "jetstream" / "$G" / "messages").write_text("kept")
+    prepare(volumes, DEPLOYMENT)
+    [store] = [volumes.nats_store / "jetstream" / open_folder(volumes.keys).services.public]
+    store.mkdir(parents=True)
+    (store / "messages").write_text("kept")
     before = content(tmp_path)
-    with pytest.raises(StackError, match=r"the volume `nats` holds the streams of a deployment without keys.*deploy/give-keys\.sh"):
+    with pytest.raises(StackError, match=r"the streams in .* belong to the keys in .*; to replace these, move that folder away first"):
+        prepare(volumes, DEPLOYMENT, rekey=True)
+    volumes.keys.rename(tmp_path / "stolen")
+    volumes.keys.mkdir()
+    lost = content(tmp_path)
+    with pytest.raises(StackError, match="streams of other keys than those in the volume `keys`"):
         prepare(volumes, DEPLOYMENT)
-    assert content(tmp_path) == before
-    prepare(volumes, DEPLOYMENT, from_existing=True)
+    assert content(tmp_path) == lost
+
+    assert prepare(volumes, DEPLOYMENT, rekey=True)
     [messages] = (volumes.nats_store / "jetstream").glob("A*/messages")
-    assert messages.read_text() == "kept" and (volumes.keys / FROM_EXISTING).exists()
+    assert messages.read_text() == "kept" and messages.parent.name == open_folder(volumes.keys).services.public != store.name
+    after = content(tmp_path)
+    kept = {name for name in after if name.startswith("secrets/") and after[name] == before[name]}
+    assert kept == {"secrets/migrate/pgpass", "secrets/scheduler/pgpass"}
     assert not prepare(volumes, DEPLOYMENT)
-
-
-def test_database_whose_passwords_are_not_there_is_refused(tmp_path: Path) -> None:
-    volumes = volumes_in(tmp_path)
-    (volumes.postgres / "PG_VERSION").write_text("17")
-    with pytest.raises(StackError, match=r"the volume `postgres` holds a database whose passwords.*deploy/give-keys\.sh"):
-        prepare(volumes, DEPLOYMENT)
-    assert list(content(tmp_path)) == ["postgres/PG_VERSION"]
-
-
-def test_streams_of_other_keys_are_refused(tmp_path: Path) -> None:
-    volumes = volumes_in(tmp_path)
-    (volumes.nats_store / "jetstream" / f"A{'B' * 55}").mkdir(parents=True)
-    for from_existing in (False, True):
-        with pytest.raises(StackError, match="streams of other keys than those in the volume `keys`"):
-            prepare(volumes, DEPLOYMENT, from_existing=from_existing)
-    assert content(tmp_path) == {}
-
-
-@pytest.mark.parametrize("address", ["0.0.0.0:4222", "4222", "[::]:4222", "10.0.0.5:4222", "main-host:4222"])
-def test_passwords_that_everybody_knows_are_refused_beyond_loopback(tmp_path: Path, address: str) -> None:
-    good = dict.fromkeys(PASSWORD_SETTINGS, "b7Xq2")
-    for name in PASSWORD_SETTINGS:
-        for known in ("marlaas", "changeme", ""):
-            with pytest.raises(StackError, match=f"everybody knows these passwords; set in .env: {name}$"):
-                prepare_without_keys(volumes_in(tmp_path), {**good, name: known, "NATS_ADDRESS": address})
-    assert content(tmp_path) == {}
-    prepare_without_keys(volumes_in(tmp_path), {**good, "NATS_ADDRESS": address})
-
-
-def test_passwords_that_everybody_knows_are_taken_on_loopback_alone(tmp_path: Path) -> None:
-    for address in ("127.0.0.1:4222", "[::1]:4222", "localhost:4222"):
-        prepare_without_keys(volumes_in(tmp_path), dict.fromkeys(PASSWORD_SETTINGS, "marlaas") | {"NATS_ADDRESS": address})
-
-
-def test_streams_that_belong_to_keys_are_not_opened_by_a_password(tmp_path: Path) -> None:
-    volumes = volumes_in(tmp_path)
-    (volumes.nats_store / "jetstream" / f"A{'B' * 55}").mkdir(parents=True)
-    with pytest.raises(StackError, match=r"streams that belong to keys; remove deploy/passwords/compose\.yml"):
-        prepare_without_keys(volumes, {"NATS_ADDRESS": "127.0.0.1:4222"})

@@ -17,7 +17,7 @@ from common.bus import Bus
 from common.messages import ProcessLife
 from common.messages.lives import LIVES
 from common.streams import HISTORY_BUCKET
-from marlaas.stack import control, os_processes, servers
+from marlaas.stack import control, gateways, os_processes, servers
 from marlaas.stack.servers import HOST
 from marlaas.stack.state_files import (
     Component,
@@ -46,6 +46,8 @@ def plan_for(data: Path, *, services: list[list[str]] | None = None, prepare: li
         data=data,
         nats_port=nats_port,
         postgres_port=servers.free_port(),
+        gateway=gateways.gateway(servers.free_port(), {}),
+        pools_file=ROOT / "pools.toml",
         prepare=prepare or [],
         services=[Service(name=f"dummy{number}", argv=argv, env=env) for number, argv in enumerate(services or [DUMMY])],
     )

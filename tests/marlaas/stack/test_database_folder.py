@@ -1,4 +1,4 @@
-"""PostgreSQL on a bare machine: passwords for everybody, no privileges, and folders of older versions."""
+"""PostgreSQL on a bare machine: passwords for everybody, and no privileges."""
 
 import os
 import stat
@@ -68,23 +68,6 @@ def test_server_of_root_reads_no_file_of_root(tmp_path: Path) -> None:
         ):
             with pytest.raises(psycopg.Error, match=r"Permission denied|program .* failed"):
                 connection.execute(statement.encode())
-
-
-def test_folder_of_an_older_version_gets_passwords_and_keeps_its_rows(tmp_path: Path) -> None:
-    folder = tmp_path / "postgres"
-    database_folder._initialise(folder)
-    trust = "host all all 127.0.0.1/32 trust\n"
-    (folder / "pg_hba.conf").write_text(trust)
-    port = servers.free_port()
-    with running(servers.Command("postgres", database_folder.server(folder, port, servers.HOST)), port, tmp_path / "old.log"):
-        servers.create_database(port)
-        with connect(port, servers.ADMIN, passfile="/nowhere") as connection:  # nobody asks for a password
-            connection.execute("CREATE TABLE kept AS SELECT 7 AS x")
-    with serving(folder) as port:
-        with pytest.raises(psycopg.OperationalError, match="no password supplied"):
-            connect(port, servers.ADMIN, passfile="/nowhere")
-        with connect(port, servers.ADMIN, passfile=str(database_folder.passfile(folder))) as connection:
-            assert connection.execute("SELECT x FROM kept").fetchone() == (7,)
 
 
 def test_refused_statement_ends_the_start_and_a_warning_of_the_loader_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """`marlaas init`: what it makes, that it may be repeated, and what it refuses."""
 
-import socket
 from pathlib import Path
 
 from common.access.folder import open_folder
@@ -19,17 +18,17 @@ def test_keys_and_passwords_are_made_once(tmp_path: Path) -> None:
     assert _contents(tmp_path / "data") == made
 
 
-def test_folder_that_is_in_use_or_absent_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    absent = marlaas("init", "--from-existing", "--data", "none", cwd=tmp_path)
-    assert (absent.returncode, absent.stderr[:39]) == (1, "marlaas: there is no stack in none; `ma")
+def test_folder_that_is_in_use_or_without_keys_to_replace_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    absent = marlaas("init", "--rekey", "--data", "none", cwd=tmp_path)
+    assert (absent.returncode, absent.stderr[:38]) == (1, "marlaas: no streams in none/nats belon")
     (tmp_path / "data").mkdir()
     with locked(tmp_path / "data"):
-        for more in ([], ["--from-existing"]):
+        for more in ([], ["--rekey"]):
             running = marlaas("init", "--data", "data", *more, cwd=tmp_path)
             assert (running.returncode, running.stderr) == (1, "marlaas: a stack runs on data; next: marlaas down\n")
     (tmp_path / "data" / "nats" / servers.STORE / "jetstream" / "$G").mkdir(parents=True)
-    without = marlaas("init", "--data", "data", cwd=tmp_path)
-    assert (without.returncode, "was made without keys; next: marlaas init --from-existing" in without.stderr) == (1, True)
+    for command in (["init"], ["init", "--rekey"], ["up"]):
+        assert marlaas(*command, "--data", "data", cwd=tmp_path).returncode == 1
     assert not (tmp_path / "data" / "keys").exists()
 
 
@@ -37,13 +36,3 @@ def _contents(data: Path) -> list[str]:
     """Public keys, and the password file."""
     keys = open_folder(data / "keys")
     return [keys.operator.public, keys.services.public, keys.admin.public, (data / "secrets" / "pgpass").read_text()]
-
-
-def test_stack_without_keys_is_warned_about_at_each_start_unless_its_user_says_so(tmp_path: Path) -> None:
-    (tmp_path / "data" / "nats" / servers.STORE / "jetstream" / "$G").mkdir(parents=True)
-    with socket.create_server((servers.HOST, 0)) as server:  # the start ends there
-        start = ("up", "--data", "data", "--nats-port", str(server.getsockname()[1]))
-        for more, lines in [([], 2), (["--open"], 1)]:
-            said = marlaas(*start, *more, cwd=tmp_path).stderr.splitlines()
-            assert len(said) == lines
-            assert ("next: marlaas down, then marlaas init --from-existing" in said[0]) == (lines == 2)

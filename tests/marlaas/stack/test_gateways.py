@@ -8,11 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from common.access.credentials import read_credentials
-from common.access.folder import credentials_path
 from marlaas.stack import control, gateways, servers
 from marlaas.stack.os_processes import Identity
-from marlaas.stack.state_files import Component, Gateway, Stack, StackError, StackPlan, log_path, read_plan, read_stack, write_stack
+from marlaas.stack.state_files import Component, Gateway, Stack, StackError, StackPlan, log_path
 from marlaas.stack.supervised_process import ProcessSpec
 from tests.marlaas.command import marlaas
 from tests.marlaas.waiting import until
@@ -39,22 +37,12 @@ def started(plan: StackPlan) -> Stack:
 
 
 def status(stack: Stack, key: str = "", path: str = "/v1/tasks") -> int:
-    assert stack.gateway is not None
     return httpx.get(f"{stack.gateway.url}{path}", headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=60).status_code
-
-
-def as_of_an_older_version(data: Path) -> None:
-    """Without what this version adds to a stack's folder."""
-    credentials_path(data / "keys", "gateway").unlink()
-    before = read_stack(data)
-    assert before is not None
-    write_stack(data, before.model_copy(update={"gateway": None}))
-    (data / "plan.json").write_text(read_plan(data).model_copy(update={"gateway": None}).model_dump_json(exclude_none=True))
 
 
 def test_stack_with_keys_lets_in_holders_of_keys_and_keeps_its_address(data: Path, tmp_path: Path) -> None:
     stack = started(plan_of(data))
-    assert stack.gateway is not None and stack.component("gateway").condition == "ready"
+    assert stack.component("gateway").condition == "ready"
     assert status(stack, path="/readyz") == 200
     assert status(stack) == 401
     assert marlaas("tenants", "create", "acme", "--data", str(data), cwd=tmp_path).returncode == 0
@@ -71,18 +59,12 @@ def test_stack_with_keys_lets_in_holders_of_keys_and_keeps_its_address(data: Pat
 
     assert started(plan_of(data)).gateway == stack.gateway
     until(lambda: status(stack, key) == 200)
-    control.stop(data)
-
-    as_of_an_older_version(data)
-    newer = started(plan_of(data))
-    assert read_credentials(credentials_path(data / "keys", "gateway")).name == "gateway"
-    until(lambda: status(newer, key) == 200)
 
 
 def test_stack_without_keys_lets_in_everybody_on_this_machine(data: Path) -> None:
     stack = started(plan_of(data, without_keys=True))
     assert status(stack) == 200
-    assert gateways.dashboard(stack) == f"http://127.0.0.1:{stack.gateway and stack.gateway.port}/ui"
+    assert gateways.dashboard(stack) == f"http://127.0.0.1:{stack.gateway.port}/ui"
 
 
 def test_stack_without_keys_does_not_start_a_gateway_for_others(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,14 +104,13 @@ def test_drain_ends_before_the_supervisor_kills_unless_the_user_says_otherwise(d
     assert drain_s() == 3
 
 
-@pytest.mark.parametrize(("gateway", "reason"), [(None, "older version"), (Gateway(port=81, url="http://127.0.0.1:81"), "is restarting")])
-def test_dashboard_without_a_gateway_that_is_ready_says_why(gateway: Gateway | None, reason: str) -> None:
-    process = Identity(pid=1, started="now")
+def test_dashboard_of_a_gateway_that_is_not_ready_says_why() -> None:
+    process, gateway = Identity(pid=1, started="now"), Gateway(port=81, url="http://127.0.0.1:81")
     stack = Stack(
         supervisor=process, nats_port=1, postgres_port=2, nats_url="nats://x", database_url="postgresql://x", started_s=0, gateway=gateway,
         components=[Component(name="gateway", condition="restarting")],
     )  # fmt: skip
-    with pytest.raises(StackError, match=reason):
+    with pytest.raises(StackError, match="is restarting"):
         gateways.dashboard(stack)
 
 

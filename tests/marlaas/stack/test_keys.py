@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.access.credentials import read_credentials
-from common.access.folder import open_or_make
+from common.access.folder import open_folder, open_or_make
 from common.access.services import Deployment
 from common.bus import Bus
 from common.errors import Fatal
@@ -16,7 +16,7 @@ from common.messages import FILE_FAMILY, OWN_FAMILY
 from common.streams import JOBS
 from env_svc import registry
 from marlaas.stack import control, servers
-from marlaas.stack.keys import installed_families, prepared
+from marlaas.stack.keys import installed_families, prepared, rekey
 from marlaas.stack.state_files import StackError
 from tests.common.bus.consuming import job
 from tests.conftest import running
@@ -40,37 +40,44 @@ def test_families_are_those_that_a_replica_serves() -> None:
     assert installed_families(None) == [*registry.families(), FILE_FAMILY, OWN_FAMILY]
 
 
-async def test_streams_from_before_the_keys_are_there_with_them(tmp_path: Path) -> None:
-    folder, port = tmp_path / "data" / "nats", servers.free_port()
-    with running(servers.nats_command(folder, port), port, tmp_path / "nats.log"):
-        async with await Bus.connect(servers.nats_url(port), "before") as bus:
+async def test_streams_of_lost_keys_are_there_with_new_ones_and_the_old_ones_are_refused(tmp_path: Path) -> None:
+    folder, port, lost, new = tmp_path / "data" / "nats", servers.free_port(), tmp_path / "lost", tmp_path / "new"
+    with pytest.raises(StackError, match=r"no streams in .* belong to keys that could be replaced"):
+        rekey(new, folder)
+    with running(servers.nats_command(folder, port, accounts=prepared(lost, folder, DEPLOYMENT)), port, tmp_path / "nats.log"):
+        async with await Bus.connect(servers.nats_url(port), "before", creds=open_folder(lost).credentials("scheduler")) as bus:
             await bus.declare()
             await bus.publish(job("a"))
-    keys = open_or_make(tmp_path / "keys")
-    accounts = prepared(tmp_path / "keys", folder, DEPLOYMENT)
-    with running(servers.nats_command(folder, port, accounts=accounts), port, tmp_path / "nats.log"):
-        async with await Bus.connect(servers.nats_url(port), "after", creds=keys.credentials("scheduler")) as bus:
+    with pytest.raises(StackError, match=r"belong to keys that are not in .*: name their folder with --keys.*`marlaas init --rekey`"):
+        control.make_plan(tmp_path / "data", POOLS)
+    with pytest.raises(StackError, match=r"belong to the keys in .*lost; to replace these, move that folder away first"):
+        rekey(lost, folder)
+    open_or_make(new)  # as an interrupted command leaves it
+    rekey(new, folder)
+    with running(servers.nats_command(folder, port, accounts=prepared(new, folder, DEPLOYMENT)), port, tmp_path / "nats.log"):
+        async with await Bus.connect(servers.nats_url(port), "after", creds=open_folder(new).credentials("scheduler")) as bus:
             await bus.wait_until_declared()
             assert await bus.streams.backlog(JOBS) == 1
-        with pytest.raises(Fatal, match="takes nobody without a key"):
-            await Bus.connect(servers.nats_url(port), "nobody")
-    with pytest.raises(StackError, match=r"belong to keys, and there are none in .*: name their folder with --keys"):
-        control.make_plan(tmp_path / "data", POOLS)
+        for key in (open_folder(lost).credentials("scheduler"), open_folder(lost).credentials("system")):
+            with pytest.raises(Fatal, match="refuses"):
+                await Bus.connect(servers.nats_url(port), "stolen", creds=key)
 
 
-def test_new_stack_makes_its_keys_in_its_folder_and_one_without_keys_stays_so(tmp_path: Path) -> None:
+def test_new_stack_makes_its_keys_in_its_folder_and_streams_stay_with_their_keys_or_without(tmp_path: Path) -> None:
     data = tmp_path / "data"
     assert control.make_plan(data, POOLS).keys == data / "keys"
     assert control.make_plan(data, POOLS, keys=tmp_path / "others").keys == tmp_path / "others"
     assert control.make_plan(data, POOLS, without_keys=True).keys is None
     store = data / "nats" / servers.STORE / "jetstream"
     (store / "$G").mkdir(parents=True)
-    assert control.make_plan(data, POOLS).keys is None
+    assert control.make_plan(data, POOLS, without_keys=True).keys is None
+    with pytest.raises(StackError, match="were made without keys, and are not there with them; start with --open"):
+        control.make_plan(data, POOLS)
     (store / "$G").rename(store / f"A{'B' * 55}")
     with pytest.raises(StackError, match="belong to keys, and are not there without them; start without --open"):
         control.make_plan(data, POOLS, without_keys=True)
     open_or_make(tmp_path / "others")
-    with pytest.raises(StackError, match=r"belong to other keys than those in .*others"):
+    with pytest.raises(StackError, match=r"belong to keys that are not in .*others"):
         control.make_plan(data, POOLS, keys=tmp_path / "others")
 
 

@@ -141,6 +141,15 @@ async def test_nats_is_made_to_agree_after_it_has_forgotten(operating: Operating
         await client.publish(cancel())
     with pytest.raises(Fatal, match="it was revoked"):
         await connect(operating, "old.creds")
+    lost = keys.tenant("globex").public
+    keys.forget_tenant("globex")
+    assert "none of tenant 'globex'" in await operating.refused("tenants", "push")
+    renewed = await operating.done("tenants", "push", "--new-accounts", "--delete-others")
+    assert renewed == f"told NATS of globex\ndeleted from NATS: {lost}\n"
+    with pytest.raises(Fatal, match="refuses"):
+        await connect(operating, "globex.creds")
+    async with await connect(operating, "acme.creds") as client:
+        await client.publish(cancel())
     await operating.keyed.push("stranger")
     stranger = keys.tenant("stranger").public
     assert f"unknown to PostgreSQL, kept: {stranger}" in await operating.done("tenants", "push")

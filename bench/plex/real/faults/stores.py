@@ -131,7 +131,7 @@ async def _reconciled(plan: StackPlan, server: str) -> Told:
     if server == "postgres":
         await asyncio.to_thread(_raise_numbers, plan.prepare_env["MARLAAS_SCHEDULER_DATABASE_OWNER_URL"])
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "scheduler_svc.accept", env={**os.environ, **plan.prepare_env},
+        sys.executable, "-m", "scheduler_svc.reconcile", env={**os.environ, **plan.prepare_env},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     said, failed = (text.decode() for text in await process.communicate())

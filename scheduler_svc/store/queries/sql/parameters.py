@@ -43,9 +43,9 @@ def any_of(name: str, kind: type[TypeEngine[Any]] = Text) -> ColumnElement[Any]:
     return any_(bindparam(name, type_=ARRAY(kind)))
 
 
-def all_of(name: str, kind: type[TypeEngine[Any]] = Text) -> ColumnElement[Any]:
-    """Every value of a list parameter, to compare a column with; every value differs from all of an empty list."""
-    return all_(bindparam(name, type_=ARRAY(kind)))
+def all_of(name: str) -> ColumnElement[Any]:
+    """Every value of a list parameter of texts, to compare a column with; every value differs from all of an empty list."""
+    return all_(bindparam(name, type_=ARRAY(Text)))
 
 
 def in_state(state: ColumnElement[str], *states: StrEnum) -> ColumnElement[bool]:

@@ -95,10 +95,9 @@ async def adapters_of(connection: AsyncConnection, task: str) -> Mapping[str, Bl
     return {ref.name: ref for ref in (from_json(BlobRef, blob) for blob in found)}
 
 
-async def all_aliases(connection: AsyncConnection, tenant: str | None = None) -> list[Alias]:
-    """Of one tenant, or of all."""
-    statement = select(*_ROW).order_by(aliases.c.tenant, aliases.c.name)
-    return [_alias(row) for row in (await connection.execute(statement if tenant is None else statement.where(aliases.c.tenant == tenant)))]
+async def all_aliases(connection: AsyncConnection) -> list[Alias]:
+    """Of all tenants."""
+    return [_alias(row) for row in await connection.execute(select(*_ROW).order_by(aliases.c.tenant, aliases.c.name))]
 
 
 async def remove_all(connection: AsyncConnection, tenant: str) -> Collection[str]:
