@@ -8,6 +8,7 @@ Each writes bench/results/plex-NAME.json.
 
     cells      policies in 240 cells: pools, tasks, idle share, cost of a switch
     cluster    64 accelerators, 500 jobs: isolated, pack, spread, spread and backfill, co-execution groups, ours
+    ablation   what forecasts of gaps, backfill and residency save, on every simulated case
     histories  random histories: the bound on waiting, and shares by weight
     speed      milliseconds of a decision at 64 pools and 1,000 tasks
 
