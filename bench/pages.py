@@ -40,12 +40,11 @@ TABLES: dict[str, Table] = {
     "smollm": smollm,
     "recovery": chaos,
     "plex-cells": plex_tables.cells,
-    "plex-cluster": plex_tables.cluster,
     "plex-histories": plex_tables.histories,
     "plex-speed": plex_tables.speed,
     "plex-tiers": plex_tables.tiers,
     "plex-faults": faults,
-    **{f"plex-real-{name}": plex_tables.real for name in ("two", "two-splits", "two-busy", "two-idle", "two-private", "three")},
+    **{f"plex-real-{name}": plex_tables.real for name in ("two", "two-busy", "two-idle", "two-private", "three")},
     "plex-predicted": plex_tables.predicted,
     **{f"serving-{name}": getattr(serving_tables, name) for name in serving_tables.__all__},
 }

@@ -4,8 +4,8 @@ from collections import Counter
 
 from bench.charts.tables import Result
 
-POLICIES = ("ratio", "fcfs", "round-robin", "static")
-ABLATIONS = ("without residency", "without backfill", "without both", "without a maximum wait")
+POLICIES = ("ratio", "fcfs", "in turns")
+ABLATIONS = ("without residency", "without a maximum wait")
 OWN_PROCESSES = ("dedicated", "all-awake")
 """Arms whose pools' samplers and trainers do not take turns."""
 CAVEAT = "Simulated."
@@ -45,33 +45,6 @@ def _saved(label: str, saved: Result) -> str:
     return f"| {label} | {' | '.join(f'{saved[name]:.1f}' for name in POLICIES)} |"
 
 
-def cluster(result: Result) -> str:
-    """Makespan and completion time relative to isolated, by arm and cost of a switch."""
-    factors = sorted({row["switch_factor"] for row in result["rows"]})
-    arms = list(dict.fromkeys(row["arm"] for row in result["rows"]))
-    by_key = {(row["arm"], row["switch_factor"]): row for row in result["rows"]}
-    lines = [
-        f"{CAVEAT} {result['accelerators']} accelerators, {result['jobs']} jobs, {result['seeds']} seeds, a switch of"
-        f" {result['switch_s']} s × the factor. Share of what isolated takes: until the last job is done (of the seeds)"
-        " / mean from a job's submission to its end.",
-        "",
-        f"| arm | {' | '.join(f'switch ×{factor:g}' for factor in factors)} | steps slower, ×1 | switches, of held time, ×1 | paper |",
-        "|---" * (len(factors) + 4) + "|",
-    ]
-    for arm in arms:
-        shares = [_shares(by_key[arm, factor]) for factor in factors]
-        usual = by_key[arm, 1.0]
-        paper = f"{result['paper'][arm]:.0%}" if arm in result["paper"] else "–"
-        lines.append(f"| {arm} | {' | '.join(shares)} | {usual['slowdown']:.2f} | {usual['switching']:.1%} | {paper} |")
-    return "\n".join(lines)
-
-
-def _shares(row: Result) -> str:
-    makespan, completion = row["makespan_of_isolated"], row["completion_of_isolated"]
-    low, high = min(makespan["seeds"]), max(makespan["seeds"])
-    return f"{makespan['mean']:.0%} ({low:.0%} – {high:.0%}) / {completion['mean']:.0%}"
-
-
 def histories(result: Result) -> str:
     """What held in random histories, and shares by weight."""
     lines = [
@@ -90,16 +63,15 @@ def histories(result: Result) -> str:
 
 
 def speed(result: Result) -> str:
-    """Processor time of a decision and of the predictions that it needs."""
+    """Processor time of a decision."""
     lines = [
         f"{result['pools']} pools with {result['executors']} executors, {result['tasks']:,} tasks of {result['tenants']} tenants.",
         "",
         "| processor time, ms | p50 | p90 | p99 |",
         "|---|---|---|---|",
     ]
-    for name, what in (("decision_ms", "`next_slice`"), ("predictions_ms", "predictions before it, of work and gaps")):
-        lines.append(f"| {what} | {' | '.join(f'{result[name][share]:.2f}' for share in ('p50', 'p90', 'p99'))} |")
-    return "\n".join(lines)
+    took_ms = [f"{result['decision_ms'][share]:.2f}" for share in ("p50", "p90", "p99")]
+    return "\n".join([*lines, f"| `next_slice` | {' | '.join(took_ms)} |"])
 
 
 def tiers(result: Result) -> str:

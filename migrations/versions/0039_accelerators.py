@@ -12,7 +12,7 @@ depends_on = None
 STATES = "'cold', 'waking', 'awake', 'parking', 'parked', 'faulty'"
 TIERS = "'device', 'host', 'disk', 'none', 'off'"
 FUNCTIONS = "'generate', 'train', 'score'"
-REASONS = "'first', 'overdue', 'ratio', 'resident', 'backfill', 'order', 'operator'"
+REASONS = "'first', 'overdue', 'ratio', 'resident', 'order', 'operator'"
 ENDS = "'switched', 'finished', 'faulty', 'died', 'fenced', 'held', 'removed'"
 HELD_EXACTLY = (
     "booked_at IS NULL OR coalesce(switch_ms >= 0 AND busy_ms >= 0 AND idle_ms >= 0 "
