@@ -40,6 +40,7 @@ TABLES: dict[str, Table] = {
     "smollm": smollm,
     "recovery": chaos,
     "plex-cells": plex_tables.cells,
+    "plex-ablation": plex_tables.ablation,
     "plex-histories": plex_tables.histories,
     "plex-speed": plex_tables.speed,
     "plex-tiers": plex_tables.tiers,
