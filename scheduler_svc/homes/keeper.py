@@ -7,6 +7,7 @@ otherwise only for a gain above what the move costs. Meanwhile messages for a ho
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 import structlog
@@ -62,7 +63,7 @@ class Homes:
         self._ready_s: dict[Replica, float] = {}
         """This process's time at which each replica could serve last."""
         self._reviewed_s = float("-inf")
-        self._steps: Mapping[str, Sequence[StepPhases]] = {}
+        self._means, self._typical = _means([])
         """As of the last look for better homes: a task that has come since has trained no step."""
 
     @property
@@ -88,12 +89,15 @@ class Homes:
         if is_due:
             async with self._database.transaction() as tx:
                 steps = await asked.running_steps(tx.connection, {pool for _, pool in self._replicas}, STEPS)
-            self._steps = await asyncio.to_thread(asked.phases_of, steps)
+            self._means, self._typical = await asyncio.to_thread(_means, steps)
         async with self._database.transaction() as tx:
             await rows.note_readers(tx.connection, {replica for report in reports for replica in self._readers(report)})
-            is_wanted = is_due or (self._several and await rows.any_homeless(tx.connection, self._several))
-            if is_wanted and await rows.has_lock(tx.connection, HOMES_LOCK):
-                await self._review(tx, for_gains=is_due)
+            if self._several:
+                ready = await rows.ready_replicas(tx.connection)
+                self._ready_s |= dict.fromkeys(ready, time.monotonic())
+                is_wanted = is_due or await rows.any_homeless(tx.connection, self._several)
+                if is_wanted and await rows.has_lock(tx.connection, HOMES_LOCK):
+                    await self._review(tx, ready, for_gains=is_due)
         if is_due:
             self._reviewed_s = time.monotonic()
 
@@ -103,9 +107,7 @@ class Homes:
         names = self._replicas[key] if key in self._several else ()
         return [Replica(*key, name) for name in names if report.busy.get(f"{OWN_QUEUE}@{name}")]
 
-    async def _review(self, tx: Transaction, *, for_gains: bool) -> None:
-        ready = await rows.ready_replicas(tx.connection)
-        self._ready_s |= dict.fromkeys(ready, time.monotonic())
+    async def _review(self, tx: Transaction, ready: Collection[Replica], *, for_gains: bool) -> None:
         found = await rows.live_tasks(tx.connection, {pool for _, pool in self._replicas}, STEPS)
         keys = [self._keyed(one, key, ready, for_gains=for_gains) for one in found for key in self._replicas if key[1] == one.pool]
         for move in sorted(homes(keys), key=lambda one: one.keyed.key):  # locked in the order in which others lock them
@@ -118,30 +120,50 @@ class Homes:
     def _keyed(self, one: LiveTask, key: tuple[str, str], ready: Collection[Replica], *, for_gains: bool) -> Keyed:
         """What a task needs of a home in one service and pool. A single replica is its home: its load counts there."""
         service, names = key[0], self._replicas[key]
-        load, busy_s = self._load(one.task, service)
+        mean = self._means.get(one.task, self._typical)
         if len(names) == 1:
-            return Keyed("task", one.task, key, tuple(names), load, 0.0, names[0])
+            return Keyed("task", one.task, key, tuple(names), mean.load(service), 0.0, names[0])
         home = one.homes.get(service)
         may_serve = [name for name in names if Replica(*key, name) in ready]
         if home is not None and home.replica in names and self._is_awaited(Replica(*key, home.replica)):
             may_serve.append(home.replica)
         stays = not for_gains or (home is not None and self._is_settling(one, home))
         at = home.replica if home is not None else None
-        return Keyed("task", one.task, key, tuple(may_serve), load, busy_s * one.steps_left, at, _move_s(one, service), stays)
-
-    def _load(self, task: str, service: str) -> tuple[float, float]:
-        """Share of a mean step for which the task keeps its replica busy, and seconds of that. Until it has trained one, as all others."""
-        steps = self._steps.get(task) or [step for each in self._steps.values() for step in each] or [UNKNOWN]
-        trained_s, sampled_s = fmean(one.train_s + one.score_s for one in steps), fmean(one.generate_s for one in steps)
-        whole_s = trained_s + sampled_s + fmean(one.environment_s for one in steps)
-        busy_s = trained_s if service == "trainer" else sampled_s
-        return busy_s / whole_s if whole_s else 0.0, busy_s
+        left_s = mean.busy_s(service) * one.steps_left
+        return Keyed("task", one.task, key, tuple(may_serve), mean.load(service), left_s, at, _move_s(one, service), stays)
 
     def _is_awaited(self, replica: Replica) -> bool:
         return time.monotonic() - self._ready_s.get(replica, self._began_s) < self._lost_s
 
     def _is_settling(self, one: LiveTask, home: Home) -> bool:
         return home.version > one.version or self._now_s() - home.since_s < STAYS_S
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """Seconds of a mean step."""
+
+    sampled_s: float
+    trained_s: float
+    environment_s: float
+
+    def busy_s(self, service: str) -> float:
+        return self.trained_s if service == "trainer" else self.sampled_s
+
+    def load(self, service: str) -> float:
+        whole_s = self.sampled_s + self.trained_s + self.environment_s
+        return self.busy_s(service) / whole_s if whole_s else 0.0
+
+
+def _means(found: asked.StepRows) -> tuple[dict[str, _Mean], _Mean]:
+    """By task, and of all that have trained a step."""
+    steps = asked.phases_of(found)
+    return {task: _mean(each) for task, each in steps.items()}, _mean([one for each in steps.values() for one in each] or [UNKNOWN])
+
+
+def _mean(steps: Sequence[StepPhases]) -> _Mean:
+    trained_s = fmean(one.train_s + one.score_s for one in steps)
+    return _Mean(fmean(one.generate_s for one in steps), trained_s, fmean(one.environment_s for one in steps))
 
 
 def _move_s(one: LiveTask, service: str) -> float:
