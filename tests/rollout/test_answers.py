@@ -94,12 +94,12 @@ async def test_deadline_does_not_pass_while_the_clock_of_the_pool_stands(chat: C
 class Announcing:
     """A bus whose streams announce one version after another."""
 
-    def __init__(self, refs: Sequence[AdapterRef], stored_s: float = 0.0) -> None:
-        self._refs, self._stored_s, self.streams = refs, stored_s, self
+    def __init__(self, refs: Sequence[AdapterRef]) -> None:
+        self._refs, self.streams = refs, self
 
     async def follow(self, stream: Stream, subject: str, *, last_only: bool) -> AsyncIterator[Delivery]:
         for ref in self._refs:
-            yield Delivery(streams.weight_updated("tiny", ref.task), {}, updated(ref).encode(), 1, 0, self._stored_s)
+            yield Delivery(streams.weight_updated("tiny", ref.task), {}, updated(ref).encode(), 1, 0)
 
 
 async def test_new_version_that_cannot_be_written_ends_nothing(chat: Chat, tmp_path: Path) -> None:
