@@ -63,7 +63,7 @@ def ablation(result: Result) -> str:
     for switch in sorted({row["case"].rsplit(" ", 1)[1] for row in cells}):
         own = [row for row in cells if row["case"].rsplit(" ", 1)[1] == switch]
         means = [f"{fmean(row['mean'][arm] for row in own):+.2f}" for arm in arms]
-        lines.append(f"| mean of {len(own)} cells, switch {float(switch):.0%} | {own[0]['seeds']} or more | {' | '.join(means)} |")
+        lines.append(f"| mean of {len(own)} cells, switch {float(switch):.0%} | {own[0]['seeds']} | {' | '.join(means)} |")
     largest = [f"{max(row['mean'][arm] for row in cells):+.2f}" for arm in arms]
     lines.append(f"| largest of all {len(cells)} cells | | {' | '.join(largest)} |")
     return "\n".join(lines)
