@@ -8,10 +8,8 @@ from rollout_svc.settings import RolloutSettings
 async def main(running: Running[RolloutSettings]) -> None:
     import asyncio
 
-    from common.accelerators.away import Away
     from common.blobs import Blobs
     from common.bus import Slots
-    from common.homes import queues_of
     from common.leases import PoolClocks, leased_executor
     from common.messages import ReplicaReport
     from common.pools.model_files import name_in_file, with_model_files
@@ -62,8 +60,8 @@ async def main(running: Running[RolloutSettings]) -> None:
         await tasks.read(bus)
         if pool.samplers_on:
             await clocks.read()
-        away, thoughts = Away(bus.clock.now_s) if takes_turns else None, pool.serving.thoughts if pool.serving else None
-        rollout = Rollout(engine, chat, adapters, tasks, slots, clocks.now_s, away, thoughts)
+        thoughts = pool.serving.thoughts if pool.serving else None
+        rollout = Rollout(engine, chat, adapters, tasks, slots, clocks.now_s, thoughts)
         serving = serving_of(pool, engine, chat, adapters, bus, settings.replica)
         capacity = Capacity(engine)
 
@@ -71,7 +69,7 @@ async def main(running: Running[RolloutSettings]) -> None:
             sampling = f"sampling for pool '{settings.pool}', {capacity.kv_tokens} tokens of KV cache"
             running.health.detail = sampling if is_awake else f"waits for its accelerator '{settings.accelerator}'"
 
-        executor, queues = None, queues_of(bus, place, slots, move_s=lambda: MOVE_S)
+        executor, queues = None, place.queues(bus, slots, move_s=lambda: MOVE_S) if place is not None else None
         if place is not None and locks is not None:
             sampler = await sampler_of(place, engine, adapters, rollout, slots, serving)
             reads = reading_of(settings.pool, queues, serves=serving is not None)

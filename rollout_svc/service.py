@@ -16,7 +16,6 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from common import streams
-from common.accelerators.away import Away
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.chunking import in_parts
 from common.errors import HandedBack, Reject, Retry
@@ -58,18 +57,15 @@ class Rollout:
         tasks: TaskStates,
         slots: Slots,
         now_s: Callable[[str], float],
-        away: Away | None = None,
         thoughts: tuple[str, str] | None = None,
     ) -> None:
-        """`now_s`: the clock of deadlines, of a pool given by name. `away`: to be kept up to date; None where no sampler reports it.
-        `thoughts`: marks that the pool names."""
+        """`now_s`: the clock of deadlines, of a pool given by name. `thoughts`: marks that the pool names."""
         self._engine = engine
         self._chat = chat
         self._adapters = adapters
         self._tasks = tasks
         self._slots = slots
         self._now_s = now_s
-        self.away = away
         self._thoughts = thoughts
         self._running: dict[str, set[str]] = {}
         """Task → request ids inside the engine."""
@@ -97,16 +93,11 @@ class Rollout:
         try:
             if self._is_unwanted(group):
                 return
-            if self.away is not None:
-                turns = [(request.member, request.turn) for request in message.members]
-                self.away.came(group.task, group.group, group.version, turns, delivery.stored_s)
             async with self._begun(group) as adapter:
                 if self._is_unwanted(group):  # the adapter may have taken long to load
                     return
                 async with aclosing(self._sample(group, message.members, adapter, reserved)) as batches:
                     async for turns in batches:
-                        if self.away is not None and not self._tasks.has_ended(group.task):
-                            self.away.sent(group.task, group.group, group.version, [(turn.member, turn.turn) for turn in turns])
                         for answer in _answers(group, turns):
                             yield answer
                         self.unanswered.discard(request_ids.request_id(group, turn.member, turn.turn) for turn in turns)
@@ -250,8 +241,6 @@ class Rollout:
                     log.info("requests_aborted", task=task, sequences=len(running))
                 await self._engine.abort(running)
             self._adapters.end(task)
-            if self.away is not None:
-                self.away.ended(task)
 
     async def follow_versions(self, bus: Bus, pool: str, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
         """Load each new version of a live task before its first request, until cancelled. While parked each is fetched as it comes.
@@ -265,12 +254,8 @@ class Rollout:
     async def _load_ahead(self, delivery: Delivery, is_wanted: Callable[[str], bool]) -> None:
         try:
             update = delivery.read(WeightUpdated)
-            if self._tasks.is_live(update.task):
-                is_here = is_wanted(update.task)
-                if self.away is not None:
-                    self.away.announced(update.task, update.version, delivery.stored_s, opens=is_here)
-                if is_here:
-                    await self._adapters.load_ahead(update.adapter)
+            if self._tasks.is_live(update.task) and is_wanted(update.task):
+                await self._adapters.load_ahead(update.adapter)
         except (Reject, Retry) as error:  # a request that needs it reports it
             log.warning("version_not_loaded", subject=delivery.subject, reason=str(error))
 

@@ -8,6 +8,7 @@ Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres deci
     handlers/     one message each: jobs, deletions, checks, packages, scores, weight updates, served requests, dead letters
     ask/          answers to clients that read
     dispatch/     admission of groups, and batches
+    homes/        which replica of its pool a task samples on, and trains on
     lifecycle/    how tasks, groups and evaluations begin and end
     decisions/    who goes next, what is kept, which warnings stand: pure functions
     webhooks/     messages to addresses that tenants choose

@@ -36,7 +36,7 @@ def lines(trace: Trace, found: Advice) -> list[str]:
     if found.best is None:
         return told
     for job, where in sorted(found.placement.accelerators.items()):
-        told.append(f"place {job} on {where}" + (", to fill its gaps" if job in found.placement.filling else ""))
+        told.append(f"place {job} on {where}")
     if waiting := found.placement.waiting:
         told.append(
             f"no room for {', '.join(waiting)} beside them: plan with more --accelerators or --memory-gib, or give their pools their own"

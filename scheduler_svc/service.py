@@ -12,7 +12,7 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, batch_interval_s
 from common.errors import MarlaasError, Retry
-from common.pools import Accelerators, Pools
+from common.pools import Accelerators, Pools, named_replicas
 from common.resilience.cancellation import notice_cancellation
 from common.resilience.periodic import run_periodically
 from scheduler_svc import metrics
@@ -24,7 +24,6 @@ from scheduler_svc.decisions.sharing.oversubscription import OversubscriptionCon
 from scheduler_svc.decisions.sharing.pool_times import PoolTimes, capacities
 from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch import admission
-from scheduler_svc.dispatch.homes import Homes
 from scheduler_svc.handlers.context import HandlerContext
 from scheduler_svc.handlers.intake.job_intake import JobIntake
 from scheduler_svc.handlers.results.dead_letters import handle_dead_letters
@@ -34,6 +33,7 @@ from scheduler_svc.handlers.results.scores import handle_scores, void_overdue
 from scheduler_svc.handlers.results.served import handle_served
 from scheduler_svc.handlers.results.weight_updates import handle_weight_updates
 from scheduler_svc.handlers.tenancy.packages import handle_package_checks
+from scheduler_svc.homes.keeper import Homes
 from scheduler_svc.lifecycle import environment_resolution
 from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.evaluations import end_overdue
@@ -120,7 +120,9 @@ class Scheduler:
         self._asks = Asks(bus, sources)
         self._stability = StabilityMonitor(bus, lambda: frozenset(report.replica for report in self._replicas.reports))
         deployed = Deployed.of(accelerators or {}, pools)
-        self._homes = Homes(database, pools, lambda: self._replicas.reports if self._replicas.were_read else None, bus.clock.now_s)
+        self._homes = Homes(
+            database, named_replicas(pools), lambda: self._replicas.reports if self._replicas.were_read else None, bus.clock.now_s
+        )
         self._leader = Leader(bus, database, deployed, settings.slices_days, self._relay.wake) if deployed.places else None
         self._context = context = HandlerContext(
             bus,

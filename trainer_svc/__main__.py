@@ -10,7 +10,7 @@ import structlog
 from common import streams
 from common.bus import Bus, Slots
 from common.errors import Fatal
-from common.homes import Queues, queues_of
+from common.homes import Queues
 from common.leases import Identity, LeasedExecutor, Placed, Reading, budget_bytes, leased_executor, placed
 from common.messages import ReplicaReport
 from common.pools import Pool, chosen_pool
@@ -52,7 +52,7 @@ async def main(running: Running[TrainerSettings]) -> None:
     budget = await asyncio.to_thread(budget_bytes, place.accelerator) if place is not None else None
     made = await _trainer(running, pool, budget, cores)
     trainer, slots = made.trainer, Slots(settings.shared_steps + PREFETCHED_BATCHES + MAX_WAITING_BATCHES)
-    queues = queues_of(running.bus, place, slots, move_s=trainer.move_s)
+    queues = place.queues(running.bus, slots, move_s=trainer.move_s) if place is not None else None
     executor = _executor(running, place, made, slots, queues) if place is not None else None
 
     def report() -> ReplicaReport:

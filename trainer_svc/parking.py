@@ -54,11 +54,6 @@ class TrainerExecutor:
         begun = meter.operations + gate.publishing
         return Load(meter.running, begun, meter.left_s, messages=begun, preparing=max(0, gate.behind - begun))
 
-    @property
-    def away(self) -> None:
-        """A trainer knows of batches, not of members."""
-        return None
-
     def end_drain(self) -> None:
         """Nothing: a step cannot be frozen, and the accelerator's lock is held until it has ended."""
 

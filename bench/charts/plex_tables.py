@@ -1,11 +1,11 @@
 """Tables of `bench.plex`: simulations of accelerators that several base models share."""
 
 from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean
 
 from bench.charts.tables import Result
 
-POLICIES = ("ratio", "fcfs", "round-robin", "static")
-ABLATIONS = ("without residency", "without backfill", "without both", "without a maximum wait")
 OWN_PROCESSES = ("dedicated", "all-awake")
 """Arms whose pools' samplers and trainers do not take turns."""
 CAVEAT = "Simulated."
@@ -14,17 +14,19 @@ CAVEAT = "Simulated."
 def cells(result: Result) -> str:
     """Accelerator-seconds saved by policy and cost of a switch, and `ratio` against first come first served."""
     found = result["summary"]
+    ablations = [name for name in found["saved"] if name.startswith("without")]
+    policies = [name for name in found["saved"] if name not in ablations]
     lines = [
         f"{CAVEAT} Means over {found['cells']} cells of {result['seeds']} seeds: accelerator-seconds saved in per cent, against each pool"
         " alone.",
         "",
-        f"| a switch, of an operation | {' | '.join(POLICIES)} |",
-        "|---" * (len(POLICIES) + 1) + "|",
+        f"| a switch, of an operation | {' | '.join(policies)} |",
+        "|---" * (len(policies) + 1) + "|",
     ]
-    lines += [_saved(f"{float(switch):.0%}", saved) for switch, saved in found["saved_by_switch"].items()]
-    lines += [_saved("all", found["saved"]), "", "| `ratio` | saved, % | p90 of an operation's wait, s |", "|---|---|---|"]
-    lines += [f"| {name} | {found['saved'][name]:.1f} | {found['p90_wait_s'][name]:.1f} |" for name in ("ratio", *ABLATIONS)]
-    lines += [f"| for comparison: {name} | {found['saved'][name]:.1f} | {found['p90_wait_s'][name]:.1f} |" for name in POLICIES[1:]]
+    lines += [_saved(f"{float(switch):.0%}", saved, policies) for switch, saved in found["saved_by_switch"].items()]
+    lines += [_saved("all", found["saved"], policies), "", "| `ratio` | saved, % | p90 of an operation's wait, s |", "|---|---|---|"]
+    lines += [f"| {name} | {found['saved'][name]:.1f} | {found['p90_wait_s'][name]:.1f} |" for name in ("ratio", *ablations)]
+    lines += [f"| for comparison: {name} | {found['saved'][name]:.1f} | {found['p90_wait_s'][name]:.1f} |" for name in policies[1:]]
     return "\n".join([*lines, "", _against_fcfs(found)])
 
 
@@ -41,35 +43,30 @@ def _against_fcfs(found: Result) -> str:
     )
 
 
-def _saved(label: str, saved: Result) -> str:
-    return f"| {label} | {' | '.join(f'{saved[name]:.1f}' for name in POLICIES)} |"
+def _saved(label: str, saved: Result, policies: Sequence[str]) -> str:
+    return f"| {label} | {' | '.join(f'{saved[name]:.1f}' for name in policies)} |"
 
 
-def cluster(result: Result) -> str:
-    """Makespan and completion time relative to isolated, by arm and cost of a switch."""
-    factors = sorted({row["switch_factor"] for row in result["rows"]})
-    arms = list(dict.fromkeys(row["arm"] for row in result["rows"]))
-    by_key = {(row["arm"], row["switch_factor"]): row for row in result["rows"]}
+def ablation(result: Result) -> str:
+    """What the policy loses without forecasts, by kind of case."""
+    arms = list(result["summary"])
     lines = [
-        f"{CAVEAT} {result['accelerators']} accelerators, {result['jobs']} jobs, {result['seeds']} seeds, a switch of"
-        f" {result['switch_s']} s × the factor. Share of what isolated takes: until the last job is done (of the seeds)"
-        " / mean from a job's submission to its end.",
+        f"{CAVEAT} Points of accelerator-seconds by which `ratio` was better with forecasts than each arm; below 0 it was worse.",
         "",
-        f"| arm | {' | '.join(f'switch ×{factor:g}' for factor in factors)} | steps slower, ×1 | switches, of held time, ×1 | paper |",
-        "|---" * (len(factors) + 4) + "|",
+        f"| case | seeds | {' | '.join(arms)} |",
+        "|---" * (len(arms) + 2) + "|",
     ]
-    for arm in arms:
-        shares = [_shares(by_key[arm, factor]) for factor in factors]
-        usual = by_key[arm, 1.0]
-        paper = f"{result['paper'][arm]:.0%}" if arm in result["paper"] else "–"
-        lines.append(f"| {arm} | {' | '.join(shares)} | {usual['slowdown']:.2f} | {usual['switching']:.1%} | {paper} |")
+    cells = [row for row in result["rows"] if row["case"].startswith("cell ")]
+    for row in [row for row in result["rows"] if row not in cells]:
+        means = [f"{row['mean'][arm]:+.2f} ± {row['error'][arm]:.2f}" for arm in arms]
+        lines.append(f"| {row['case']} | {row['seeds']} | {' | '.join(means)} |")
+    for switch in sorted({row["case"].rsplit(" ", 1)[1] for row in cells}):
+        own = [row for row in cells if row["case"].rsplit(" ", 1)[1] == switch]
+        means = [f"{fmean(row['mean'][arm] for row in own):+.2f}" for arm in arms]
+        lines.append(f"| mean of {len(own)} cells, switch {float(switch):.0%} | {own[0]['seeds']} | {' | '.join(means)} |")
+    largest = [f"{max(row['mean'][arm] for row in cells):+.2f}" for arm in arms]
+    lines.append(f"| largest of all {len(cells)} cells | | {' | '.join(largest)} |")
     return "\n".join(lines)
-
-
-def _shares(row: Result) -> str:
-    makespan, completion = row["makespan_of_isolated"], row["completion_of_isolated"]
-    low, high = min(makespan["seeds"]), max(makespan["seeds"])
-    return f"{makespan['mean']:.0%} ({low:.0%} – {high:.0%}) / {completion['mean']:.0%}"
 
 
 def histories(result: Result) -> str:
@@ -90,16 +87,15 @@ def histories(result: Result) -> str:
 
 
 def speed(result: Result) -> str:
-    """Processor time of a decision and of the predictions that it needs."""
+    """Processor time of a decision."""
     lines = [
         f"{result['pools']} pools with {result['executors']} executors, {result['tasks']:,} tasks of {result['tenants']} tenants.",
         "",
         "| processor time, ms | p50 | p90 | p99 |",
         "|---|---|---|---|",
     ]
-    for name, what in (("decision_ms", "`next_slice`"), ("predictions_ms", "predictions before it, of work and gaps")):
-        lines.append(f"| {what} | {' | '.join(f'{result[name][share]:.2f}' for share in ('p50', 'p90', 'p99'))} |")
-    return "\n".join(lines)
+    took_ms = [f"{result['decision_ms'][share]:.2f}" for share in ("p50", "p90", "p99")]
+    return "\n".join([*lines, f"| `next_slice` | {' | '.join(took_ms)} |"])
 
 
 def tiers(result: Result) -> str:

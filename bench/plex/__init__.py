@@ -7,12 +7,11 @@ moves and operations. `bench/plex/real/predict.py` compares what is simulated wi
 Each writes bench/results/plex-NAME.json.
 
     cells      policies in 240 cells: pools, tasks, idle share, cost of a switch
-    cluster    64 accelerators, 500 jobs: isolated, pack, spread, spread and backfill, co-execution groups, ours
     histories  random histories: the bound on waiting, and shares by weight
     speed      milliseconds of a decision at 64 pools and 1,000 tasks
 
 `python -m bench.plex simulate TRACE` plays one trace (`common/accelerators/trace.py`) on one accelerator and prints what came out.
 
-Layout    events.py the clock · pieces.py operations, and when pools have work again · meters.py what executors measure
+Layout    events.py the clock · pieces.py operations · meters.py what executors measure
           accelerator.py a simulated accelerator · tasks.py tasks and one run · workloads.py made-up traces
 """

@@ -1,6 +1,6 @@
 """A simulated accelerator: its executors, their operations and slices. All decisions are those of `scheduler_svc`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -8,24 +8,26 @@ from bench.plex.accounts import Accounts, Counts, Place
 from bench.plex.events import Events
 from bench.plex.executors import Moving, State
 from bench.plex.meters import Measures
-from bench.plex.pieces import Operation, Predictions
-from common.accelerators import Function, Policy, Tier
+from bench.plex.pieces import Operation
+from common.accelerators import Function, Tier
+from common.accelerators import Policy as Named
 from common.accelerators.trace import Executor, Task
 from scheduler_svc.decisions.accelerators import slicing
+from scheduler_svc.decisions.accelerators.situation import Situation
 from scheduler_svc.decisions.accelerators.state import Demand, Drain, FreezeCosts, Holding, Idle, Keep, Quantiles, Rules, Switch
 
 EPSILON_S = 1e-9
 NEVER_S = float("inf")
+Policy = Callable[[Situation], slicing.Decision]
 
 
 class SharedAccelerator:
     """Executors that share one accelerator. `calibrated`: moves are known before the first one, as after a calibration."""
 
-    def __init__(self, rules: Rules, events: Events, random: Random, *, calibrated: bool = True) -> None:
+    def __init__(self, rules: Rules, events: Events, random: Random, *, calibrated: bool = True, policy: Policy | None = None) -> None:
         self.counts = Counts()
         self.accounts = Accounts()
-        self.predictions = Predictions(lambda: events.now_s)
-        self._rules, self._events, self._calibrated = rules, events, calibrated
+        self._rules, self._events, self._calibrated, self._policy = rules, events, calibrated, policy
         self._executors: dict[str, State] = {}
         self._by_function: dict[tuple[str, Function], State] = {}
         self._moving = Moving(random)
@@ -37,7 +39,6 @@ class SharedAccelerator:
         self._started_s = self._awake_s = self._stay_since_s = 0.0
         self._switch_s = self._stay_switch_s = 0.0
         self._has_started = False
-        self._idle_since_s: float | None = None
         self._ordered_for: set[str] = set()
         self._progress_s = 0.0
         self._token = 0
@@ -47,7 +48,6 @@ class SharedAccelerator:
     def add(self, table: Executor, tier: Tier = Tier.HOST) -> None:
         state = State(table, Measures(table, lambda: self._events.now_s), tier)
         self._executors[table.executor] = state
-        self.predictions.add(table.pool)
         for function in table.functions:
             self._by_function[table.pool, function] = state
         if self._calibrated:
@@ -73,7 +73,6 @@ class SharedAccelerator:
         self.accounts.activate(operation.task, self._tasks_with_work())
         operation.first_ready_s = operation.ready_s
         state.ready.append(operation)
-        self.predictions.has_work(operation.task.pool, True)
         self._decide()
 
     # ---------------------------------------------------------------------------------------------- decisions
@@ -86,12 +85,11 @@ class SharedAccelerator:
         if self._target is not None:
             self._drain(now_s)
             return
-        decision = slicing.next_slice(now_s, self._holding(now_s), self._demands(now_s), self._moving.known, self._rules)
+        decision = slicing.next_slice(now_s, self._holding(), self._demands(now_s), self._moving.known, self._rules, self._policy)
         if isinstance(decision, Keep):
             self._start_ready(now_s)
             self._wake_at(decision.until_s)
         elif isinstance(decision, Idle):
-            self._note_idle(now_s)
             self._wake_at(decision.until_s)
         else:
             self._order(now_s, decision)
@@ -164,7 +162,7 @@ class SharedAccelerator:
         assert self._holder is not None
         name = self._holder.table.executor
         self._holder.measures.wake()
-        self._is_switching, self._has_started, self._idle_since_s = False, False, None
+        self._is_switching, self._has_started = False, False
         self._awake_s, self._switch_s, self._progress_s = now_s, duration_s, now_s
         if moves_state:
             self._stay_since_s, self._stay_switch_s = now_s, duration_s
@@ -188,19 +186,11 @@ class SharedAccelerator:
             self._running.append(one)
             state.measures.meter.begin(one)
             self._has_started = True
-        self._note_idle(now_s)
 
     def _note_operation(self, one: Operation, now_s: float) -> None:
         assert self._holder is not None
         name = self._holder.table.executor
         self.counts.longest_operation_s[name] = max(self.counts.longest_operation_s.get(name, 0.0), now_s - one.ready_s)
-
-    def _note_idle(self, now_s: float) -> None:
-        has_work = bool(self._running) or (self._holder is not None and bool(self._holder.ready))
-        if has_work:
-            self._idle_since_s = None
-        elif self._idle_since_s is None:
-            self._idle_since_s = now_s
 
     def _rate(self) -> float:
         """Progress of each running operation, in seconds a second."""
@@ -243,10 +233,6 @@ class SharedAccelerator:
                 one.done()  # removes the holder, where this was the last operation of its pool
             holder.measures.look()
             self._is_ticking = False
-            working = {task.pool for task in self._tasks_with_work()}
-            for pool in {one.task.pool for one in ended}:
-                self.predictions.has_work(pool, pool in working)
-            self._note_idle(now_s)
         self._decide()
 
     # ----------------------------------------------------------------------------------- what the decisions see
@@ -259,11 +245,10 @@ class SharedAccelerator:
             return None
         return self._holder.left
 
-    def _holding(self, now_s: float) -> Holding | None:
+    def _holding(self) -> Holding | None:
         if self._holder is None:
             return None
         running = self._running[0].function if self._running else None
-        idle_since_s = None if running is not None or self._holder.ready else (now_s if self._idle_since_s is None else self._idle_since_s)
         return Holding(
             self._holder.table.executor,
             self._awake_s,
@@ -272,25 +257,21 @@ class SharedAccelerator:
             self._has_started,
             self._stay_since_s,
             self._stay_switch_s,
-            idle_since_s,
             self._left(),
         )
 
     def _demands(self, now_s: float) -> list[Demand]:
-        is_ours = self._rules.policy is Policy.RATIO
+        is_ours = self._rules.policy is Named.RATIO
         provisional = self.accounts.provisional(now_s - self._started_s) if is_ours else {}
         return [self._demand(state, provisional) for state in self._executors.values()]
 
     def _demand(self, state: State, provisional: dict[Place, float]) -> Demand:
         table = state.table
         running: list[Operation] = self._running if state is self._holder else []
-        work_s, claims, pool_gap = 0.0, (), None
-        if self._rules.policy is Policy.RATIO:
-            if state.ready or running:
-                work_s = state.work_s(len(running))
-                claims = self.accounts.claims([one.task for one in (*state.ready, *running)], provisional)
-            elif state is self._holder:
-                pool_gap = self.predictions.gap(table.pool)
+        work_s, claims = 0.0, ()
+        if self._rules.policy is Named.RATIO and (state.ready or running):
+            work_s = state.work_s(len(running))
+            claims = self.accounts.claims([one.task for one in (*state.ready, *running)], provisional)
         return Demand(
             table.executor,
             table.pool,
@@ -303,7 +284,6 @@ class SharedAccelerator:
             state.parked_since_s,
             work_s,
             claims,
-            pool_gap,
         )
 
     def _tasks_with_work(self) -> list[Task]:

@@ -15,8 +15,10 @@ from bench.plex.tasks import Run, simulate
 from bench.plex.workloads import Cell, cell_rules, cell_trace
 from common.accelerators import Policy
 from common.accelerators.trace import Trace
+from scheduler_svc.decisions.accelerators import slicing
 from scheduler_svc.decisions.accelerators.load import Profile, Worth, worth
-from scheduler_svc.decisions.accelerators.state import Rules
+from scheduler_svc.decisions.accelerators.situation import Situation
+from scheduler_svc.decisions.accelerators.state import Idle, Keep, Reason, Rules
 
 POOLS, TASKS, IDLE, SWITCH = (2, 3, 4), (1, 2, 4, 8), (0.3, 0.5, 0.7, 0.9), (0.01, 0.03, 0.1, 0.3, 1.0)
 SEEDS = (0, 1, 2)
@@ -26,10 +28,10 @@ DEAR = 0.1
 """Cost of a switch, as a share of an operation, from which `ratio` is to be better."""
 ABLATIONS: dict[str, Callable[[Rules], Rules]] = {
     "without residency": lambda rules: replace(rules, residency=0.0),
-    "without backfill": lambda rules: replace(rules, backfill=None),
-    "without both": lambda rules: replace(rules, residency=0.0, backfill=None),
     "without a maximum wait": lambda rules: replace(rules, max_wait_s=1e9),
 }
+TURNS, WINDOW_S = "in turns", 6.0
+"""A policy of the benchmark's own, and how long an executor with work keeps its turn."""
 Row = dict[str, Any]
 
 
@@ -37,10 +39,22 @@ def all_cells() -> list[Cell]:
     return [Cell(*values) for values in product(POOLS, TASKS, IDLE, SWITCH)]
 
 
-def arms(cell: Cell) -> dict[str, Rules]:
-    """Rules by name: the policies, then `ratio` without some of its rules."""
-    rules = cell_rules(cell)
-    return {policy: replace(rules, policy=policy) for policy in Policy} | {name: change(rules) for name, change in ABLATIONS.items()}
+def arms() -> dict[str, Rules]:
+    """Rules by name: the policies and turns, then `ratio` without some of its rules."""
+    rules = cell_rules()
+    named = {policy: replace(rules, policy=policy) for policy in Policy} | {TURNS: replace(rules, policy=Policy.FCFS)}
+    return named | {name: change(rules) for name, change in ABLATIONS.items()}
+
+
+def in_turns(seen: Situation) -> slicing.Decision:
+    """Executors in the order of their ids, each until it has no work, or for WINDOW_S."""
+    if seen.is_working and seen.holding is not None:
+        window_ends_s = seen.holding.awake_s + WINDOW_S
+        if seen.now_s < window_ends_s or not seen.candidates:
+            return Keep(window_ends_s if seen.now_s < window_ends_s else slicing.NEVER_S)
+    last = "" if seen.holding is None else seen.holding.executor
+    following = min(seen.candidates, key=lambda one: (one.executor <= last, one.executor), default=None)
+    return Idle(slicing.NEVER_S) if following is None else following.chosen(Reason.ORDER)
 
 
 def measure(cell: Cell, seeds: Sequence[int], steps: int, names: Sequence[str] | None = None) -> Row:
@@ -52,12 +66,12 @@ def measure(cell: Cell, seeds: Sequence[int], steps: int, names: Sequence[str] |
     expected: list[float] = []
     for seed in seeds:
         trace = cell_trace(cell, steps, seed)
-        alone_s = sum(_alone(trace, pool, cell, seed).makespan_s for pool in trace.pools)
+        alone_s = sum(_alone(trace, pool, seed).makespan_s for pool in trace.pools)
         expected.append(100 * predicted(trace, cell).saved_share)
-        for name, rules in arms(cell).items():
+        for name, rules in arms().items():
             if names is not None and name not in names:
                 continue
-            run = simulate(trace, rules, seed)
+            run = simulate(trace, rules, seed, policy=in_turns if name == TURNS else None)
             counts = run.accelerator.counts
             saved.setdefault(name, []).append(100 * (1 - run.makespan_s / alone_s))
             waits.setdefault(name, []).append(percentile(counts.operation_waits_s, 0.9))
@@ -77,8 +91,8 @@ def measure(cell: Cell, seeds: Sequence[int], steps: int, names: Sequence[str] |
     }
 
 
-def _alone(trace: Trace, pool: str, cell: Cell, seed: int) -> Run:
-    return simulate(trace.of_pool(pool), replace(cell_rules(cell), policy=Policy.FCFS), seed, is_awake=True)
+def _alone(trace: Trace, pool: str, seed: int) -> Run:
+    return simulate(trace.of_pool(pool), replace(cell_rules(), policy=Policy.FCFS), seed, is_awake=True)
 
 
 def predicted(trace: Trace, cell: Cell) -> Worth:

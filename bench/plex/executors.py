@@ -8,8 +8,7 @@ from bench.plex.meters import Measures
 from bench.plex.pieces import Operation
 from common.accelerators import Tier
 from common.accelerators.trace import Executor
-from scheduler_svc.decisions.accelerators.moves import NEWEST, Key, Moves, measured, prior_s
-from scheduler_svc.decisions.accelerators.prediction import piece_s
+from scheduler_svc.decisions.accelerators.moves import NEWEST, Key, Moves, measured, piece_s, prior_s
 from scheduler_svc.decisions.accelerators.state import Quantiles
 
 

@@ -103,7 +103,7 @@ def shares(weights: tuple[float, ...], seconds: float, seed: int = 0) -> dict[st
     """Booked shares of the accelerator's time by tenant, against their weights, while each always has work."""
     cell = Cell(pools=len(weights), tasks=6, idle=0.3, switch=0.1, weights=weights)
     trace = cell_trace(cell, steps=round(seconds), seed=seed)
-    run = simulate(trace, cell_rules(cell), seed, until_s=seconds)
+    run = simulate(trace, cell_rules(), seed, until_s=seconds)
     booked = run.accelerator.accounts.booked_ms
     whole = sum(booked.values())
     found = [sum(ms for task, ms in booked.items() if task.startswith(f"task-{number}-")) / whole for number in range(len(weights))]

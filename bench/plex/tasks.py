@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from bench.plex.accelerator import SharedAccelerator
+from bench.plex.accelerator import Policy, SharedAccelerator
 from bench.plex.events import Events
 from bench.plex.pieces import Operation
 from common.accelerators import Function, Tier
@@ -35,49 +35,37 @@ class RunningTask:
         number = len(self.step_s)
         if number == len(self.task.steps):
             self.ended_s = self.events.now_s
-            self.accelerator.predictions.ended(self.task)
             self.ends(self)
             return
         members = self.task.members_of(number)
         self._open = len(members)
-        for member, phases in enumerate(members):
-            self._go(phases, 0, member, self._end_member)
+        for phases in members:
+            self._go(phases, 0, self._end_member)
         if not members:
-            self._go(self.task.steps[number], 0, 0, self._end_step)
+            self._go(self.task.steps[number], 0, self._end_step)
 
     def _end_member(self) -> None:
         self._open -= 1
         if not self._open:
-            self._go(self.task.steps[len(self.step_s)], 0, 0, self._end_step)
+            self._go(self.task.steps[len(self.step_s)], 0, self._end_step)
 
     def _end_step(self) -> None:
         self.step_s.append(self.events.now_s - self._began_s)
         self._began_s = self.events.now_s
-        self.accelerator.predictions.announced(self.task, len(self.step_s))
         self._begin_step()
 
-    def _go(self, phases: Sequence[Phase], number: int, member: int, then: Callable[[], None]) -> None:
-        """Do `phases` of a member from `number` on, one after another, and `then`."""
+    def _go(self, phases: Sequence[Phase], number: int, then: Callable[[], None]) -> None:
+        """Do `phases` from `number` on, one after another, and `then`."""
         if number == len(phases):
             then()
             return
-        (what, seconds), now_s, version, turn = phases[number], self.events.now_s, len(self.step_s), _turn(phases, number)
+        (what, seconds), now_s = phases[number], self.events.now_s
         if what == ENVIRONMENT:
-            self.accelerator.predictions.leaves(self.task, version, member, turn)
-            self.events.at(now_s + seconds, lambda: self._go(phases, number + 1, member, then))
+            self.events.at(now_s + seconds, lambda: self._go(phases, number + 1, then))
             return
-        if what == Function.GENERATE:
-            self.accelerator.predictions.returns(self.task, version, member, turn)
-        else:
-            self.accelerator.predictions.batched(self.task, version)
         function, work_s, following = _operation(phases, number)
-        operation = Operation(self.task, function, work_s, work_s, now_s, lambda: self._go(phases, following, member, then))
+        operation = Operation(self.task, function, work_s, work_s, now_s, lambda: self._go(phases, following, then))
         self.accelerator.submit(operation)
-
-
-def _turn(phases: Sequence[Phase], number: int) -> int:
-    """Number of the turn that a phase is of: turns begin with sampling."""
-    return max(0, sum(what == Function.GENERATE for what, _ in phases[: number + 1]) - 1)
 
 
 def _operation(phases: Sequence[Phase], number: int) -> tuple[Function, float, int]:
@@ -102,16 +90,23 @@ class Run:
 
 
 def simulate(
-    trace: Trace, rules: Rules, seed: int, *, until_s: float = float("inf"), calibrated: bool = True, is_awake: bool = False
+    trace: Trace,
+    rules: Rules,
+    seed: int,
+    *,
+    until_s: float = float("inf"),
+    calibrated: bool = True,
+    is_awake: bool = False,
+    policy: Policy | None = None,
 ) -> Run:
     """Play `trace` on one accelerator. Equal arguments give equal runs.
 
     `calibrated`: moves are known before the first one. `is_awake`: executors are on the device at first, where all of them must fit;
-    else in host memory.
+    else in host memory. `policy`: instead of the one that the rules name.
     Raises: RuntimeError when tasks can never end, because the state of an executor does not fit into the budget.
     """
     events = Events()
-    accelerator = SharedAccelerator(rules, events, Random(seed), calibrated=calibrated)
+    accelerator = SharedAccelerator(rules, events, Random(seed), calibrated=calibrated, policy=policy)
     for table in trace.executors:
         accelerator.add(table, Tier.DEVICE if is_awake else Tier.HOST)
     running = [RunningTask(task, accelerator, events) for task in trace.tasks]

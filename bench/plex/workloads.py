@@ -84,6 +84,5 @@ def lognormal(mean: float, variation: float, random: Random) -> float:
     return mean * math.exp(random.gauss(-variance / 2, math.sqrt(variance)))
 
 
-def cell_rules(cell: Cell) -> Rules:
-    """Defaults, and for the policy `static` windows of four operations or four switches, the longer one."""
-    return Rules(BUDGET, window_s=4 * max(OPERATION_S, cell.switch_s))
+def cell_rules() -> Rules:
+    return Rules(BUDGET)

@@ -2,7 +2,6 @@
 
 words.py        functions, tiers, states and policies
 trace.py        executors, their moves and steps of tasks, in files
-away.py         members that are with their environments, as samplers report them
 executable.py   what a sampler or trainer does with its state: the seam to leases
 """
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from common.accelerators.away import Away
 from common.accelerators.words import Function, Tier
 from common.errors import MarlaasError
 
@@ -67,11 +66,6 @@ class Executable(Protocol):
 
     @property
     def load(self) -> Load: ...
-
-    @property
-    def away(self) -> Away | None:
-        """Members that are with their environments; None of an executor that knows of none."""
-        ...
 
     async def wake(self) -> None:
         """State to the device, checked; then frozen operations continue and messages are taken.

@@ -70,8 +70,7 @@ class Policy(StrEnum):
     RATIO = "ratio"
     """Response ratio with switch cost."""
     FCFS = "fcfs"
-    ROUND_ROBIN = "round-robin"
-    STATIC = "static"
+    """First come, first served: the yardstick of `ratio`."""
 
 
 def executor_name(service: str, pool: str) -> str:

@@ -8,7 +8,7 @@ from common.accelerators import executor_name
 from common.access import rows
 from common.access.rows import Permissions, Row
 from common.messages import FILE_FAMILY, OWN_FAMILY
-from common.pools import OnSeveral, Pools, on_several
+from common.pools import Named, Pools, named_replicas
 
 INBOX = "_INBOX"
 
@@ -27,12 +27,12 @@ class Deployment:
 
     @classmethod
     def of(cls, pools: Pools, families: Sequence[str]) -> "Deployment":
-        found = on_several(pools)
+        found = {key: names for key, names in named_replicas(pools).items() if len(names) > 1}
         return cls(tuple(pools), tuple(families), _queues(found, "rollout"), _queues(found, "trainer"))
 
 
-def _queues(found: OnSeveral, service: str) -> tuple[str, ...]:
-    return tuple(streams.queue(pool, each) for (one, pool), accelerators in found.items() if one == service for each in accelerators)
+def _queues(found: Named, service: str) -> tuple[str, ...]:
+    return tuple(streams.queue(pool, each) for (one, pool), names in found.items() if one == service for each in names)
 
 
 STORES = (

@@ -46,8 +46,6 @@ class Delivery:
     """Position in its stream."""
     attempt: int
     """1 at first delivery; 0 where deliveries are not counted."""
-    stored_s: float = 0.0
-    """NATS's time at which it was stored, the same at each delivery; 0 where that is not told."""
 
     def read(self, model: type[M]) -> M:
         """The body as `model`.
@@ -140,12 +138,12 @@ class GatedSlots(Slots):
 
 
 def delivery_of(message: Msg) -> Delivery:
-    sequence, attempt, stored_s = 0, 0, 0.0
+    sequence, attempt = 0, 0
     if message.reply:  # live messages have none, and an exception costs as much as the rest
         with suppress(NatsError):
             metadata = message.metadata
-            sequence, attempt, stored_s = metadata.sequence.stream, metadata.num_delivered, metadata.timestamp.timestamp()
-    return Delivery(message.subject, message.headers or {}, message.data, sequence, attempt, stored_s)
+            sequence, attempt = metadata.sequence.stream, metadata.num_delivered
+    return Delivery(message.subject, message.headers or {}, message.data, sequence, attempt)
 
 
 def refuse_oversize(subject: str, body: bytes, headers: Mapping[str, str]) -> None:

@@ -1,10 +1,13 @@
-"""An executor's side of homes: whose messages a sampler or trainer takes, in a pool that is on several shared accelerators (docs/pools.md).
+"""A replica's side of homes: whose messages it takes, in a pool with several replicas that have names (docs/pools.md).
 
-Each executor of such a pool has a queue of its own, for tasks that have their home at it, beside the pool's queue, which all of them read.
+Each such replica has a queue of its own, for keys that have their home at it, beside the pool's queue, which all of them read.
 
-    reading.py  when an executor takes from another's queue
+    reading.py  when a replica takes from another's queue, and what replicas report of theirs
     queues.py   reads the pool's queue, its own, and those that it takes from
+    ages.py     since when messages of a queue wait
 """
 
 # pyright: reportUnusedImport=false
-from common.homes.queues import Queues, queues_of
+from common.homes.ages import Ages
+from common.homes.queues import Member, Queues
+from common.homes.reading import AWAKE, BEGUN, OWN_QUEUE

@@ -1,4 +1,4 @@
-"""Queues that an executor of a pool on several accelerators reads: the pool's, its own, and others' as far as `reading.py` says.
+"""Queues that a replica with a name reads: the pool's, its own, and others' as far as `reading.py` says.
 
 A consumer of another's queue is there all the time, behind a gate: where it closes, requests are withdrawn, and what has begun goes on.
 """
@@ -7,34 +7,47 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 
 import structlog
 
 from common import streams
 from common.bus import Bus, Delivery, GatedSlots, Handler, Outgoing, Slots
 from common.errors import Retry
-from common.homes.reading import Patience, Sibling, Taking, taking
-from common.leases import AWAKE, BEGUN, OWN_QUEUE, Ages, Identity, Placed
+from common.homes.ages import Ages
+from common.homes.reading import AWAKE, BEGUN, OWN_QUEUE, Patience, Sibling, Taking, taking
 from common.messages import ReplicaReport
 from common.resilience.cancellation import notice_cancellation
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET, Consumer
 
 LOOK_S = 0.25
-"""Seconds between looks of an idle executor at others' queues."""
+"""Seconds between looks of an idle replica at others' queues."""
 REPORTS_S = REPLICA_TTL_S / 4
-"""Seconds between looks at who is there, and of a busy or parked executor at others' queues."""
+"""Seconds between looks at who is there, and of a busy or parked replica at others' queues."""
 AT_HOME_S = 600.0
-"""Seconds since its last message in an executor's own queue for which a task counts as at home there."""
+"""Seconds since its last message in a replica's own queue for which a task counts as at home there."""
 CONSUMERS: dict[str, Callable[[str], Consumer]] = {"rollout": streams.rollout_samples, "trainer": streams.trainer_batches}
 
 log = structlog.get_logger()
 
 
-class _Other:
-    """The queue of another executor."""
+@dataclass(frozen=True)
+class Member:
+    """A process that is one of its pool's replicas with a name."""
 
-    def __init__(self, accelerator: str, consumer: Consumer, slots: GatedSlots) -> None:
-        self.accelerator = accelerator
+    service: str
+    """rollout or trainer."""
+    pool: str
+    name: str
+    process: str
+    """Its name in reports; another after each restart, unless the deployment gives it one."""
+
+
+class _Other:
+    """The queue of another replica."""
+
+    def __init__(self, name: str, consumer: Consumer, slots: GatedSlots) -> None:
+        self.name = name
         self.consumer = consumer
         self.slots = slots
         self.is_declared = False
@@ -48,7 +61,7 @@ class Queues:
     def __init__(
         self,
         bus: Bus,
-        me: Identity,
+        me: Member,
         others: Sequence[str],
         slots: Slots,
         move_s: Callable[[], float],
@@ -56,15 +69,15 @@ class Queues:
         *,
         start_s: float = REPLICA_TTL_S,
     ) -> None:
-        """`others`: accelerators of the pool's other executors. `slots`: closed while this executor is parked. `move_s`: seconds that it
-        costs to serve a task elsewhere once. `start_s`: seconds from now in which others may be starting, too."""
+        """`others`: names of the pool's other replicas. `slots`: closed while this one is parked. `move_s`: seconds that it costs to
+        serve a task elsewhere once. `start_s`: seconds from now in which others may be starting, too."""
         consumer_of = CONSUMERS[me.service]
         self._bus = bus
         self._me = me
         self._slots = slots
         self._move_s = move_s
         self._max_wait_s = max_wait_s
-        self.own = (consumer_of(me.pool), consumer_of(streams.queue(me.pool, me.accelerator)))
+        self.own = (consumer_of(me.pool), consumer_of(streams.queue(me.pool, me.name)))
         """The pool's, and its own."""
         self._others = [_Other(each, consumer_of(streams.queue(me.pool, each)), GatedSlots(slots, self._end_help)) for each in others]
         self._starting_until_s = time.monotonic() + start_s
@@ -81,7 +94,7 @@ class Queues:
 
     @property
     def taken_over(self) -> list[Consumer]:
-        """Queues of executors that cannot work: what waits there is this one's too."""
+        """Queues of replicas that cannot serve: what waits there is this one's too."""
         return [other.consumer for other in self._others if other.taking is Taking.OVER]
 
     def ages(self, consumer: Consumer) -> Ages:
@@ -89,7 +102,7 @@ class Queues:
         return deepcopy(next(other.ages for other in self._others if other.consumer == consumer))
 
     def is_at_home(self, task: str) -> bool:
-        """Whether messages of the task came to this executor's own queue lately."""
+        """Whether messages of the task came to this replica's own queue lately."""
         return time.monotonic() - self._last_s.get(task, float("-inf")) < AT_HOME_S
 
     async def consume(self, handler: Handler, *, max_pull: int = 64) -> None:
@@ -121,7 +134,7 @@ class Queues:
         await self._bus.consume(other.consumer, handler, other.slots, max_pull=1)
 
     def _end_help(self) -> None:
-        """At the first message that was taken as help: the next may be taken at home, until this executor is idle again."""
+        """At the first message that was taken as help: the next may be taken at home, until this replica is idle again."""
         for other in self._others:
             if other.taking is Taking.HELP:
                 self._take(other, Taking.NOTHING)
@@ -157,12 +170,12 @@ class Queues:
     async def _look(self, other: _Other) -> None:
         """Raises: Unavailable."""
         found, now_s = await self._bus.streams.queue(other.consumer), self._bus.clock.now_s()
-        there = [one for one in self._siblings if f"{OWN_QUEUE}@{other.accelerator}" in one.busy]
-        is_able = any(one.busy[f"{OWN_QUEUE}@{other.accelerator}"] for one in there)
+        there = [one for one in self._siblings if f"{OWN_QUEUE}@{other.name}" in one.busy]
+        is_able = any(one.busy[f"{OWN_QUEUE}@{other.name}"] for one in there)
         is_able |= not there and time.monotonic() < self._starting_until_s
         is_awake = any(one.busy.get(AWAKE, 0) for one in there)
-        elsewhere = sum(int(one.busy.get(f"{BEGUN}@{other.accelerator}", 0)) for one in self._siblings)
-        # What an awake executor holds it begins, or has begun since its report: it does not wait. What another holds may.
+        elsewhere = sum(int(one.busy.get(f"{BEGUN}@{other.name}", 0)) for one in self._siblings)
+        # What an awake replica holds it begins, or has begun since its report: it does not wait. What another holds may.
         kept = 0 if is_able and is_awake else max(0, found.unacknowledged - self._bus.held(other.consumer) - elsewhere)
         other.ages.look(now_s, pending=found.pending, kept=kept, delivered=found.delivered)
         waits_s = 0.0 if other.ages.oldest_s is None else max(0.0, now_s - other.ages.oldest_s)
@@ -174,7 +187,7 @@ class Queues:
     @property
     def _siblings(self) -> list[ReplicaReport]:
         me = self._me
-        return [one for one in self._reports if (one.service, one.pool) == (me.service, me.pool) and one.replica != me.replica]
+        return [one for one in self._reports if (one.service, one.pool) == (me.service, me.pool) and one.replica != me.process]
 
     def _take(self, other: _Other, found: Taking) -> None:
         before, other.taking = other.taking, found
@@ -184,11 +197,4 @@ class Queues:
             other.slots.open()
         if (found is Taking.OVER) != (before is Taking.OVER):
             event = "queue_taken_over" if found is Taking.OVER else "queue_given_back"
-            log.info(event, accelerator=other.accelerator, consumer=other.consumer.name)
-
-
-def queues_of(bus: Bus, where: Placed | None, slots: Slots, *, move_s: Callable[[], float]) -> Queues | None:
-    """None for an executor of a pool that is on one shared accelerator only, or on none."""
-    if where is None or not where.siblings:
-        return None
-    return Queues(bus, where.me, where.siblings, slots, move_s, where.accelerator.max_wait_s)
+            log.info(event, replica=other.name, consumer=other.consumer.name)

@@ -12,7 +12,6 @@ Owns the files of locks in the accelerator's folder.
     answers.py         what became of orders, sent until NATS has it
     tally.py           what was served since the last wake
     reports.py         reports at each change, and what waits in the executor's queues
-    ages.py            since when the oldest of these waits
     clocks.py          clocks of pools, which stand while the pool's sampler is parked
     means.py           what these work with
     identity.py        the executor, and its subjects
@@ -20,10 +19,9 @@ Owns the files of locks in the accelerator's folder.
 """
 
 # pyright: reportUnusedImport=false
-from common.leases.ages import Ages
 from common.leases.clocks import PoolClocks
 from common.leases.executor import DEVICE_SHARE, LeasedExecutor, Placed, budget_bytes, leased_executor, placed
 from common.leases.identity import Identity
 from common.leases.locks import Holders, Locks, holders
 from common.leases.memory import driver_memory
-from common.leases.reports import AWAKE, BEGUN, OWN_QUEUE, Reading
+from common.leases.reports import Reading

@@ -8,15 +8,16 @@ from functools import partial
 from pathlib import Path
 
 from common.accelerators import Executable, ExecutorState, off_device
-from common.bus import Bus
+from common.bus import Bus, Slots
 from common.errors import Fatal
+from common.homes import AWAKE, BEGUN, OWN_QUEUE, Member, Queues
 from common.leases.follower import Follower
 from common.leases.history import History
 from common.leases.identity import Identity
 from common.leases.locks import Locks
 from common.leases.means import Means, no_driver
 from common.leases.memory import driver_memory
-from common.leases.reports import AWAKE, BEGUN, OWN_QUEUE, Reading, Reporter, Siblings
+from common.leases.reports import Reading, Reporter
 from common.leases.tally import Tally
 from common.leases.watchdog import Watchdog
 from common.pools import Accelerator, Pool, cpu_cores, read_accelerators, read_pools
@@ -37,7 +38,7 @@ class LeasedExecutor:
         *,
         has_siblings: bool,
         show: Callable[[bool], None] = lambda _: None,
-        siblings: Siblings | None = None,
+        siblings: Queues | None = None,
     ) -> None:
         """`consumers`: its queues. `has_siblings`: whether others share them. `show` is called with whether it is awake, at each change.
         `siblings`: as of Reading."""
@@ -87,6 +88,11 @@ class Placed:
     def siblings(self) -> list[str]:
         """Accelerators of its pool's other executors in this service."""
         return [each for each in _places(self.pool, self.me.service) if each != self.me.accelerator]
+
+    def queues(self, bus: Bus, slots: Slots, *, move_s: Callable[[], float]) -> Queues | None:
+        """Queues that it reads, by its accelerator's name; None where its pool is on no other. Arguments as of `Queues`."""
+        me = Member(self.me.service, self.me.pool, self.me.accelerator, self.me.replica)
+        return Queues(bus, me, self.siblings, slots, move_s, self.accelerator.max_wait_s) if self.siblings else None
 
     def locks(self, accelerators_dir: Path) -> Locks:
         """Its locks, which processes that compute for it must have. Raises: Fatal where they cannot be used."""

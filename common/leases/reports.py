@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
@@ -17,7 +16,7 @@ from common import streams
 from common.accelerators import ExecutorState, Load
 from common.bus import Bus, Queue
 from common.errors import Retry
-from common.leases.ages import Ages
+from common.homes import BEGUN, Ages, Queues
 from common.leases.follower import Follower
 from common.leases.means import Means
 from common.messages import ExecutorReport, ReplicaReport
@@ -34,37 +33,8 @@ PARKED_LOOK_S = 0.2
 MIN_SPACING_S = 0.02
 REPORT_S = 1.0
 """Seconds between reports without a change."""
-BEGUN = "messages"
-"""Name, in `ReplicaReport.busy`, of messages that a replica has begun; `messages@<accelerator>`: of the queue of the executor there."""
-AWAKE = "awake"
-"""Name, in `ReplicaReport.busy`, of 1 where a replica on a shared accelerator is awake, else 0."""
-OWN_QUEUE = "queue"
-"""Beginning, in `ReplicaReport.busy`, of `queue@<accelerator>`: the replica reads the queue of the executor there; 0 where it is faulty."""
 
 log = structlog.get_logger()
-
-
-class Siblings(Protocol):
-    """Queues of the pool's other executors, where each has one of its own (`common/homes`)."""
-
-    @property
-    def reads_own(self) -> bool:
-        """Whether this executor's own queue has its consumer: a key written for an earlier pools file does not permit it."""
-        ...
-
-    @property
-    def consumers(self) -> Sequence[Consumer]:
-        """Of all of them."""
-        ...
-
-    @property
-    def taken_over(self) -> Sequence[Consumer]:
-        """Those that are this executor's, too, at the moment."""
-        ...
-
-    def ages(self, consumer: Consumer) -> Ages:
-        """Since when messages wait in one of these queues: a copy."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -72,8 +42,8 @@ class Reading:
     """Queues that an executor reads: its pool's first."""
 
     consumers: Sequence[Consumer]
-    siblings: Siblings | None = None
-    """None where its pool's executors have no queues of their own."""
+    siblings: Queues | None = None
+    """None where its pool's replicas have no queues of their own."""
 
 
 class Waiting:
@@ -96,7 +66,7 @@ class Backlog:
         bus: Bus,
         consumers: Sequence[Consumer],
         load: Callable[[], Load] = Load,
-        siblings: Siblings | None = None,
+        siblings: Queues | None = None,
     ) -> None:
         self._bus = bus
         self._own = consumers
@@ -189,7 +159,7 @@ def name_of(consumer: Consumer) -> str:
 
 
 class Reporter:
-    def __init__(self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool, siblings: Siblings | None = None) -> None:
+    def __init__(self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool, siblings: Queues | None = None) -> None:
         """`has_siblings`: whether the pool has other replicas, which share the queues. `siblings`: as of Reading. Use `changed` as the
         follower's."""
         self._means = means
@@ -198,18 +168,11 @@ class Reporter:
         self._waiting = Waiting()
         self._changed = asyncio.Event()
         self.changed = self._changed.set
-        if (away := means.executable.away) is not None:
-            away.changed = self.changed
 
     @property
     def begun_by_queue(self) -> dict[str, int]:
         """Messages that this process has begun, by `name_of` the queue."""
         return self._backlog.begun_by_queue
-
-    @property
-    def _announcements(self) -> int:
-        away = self._means.executable.away
-        return 0 if away is None else away.announcements
 
     async def run(self, follower: Follower) -> None:
         """Report until cancelled."""
@@ -249,10 +212,10 @@ class Reporter:
                 self._enter_present_bytes()
                 tallied_s = now_s
             report = self._current(follower)
-            essence = (_essence(report), self._announcements)
+            essence = _essence(report)
             if now_s >= due_s or essence != last:
                 last, due_s = essence, now_s + REPORT_S
-                await self._tell(self._with_away(report))
+                await self._tell(report)
                 await asyncio.sleep(MIN_SPACING_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(AWAKE_LOOK_S if is_awake else max(0.0, due_s - time.monotonic())):
@@ -282,10 +245,6 @@ class Reporter:
             at_s=now_s,
             budget_bytes=means.budget_bytes,
         )
-
-    def _with_away(self, report: ExecutorReport) -> ExecutorReport:
-        away = self._means.executable.away
-        return report if away is None else report.model_copy(update={"away": away.report(report.at_s)})
 
     def _enter_present_bytes(self) -> None:
         """An executor's need changes while it is awake: tasks come and go. What does not fit is not entered; its next wake fails."""

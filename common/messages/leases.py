@@ -5,7 +5,6 @@ from typing import Annotated
 from pydantic import Field
 
 from common.accelerators import ExecutorState, Function, Tier
-from common.accelerators.away import TASKS, TaskAway
 from common.messages.base import Message, Sentence
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -93,8 +92,6 @@ class ExecutorReport(Message, kind="executor-report.1"):
     """Operations that ended since it woke."""
     at_s: Seconds
     """NATS's time of the report."""
-    away: list[TaskAway] = Field(default=[], max_length=TASKS)
-    """Of a sampler: tasks with turns that are with their environments, and from when they may have work again."""
     budget_bytes: Count
     """Bytes that all executors of its accelerator may use together."""
 

@@ -2,7 +2,7 @@
 their files."""
 
 # pyright: reportUnusedImport=false
-from common.pools.accelerators import Accelerator, Accelerators, OnSeveral, Place, cpu_cores, on_several, places, read_accelerators
+from common.pools.accelerators import Accelerator, Accelerators, Named, Place, cpu_cores, named_replicas, places, read_accelerators
 from common.pools.pool import (
     ALL_LAYERS,
     MaxRank,

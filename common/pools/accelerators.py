@@ -47,12 +47,8 @@ class Accelerator(BaseModel):
     """Seconds of waiting after which an executor goes before all that are not overdue."""
     residency: float = Field(default=4.0, ge=0)
     """Minimum time for which an executor stays awake while it has work, as a multiple of the switch to it."""
-    backfill: float = Field(default=1.5, ge=0)
-    """Minimum length of a holder's expected gap, as a multiple of the work that fills it and both switches; 0: gaps are not filled."""
     policy: Policy = Policy.RATIO
-    """How the next executor is chosen: `ratio`, or a baseline: `fcfs`, `round-robin`, `static`."""
-    windows: dict[Name, Annotated[float, Field(gt=0)]] = {}
-    """Seconds of each pool's window under the policy `static`; 10 for a pool that is not named."""
+    """How the next executor is chosen: `ratio`, or `fcfs`, first come first served."""
 
     @property
     def on_cpu(self) -> bool:
@@ -87,7 +83,7 @@ def read_accelerators(path: Path, pools: Mapping[str, Pool]) -> Accelerators:
     except TomlFileError as error:
         raise Fatal(f"pools file {path} {error}; correct it, or set MARLAAS_POOLS_FILE") from None
     found = tables.get(TABLE, {})
-    for complaint in (*_unsound(found), *_unplaced(found, pools), *_without_window(found, pools)):
+    for complaint in (*_unsound(found), *_unplaced(found, pools)):
         raise Fatal(f"pools file {path} is wrong: {complaint}")
     return found
 
@@ -106,17 +102,17 @@ def places(pools: Mapping[str, Pool]) -> list[Place]:
     return found
 
 
-OnSeveral = dict[tuple[str, str], tuple[str, ...]]
-"""Service and pool → its accelerators."""
+Named = dict[tuple[str, str], tuple[str, ...]]
+"""Service and pool → names of its replicas."""
 
 
-def on_several(pools: Mapping[str, Pool]) -> OnSeveral:
-    """Samplers (`rollout`) and trainers that are on two or more shared accelerators: their tasks have homes (docs/pools.md)."""
-    found: OnSeveral = {}
+def named_replicas(pools: Mapping[str, Pool]) -> Named:
+    """Samplers (`rollout`) and trainers on shared accelerators, by whose names they go. Tasks of those with several have homes."""
+    found: Named = {}
     for place in places(pools):
         key = place.service, place.pool
         found[key] = (*found.get(key, ()), place.accelerator)
-    return {key: accelerators for key, accelerators in found.items() if len(accelerators) > 1}
+    return found
 
 
 def _unsound(accelerators: Mapping[str, Accelerator]) -> list[str]:
@@ -133,18 +129,6 @@ def _unsound(accelerators: Mapping[str, Accelerator]) -> list[str]:
                 what = f"core {unit}" if one.on_cpu else f"device {unit}"
                 found.append(f"accelerator.{name}: {what} belongs to accelerator.{taken[unit]} already; give each accelerator its own")
             taken[unit] = name
-    return found
-
-
-def _without_window(accelerators: Mapping[str, Accelerator], pools: Mapping[str, Pool]) -> list[str]:
-    found: list[str] = []
-    placed = {(place.accelerator, place.pool) for place in places(pools)}
-    for name, one in accelerators.items():
-        if one.windows and one.policy is not Policy.STATIC:
-            found.append(f"accelerator.{name}: windows are for the policy 'static', and this one has '{one.policy}'; remove them")
-        for pool in one.windows:
-            if (name, pool) not in placed:
-                found.append(f"accelerator.{name}.windows: no pool '{pool}' is on this accelerator")
     return found
 
 

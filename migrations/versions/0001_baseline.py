@@ -383,7 +383,7 @@ CREATE TABLE slices (
     score_ms bigint,
     CONSTRAINT pk_slices PRIMARY KEY (accelerator, epoch),
     CONSTRAINT ck_slices_function CHECK (function IN ('generate', 'train', 'score')),
-    CONSTRAINT ck_slices_reason CHECK (reason IN ('first', 'overdue', 'ratio', 'resident', 'backfill', 'order', 'operator')),
+    CONSTRAINT ck_slices_reason CHECK (reason IN ('first', 'overdue', 'ratio', 'resident', 'order', 'operator')),
     CONSTRAINT ck_slices_from_tier CHECK (from_tier IN ('device', 'host', 'disk', 'none', 'off')),
     CONSTRAINT ck_slices_to_tier CHECK (to_tier IN ('device', 'host', 'disk', 'none', 'off')),
     CONSTRAINT ck_slices_ended CHECK (ended IN ('switched', 'finished', 'faulty', 'died', 'fenced', 'held', 'removed')),
@@ -931,7 +931,7 @@ LEFT JOIN LATERAL (
     FROM slices s WHERE s.accelerator = e.accelerator AND s.executor = e.id AND s.ended_at > now() - interval '1 hour') recent ON true;
 
 CREATE VIEW task_homes AS
-SELECT t.id AS task, t.tenant, t.pool, h.service, h.home ->> 'accelerator' AS accelerator, (h.home ->> 'version')::int AS from_version,
+SELECT t.id AS task, t.tenant, t.pool, h.service, h.home ->> 'replica' AS replica, (h.home ->> 'version')::int AS from_version,
        h.home ->> 'before' AS before, to_timestamp((h.home ->> 'since_s')::float8) AS since
 FROM tasks t CROSS JOIN LATERAL jsonb_each(t.homes) AS h (service, home)
 WHERE t.ended_at IS NULL;

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from common.accelerators import Function, Load, Served, Tier
-from common.accelerators.away import Away
 from common.bus import Slots
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine import Engine
@@ -62,10 +61,6 @@ class Sampler:
         outside = gate.waiting + len(self._rollout.preparing) + (self._serving.preparing if self._serving else 0)
         begun = work.inside + outside
         return Load(Function.GENERATE if gate.is_open and begun else None, begun, work.left_s())
-
-    @property
-    def away(self) -> Away | None:
-        return self._rollout.away
 
     async def wake(self) -> None:
         """As `Parking.wake`. Adapters that were fetched meanwhile are loaded after it."""

@@ -9,8 +9,7 @@ from common.messages import ExecutorReport
 from common.pools import Accelerator
 from common.pools.memory import GIB
 from scheduler_svc.accelerators.orders import ParkOrder
-from scheduler_svc.decisions.accelerators.moves import Moves
-from scheduler_svc.decisions.accelerators.prediction import piece_s
+from scheduler_svc.decisions.accelerators.moves import Moves, piece_s
 from scheduler_svc.decisions.accelerators.slicing import park_mode
 from scheduler_svc.decisions.accelerators.state import Budget, Claim, Demand, Drain, FreezeCosts, Holding, Park, Quantiles, Rules, Switch
 from scheduler_svc.store.queries.accelerators.standing import ExecutorRow, NewestSlice, Standing
@@ -29,12 +28,8 @@ class Live:
 
     row: ExecutorRow
     report: ExecutorReport
-    idle_since_s: float | None
-    """When it ran out of work; None while it has any."""
     deepest: Tier
     claims: tuple[Claim, ...] = ()
-    gap: Quantiles | None = None
-    """Of the holder: until its pool has work again; None while some is ready."""
 
     @property
     def function(self) -> Function:
@@ -60,8 +55,6 @@ def rules_of(accelerator: Accelerator, executors: Sequence[Live]) -> Rules:
         policy=accelerator.policy,
         max_wait_s=accelerator.max_wait_s,
         residency=accelerator.residency,
-        backfill=accelerator.backfill or None,
-        windows_s=accelerator.windows,
     )
 
 
@@ -92,7 +85,6 @@ def demand(one: Live, now_s: float, *, is_holder: bool) -> Demand:
         parked_since_s,
         one.piece_s * (report.ready + report.begun),
         one.claims if ready_since_s is not None or is_holder else (),
-        one.gap,
         is_ordered,
     )
 
@@ -104,9 +96,6 @@ def holding(one: Live, newest: NewestSlice, standing: Standing, now_s: float) ->
     is_current = report.epoch >= newest.epoch and report.state is ExecutorState.AWAKE  # else from before it woke
     running = one.function if is_current and (report.running is not None or report.begun > 0) else None
     moved_s = newest.ordered_ms if standing.moved_ms is None else standing.moved_ms
-    idle = None
-    if is_current and running is None and not report.ready:
-        idle = max(awake_s, awake_s if one.idle_since_s is None else one.idle_since_s)
     return Holding(
         one.row.executor,
         awake_s,
@@ -115,7 +104,6 @@ def holding(one: Live, newest: NewestSlice, standing: Standing, now_s: float) ->
         (is_current and (running is not None or report.pieces > 0)) or now_s > awake_s + STARTS_WITHIN_S,
         moved_s / 1000,
         standing.moved_in_ms / 1000,
-        idle,
         Quantiles(one.left_s, one.left_s) if running is not None else None,
     )
 

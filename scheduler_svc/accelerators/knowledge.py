@@ -12,7 +12,7 @@ from scheduler_svc.decisions.accelerators.state import Claim, Quantiles
 from scheduler_svc.store.queries.accelerators import moves, standing, work
 from scheduler_svc.store.queries.accelerators.moves import Move
 from scheduler_svc.store.queries.accelerators.standing import Standing
-from scheduler_svc.store.queries.accelerators.work import Batch, Booked, Running
+from scheduler_svc.store.queries.accelerators.work import Booked, Running
 
 Place = tuple[str, str, str]
 """Accelerator, pool, tenant."""
@@ -34,18 +34,14 @@ class Knowledge:
         """Executors and slices: after every change of them."""
         self.standings = await standing.standings(connection, self._deployed.accelerators)
 
-    async def read_work(self, connection: AsyncConnection, now_s: float) -> list[Batch]:
-        """Moves since the last look, running tasks and what is booked to their tenants: a second late is soon enough.
-
-        Returns batches of the last seconds.
-        """
+    async def read_work(self, connection: AsyncConnection, now_s: float) -> None:
+        """Moves since the last look, running tasks and what is booked to their tenants: a second late is soon enough."""
         names, pools = self._deployed.accelerators, self._deployed.pools
         running = await work.running_tenants(connection, pools)
         self.take(running, await work.booked(connection, names, pools, now_s) if len(running) > 1 else [], now_s)
         if new := await moves.newest(connection, names, NEWEST, after=self._last_move):
             self._last_move = max(one.id for one in new)
             self._add(new)
-        return await work.batches(connection, pools)
 
     def has_running_tasks(self, pool: str) -> bool:
         return any(one.pool == pool for one in self._running)

@@ -157,7 +157,7 @@ class Leader:
                 async with self._database.patience(), connection.begin():
                     await self._knowledge.read_rows(connection)
                     if is_due:
-                        self._reports.batched(await self._knowledge.read_work(connection, now_s), now_s)
+                        await self._knowledge.read_work(connection, now_s)
                         await executors.record_ready(connection, self._reports.ready_since_ms(now_s))
                         refreshed_s = now_s
             until_s = NEVER_S
@@ -221,10 +221,8 @@ class Leader:
             report = self._reports.newest(key, now_s)
             if report is None or key not in self._deployed.places:
                 continue
-            may_idle = row is standing.holder and not report.ready and self._knowledge.has_running_tasks(row.pool)
-            gap = self._reports.gap(name, row.pool, now_s) if may_idle else None
             claims, deepest = self._knowledge.claims(name, row.pool, trains=row.service == "trainer"), self._deployed.deepest[row.pool]
-            live[row.executor] = Live(row, report, self._reports.idle_since_s(key), deepest, claims, gap)
+            live[row.executor] = Live(row, report, deepest, claims)
         rules = rules_of(self._deployed.accelerators[name], list(live.values()))
         return Picture(now_s, standing, live, self._knowledge.moves[name], rules)
 

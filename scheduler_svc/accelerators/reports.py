@@ -1,6 +1,5 @@
 """The newest report of each executor, and which executors are silent."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -10,9 +9,6 @@ from common.bus import Delivery
 from common.errors import Reject
 from common.messages import ExecutorReport
 from scheduler_svc.accelerators.deployed import Deployed, Key
-from scheduler_svc.decisions.accelerators.gaps import Gaps
-from scheduler_svc.decisions.accelerators.state import Quantiles
-from scheduler_svc.store.queries.accelerators.work import Batch
 
 SILENT_S = 3.0
 """Seconds without a report after which an executor counts as gone; it reports every second."""
@@ -28,8 +24,6 @@ log = structlog.get_logger()
 class _Seen:
     report: ExecutorReport
     arrived_s: float
-    idle_since_s: float | None
-    """When it ran out of work, None while it has any."""
     state_since_s: float
     """When the first report of its present state arrived."""
 
@@ -41,11 +35,6 @@ class Reports:
         self._deployed = deployed
         self._seen: dict[Key, _Seen] = {}
         self._excused_s = now_s
-        on = {name: [place for (accelerator, _), place in deployed.places.items() if accelerator == name] for name in deployed.accelerators}
-        self._gaps = {
-            name: Gaps([one.pool for one in here if one.service == "rollout"], [one.pool for one in here if one.service == "trainer"])
-            for name, here in on.items()
-        }
 
     def take(self, delivery: Delivery, now_s: float) -> bool:
         """Whether the report is of a deployed executor, and newer than those before."""
@@ -59,16 +48,8 @@ class Reports:
         known = self._seen.get(key)
         if known is not None and known.report.replica == report.replica and report.at_s < known.report.at_s:
             return False
-        idle_since_s = None
-        if not has_work(report):
-            idle_since_s = known.idle_since_s if known is not None and known.idle_since_s is not None else report.at_s
         state_since_s = known.state_since_s if known is not None and known.report.state is report.state else now_s
-        self._seen[key] = _Seen(report, now_s, idle_since_s, state_since_s)
-        in_pool = [one.report for (accelerator, _), one in self._seen.items() if accelerator == key[0] and one.report.pool == report.pool]
-        self._gaps[report.accelerator].observe(report.pool, now_s, has_work=any(map(has_work, in_pool)))
-        if self._deployed.places[key].service == "rollout":
-            for name, gaps in self._gaps.items():
-                gaps.members(report.pool, "/".join(key), report.at_s, report.away, is_here=name == report.accelerator)
+        self._seen[key] = _Seen(report, now_s, state_since_s)
         return True
 
     def excuse(self, now_s: float) -> None:
@@ -84,10 +65,6 @@ class Reports:
         seen = self._seen.get(key)
         return now_s - max(seen.arrived_s if seen is not None else 0.0, self._excused_s) > SILENT_S
 
-    def idle_since_s(self, key: Key) -> float | None:
-        seen = self._seen.get(key)
-        return seen.idle_since_s if seen is not None else None
-
     def state_since_s(self, key: Key) -> float:
         """Since when its reports name its present state, and none could be missed."""
         seen = self._seen.get(key)
@@ -102,16 +79,6 @@ class Reports:
                 since_s = report.at_s if report.ready_since_s is None else min(report.ready_since_s, now_s)
                 found[key] = round(1000 * since_s) if waits else None
         return found
-
-    def batched(self, batches: Iterable[Batch], now_s: float) -> None:
-        """Batches for trainers have come."""
-        for one in batches:
-            for gaps in self._gaps.values():
-                gaps.batched(one.pool, one.task, one.version, now_s - one.ago_s)
-
-    def gap(self, accelerator: str, pool: str, now_s: float) -> Quantiles | None:
-        """Expected time until the next work of the pool is ready."""
-        return self._gaps[accelerator].expected(pool, now_s)
 
     def _check(self, report: ExecutorReport, now_s: float) -> None:
         """Raises: Reject."""

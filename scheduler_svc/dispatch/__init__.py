@@ -4,5 +4,4 @@ candidates.py  tasks that admission chooses from
 admission.py   opens the next groups
 pace.py        how many groups each task's pace allows
 steps.py       sends complete batches to the trainer
-homes.py       chooses accelerators of tasks, in pools that are on several
 """

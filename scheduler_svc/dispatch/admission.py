@@ -12,11 +12,11 @@ from scheduler_svc.decisions.sharing.shares import Capacity
 from scheduler_svc.dispatch.candidates import ADMISSION_BATCH_SIZE, find_candidates
 from scheduler_svc.dispatch.pace import allowance_of_task
 from scheduler_svc.dispatch.steps import send_steps_together
+from scheduler_svc.homes.rows import reachable_homes
 from scheduler_svc.lifecycle import evaluations
 from scheduler_svc.lifecycle.group_messages import new_group, open_group_message
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.database import ADMISSION_LOCK
-from scheduler_svc.store.queries.accelerators.homes import reachable_homes
 from scheduler_svc.store.queries.fairness import candidates, shares
 from scheduler_svc.store.queries.fairness.candidates import NOTHING, LeftOut
 from scheduler_svc.store.queries.fairness.shares import Charge, work_in_flight

@@ -7,8 +7,8 @@ from common.messages import BatchGroup, TrainBatch
 from scheduler_svc.decisions.batching import LiveGroup, groups_for_step, stale_groups
 from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy, steps_to_send_together
 from scheduler_svc.dispatch.pace import task_snapshots
+from scheduler_svc.homes.rows import reachable_homes
 from scheduler_svc.lifecycle.termination import void_and_refund
-from scheduler_svc.store.queries.accelerators.homes import reachable_homes
 from scheduler_svc.store.queries.training import groups, steps, tasks
 from scheduler_svc.store.queries.training.tasks import Task
 from scheduler_svc.store.states import TaskState, VoidReason

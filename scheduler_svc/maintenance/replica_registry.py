@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import structlog
 
 from common.bus import Bus
-from common.leases import AWAKE, BEGUN
+from common.homes import AWAKE, BEGUN
 from common.messages import ProcessLife, ReplicaReport, TroubleOf, trouble_of
 from common.messages.lives import LIVES, life_key
 from common.resilience.periodic import run_periodically

@@ -97,7 +97,6 @@ class SliceReason(StrEnum):
     OVERDUE = "overdue"
     RATIO = "ratio"
     RESIDENT = "resident"
-    BACKFILL = "backfill"
     ORDER = "order"
     OPERATOR = "operator"
     """An operator ordered it."""

@@ -189,7 +189,7 @@ LEFT JOIN LATERAL (
 """
 
 TASK_HOMES = """
-SELECT t.id AS task, t.tenant, t.pool, h.service, h.home ->> 'accelerator' AS accelerator, (h.home ->> 'version')::int AS from_version,
+SELECT t.id AS task, t.tenant, t.pool, h.service, h.home ->> 'replica' AS replica, (h.home ->> 'version')::int AS from_version,
        h.home ->> 'before' AS before, to_timestamp((h.home ->> 'since_s')::float8) AS since
 FROM tasks t CROSS JOIN LATERAL jsonb_each(t.homes) AS h (service, home)
 WHERE t.ended_at IS NULL

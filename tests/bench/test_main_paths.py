@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 CI: dict[str, str] = {
     "engine": "--requests 4 --tokens 4 --prompt 8 --adapters 1",
     "limits": "--counts 3,5 --asks 10",
-    "plex": "cells,cluster,histories,speed --small",
+    "plex": "cells,histories,speed --small",
     "sandboxes": "confined",
     "stack": "--steps 1 --tasks 1",
     "train_tokens": "--gpu-gib 80 --shares 0.4",

@@ -13,12 +13,12 @@ from bench.plex.events import Events
 from bench.plex.histories import play, random_history, shares, violations
 from bench.plex.tasks import RunningTask, simulate
 from bench.plex.workloads import Cell, cell_rules, cell_trace
-from common.accelerators import Function, Policy, Tier, away
+from common.accelerators import Function, Policy, Tier
 from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
 from common.leases import tally
-from scheduler_svc.decisions.accelerators import gaps, slicing
-from scheduler_svc.decisions.accelerators.state import Budget, Quantiles, Rules
+from scheduler_svc.decisions.accelerators import slicing
+from scheduler_svc.decisions.accelerators.state import Budget, Rules
 
 MOVES = {(Tier.HOST, Tier.DEVICE): (1.0,), (Tier.DEVICE, Tier.HOST): (0.5,)}
 TRAIN, GENERATE = Function.TRAIN, Function.GENERATE
@@ -92,34 +92,23 @@ def test_trajectories_of_a_step_go_on_at_once_and_training_follows_the_last(tmp_
 
 
 def test_mutated_decision_changes_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace, rules = cell_trace(CELL, 4, 0), cell_rules(CELL)
+    trace, rules = cell_trace(CELL, 4, 0), cell_rules()
     before = simulate(trace, rules, 0).makespan_s
     original = slicing.next_slice
-    monkeypatch.setattr(slicing, "next_slice", lambda now_s, holding, demands, moves, _: original(now_s, holding, demands, moves, fcfs()))
-    assert simulate(trace, rules, 0).makespan_s != before
-
-
-def test_mutated_prediction_of_gaps_changes_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that does not hear of open members."""
-    trace, rules = cell_trace(CELL, 4, 0), cell_rules(CELL)
-    before = simulate(trace, rules, 0).makespan_s
-    with monkeypatch.context() as patched:
-        patched.setattr(gaps.Gaps, "expected", lambda *_: Quantiles(1e-3, 1e-3))
-        assert simulate(trace, rules, 0).makespan_s != before
-    monkeypatch.setattr(away.Away, "report", lambda *_: [])
+    monkeypatch.setattr(slicing, "next_slice", lambda now_s, holding, demands, moves, *_: original(now_s, holding, demands, moves, fcfs()))
     assert simulate(trace, rules, 0).makespan_s != before
 
 
 def test_mutated_measure_of_an_executor_changes_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator has the services' own meters and the tally of their reports."""
-    trace, rules = cell_trace(CELL, 4, 0), cell_rules(CELL)
+    trace, rules = cell_trace(CELL, 4, 0), cell_rules()
     before = simulate(trace, rules, 0).makespan_s
     monkeypatch.setattr(tally.Tally, "look", lambda _: None)
     assert simulate(trace, rules, 0).makespan_s != before
 
 
 def test_executor_leaves_with_the_last_step_of_its_pool() -> None:
-    """It holds the accelerator when its last operation ends, and is removed in the end of that operation, as in the cluster."""
+    """It holds the accelerator when its last operation ends, and is removed in the end of that operation."""
     events = Events()
     accelerator = SharedAccelerator(fcfs(), events, Random(0))
     accelerator.add(executor("a"))
@@ -132,7 +121,7 @@ def test_executor_leaves_with_the_last_step_of_its_pool() -> None:
 
 
 def test_equal_runs_are_equal() -> None:
-    first, second = (simulate(cell_trace(CELL, 4, 0), cell_rules(CELL), 0) for _ in range(2))
+    first, second = (simulate(cell_trace(CELL, 4, 0), cell_rules(), 0) for _ in range(2))
     assert first.makespan_s == second.makespan_s
     assert first.accelerator.counts == second.accelerator.counts
 
@@ -193,7 +182,7 @@ def test_accelerator_time_follows_the_weights(weights: tuple[float, ...]) -> Non
 
 def test_switches_take_no_more_than_residency_leaves_while_all_have_work() -> None:
     cell = Cell(pools=3, tasks=6, idle=0.0, switch=1.0)
-    rules = replace(cell_rules(cell), max_wait_s=1e9)
+    rules = replace(cell_rules(), max_wait_s=1e9)
     run = simulate(cell_trace(cell, 400, 0), rules, 0, until_s=600.0)
     assert run.accelerator.counts.moving_switches > 10
     assert run.accelerator.counts.switch_s / run.makespan_s <= 1 / (1 + rules.residency)

@@ -2,13 +2,12 @@
 
 import json
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 
 from bench.charts import plex_tables
 from bench.harness.services import BenchError
-from bench.plex.real import arms, figures, kept, predict, splits
+from bench.plex.real import arms, figures, kept, predict
 from bench.plex.real.calibration import fitted
 from bench.plex.real.slices import Reports, described, waits_s
 from bench.plex.real.workloads import PAIR, PoolLoad
@@ -16,7 +15,6 @@ from common.accelerators import ExecutorState, Function, Tier
 from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
 from common.messages import ExecutorReport, ShareOf, SliceOf
-from common.pools import read_accelerators, read_pools
 
 MOVES = {(Tier.DEVICE, Tier.HOST): (0.1,), (Tier.HOST, Tier.DEVICE): (0.1,), (Tier.DEVICE, Tier.DEVICE): (0.02,)}
 
@@ -99,25 +97,6 @@ def test_simulated_figures_follow_the_costs() -> None:
     assert found["switches"]["off_by"] == pytest.approx(1 / 1.2 - 1, abs=1e-3)
 
 
-def test_static_split_is_ranked_by_what_its_windows_cost() -> None:
-    known = predict.Known(tables(), {base: rows(1) for base in BASES})
-    (best, least_s), *others = splits.ranked(PAIR, known, (0.5, 30.0), range(2))
-    assert best.name == "static small=0.5 large=0.5", "work waits for no long window of the other pool"
-    assert all(seconds > 1.3 * least_s for _, seconds in others)
-
-
-def test_windows_of_a_split_are_read_from_its_pools_file(tmp_path: Path) -> None:
-    folders = {base: tmp_path / base for base in BASES}
-    for folder in folders.values():
-        folder.mkdir()
-    split = arms.named("static small=0.5 large=4")
-    path = arms.pools_file(tmp_path, folders, PAIR.pools, split, PAIR)
-    accelerator = read_accelerators(path, read_pools(path))[arms.ACCELERATOR]
-    assert (accelerator.policy, accelerator.windows) == ("static", {"small": 0.5, "large": 4.0})
-    with pytest.raises(ValueError, match="'best' is no arm; there are dedicated"):
-        arms.named("best")
-
-
 def test_time_of_orders_is_what_real_switches_take_beyond_their_moves() -> None:
     known = predict.Known(tables(), {base: rows(1) for base in BASES})
     alone = predict.simulated(arms.RATIO, PAIR, known)["switch_s"]
@@ -190,3 +169,8 @@ def test_adapters_are_compared_among_runs_of_one_commit() -> None:
 
     assert figures.equal_digests([run("a", "x", "y"), run("a", "x", "y"), run("b", "z", "z")]) == {"t": True}
     assert figures.equal_digests([run("a", "x", "y"), run("b", "z", "z"), run("b", "z", "y")]) == {"t": False}
+
+
+def test_unknown_arm_is_refused() -> None:
+    with pytest.raises(ValueError, match="'best' is no arm; there are dedicated"):
+        arms.named("best")

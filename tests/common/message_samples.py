@@ -6,7 +6,6 @@ from decimal import Decimal
 from bench.harness.load.groups import group_context
 from common import messages
 from common.accelerators import Tier
-from common.accelerators.away import TaskAway
 from common.messages import (
     BlobRef,
     Canary,
@@ -235,7 +234,7 @@ SAMPLES += [
         LEASE
         | {"state": "awake", "tier": "device", "device_bytes": 9, "host_bytes": 4, "running": "generate", "begun": 2, "left_s": 0.5}
         | {"ready": 1, "ready_since_s": 1.0, "piece_s": 0.25, "pieces": 5, "at_s": 1.5}
-        | {"away": [TaskAway("a", 9, ((4, 50),), 4, None, (1, 2), (3,))], "budget_bytes": 11}
+        | {"budget_bytes": 11}
     ),
     messages.Lease(executor="rollout-p", replica="r", epoch=3, renewed_s=1.5),
     messages.PoolClock(parked_s=2.5, parked_since_s=1.0),

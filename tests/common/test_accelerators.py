@@ -68,15 +68,7 @@ def test_bfloat16_is_for_trainers_and_gpus(tmp_path: Path, text: str) -> None:
         ('[accelerator.a]\ndevice = "tpu"\n', "accelerator.a.device: must be cpu, cuda:N, or the UUID of a GPU, not 'tpu'"),
         (CPU + CPU.replace(".a]", ".b]"), "accelerator.b: core 1 belongs to accelerator.a already"),
         (CPU + 'policy = "best"\n', "accelerator.a.policy: must be"),
-        (
-            CPU + 'windows = { p = 3 }\n[p]\nMODEL\non = "a"\n',
-            "accelerator.a: windows are for the policy 'static', and this one has 'ratio'",
-        ),
-        (
-            CPU + 'policy = "static"\nwindows = { q = 3 }\n[p]\nMODEL\non = "a"\n',
-            "accelerator.a.windows: no pool 'q' is on this accelerator",
-        ),
-        (CPU + 'policy = "static"\nwindows = { p = 0 }\n[p]\nMODEL\non = "a"\n', "accelerator.a.windows.p: must be"),
+        (CPU + 'policy = "static"\n', "accelerator.a.policy: must be"),
         ('[accelerator]\nmodel = "m"\n', "accelerator.model: must be"),
         (CPU.replace('"1"', '"one"'), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),
         (CPU.replace('"1"', "1"), "accelerator.a.cores: must be numbers of cores such as '0' or '0,2-3', each once, not "),

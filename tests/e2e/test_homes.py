@@ -49,7 +49,7 @@ train_tokens = 1024
 """
 STEPS = 12
 SERVED = {"rollout": "marlaas_rollout_sampled_tokens_total", "trainer": "marlaas_trainer_tokens_total"}
-HOMES = "SELECT task, service, accelerator, from_version FROM task_homes"
+HOMES = "SELECT task, service, replica, from_version FROM task_homes"
 
 
 def spec(task: str) -> dict[str, Any]:
@@ -175,8 +175,8 @@ async def test_tasks_have_homes_and_go_on_when_the_executors_of_one_accelerator_
                 homes = {(row.task, row.service): row for row in await rows(database, HOMES)}
                 assert len(homes) == 4
                 for service in SERVED:
-                    assert all(them.has_served(service, row.accelerator) for key, row in homes.items() if key[1] == service)
-                lost = homes["t", "rollout"].accelerator
+                    assert all(them.has_served(service, row.replica) for key, row in homes.items() if key[1] == service)
+                lost = homes["t", "rollout"].replica
                 left = next(name for name in ("a", "b") if name != lost)
                 logged = len(them.log("rollout", left).read_text())
                 for service in SERVED:
@@ -186,8 +186,8 @@ async def test_tasks_have_homes_and_go_on_when_the_executors_of_one_accelerator_
                 await eventually(lambda: _is(database, "SELECT count(*) FROM tasks WHERE state = 'finished'", [(2,)]))
     for task, service, version, queue in sent.messages[:before]:
         if version >= homes[task, service].from_version:
-            assert queue == streams.queue("tiny", homes[task, service].accelerator)
-    assert {queue for *_, queue in sent.messages[:before]} >= {f"tiny@{row.accelerator}" for row in homes.values()}
+            assert queue == streams.queue("tiny", homes[task, service].replica)
+    assert {queue for *_, queue in sent.messages[:before]} >= {f"tiny@{row.replica}" for row in homes.values()}
     assert {queue for *_, queue in sent.messages[before:]} >= {"tiny"}, "what no home can do is for all"
     assert "queue_taken_over" in them.log("rollout", left).read_text()[logged:]
 

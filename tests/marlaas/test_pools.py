@@ -32,7 +32,7 @@ INSERT INTO executors (accelerator, id, pool, service, state, tier, device_bytes
     ('a', 'trainer-tiny', 'tiny', 'trainer', 'parked', 'host', 1, now()),
     ('a', 'rollout-other', 'other', 'rollout', 'awake', 'device', 1, now());
 INSERT INTO slices (accelerator, epoch, executor, pool, function, reason, tasks, expected_s, from_tier, ordered_at, awake_at, ended_at,
-    ended, booked_at, switch_ms, busy_ms, idle_ms) VALUES ('a', 1, 'rollout-other', 'other', 'generate', 'backfill', '{}', 1, 'host',
+    ended, booked_at, switch_ms, busy_ms, idle_ms) VALUES ('a', 1, 'rollout-other', 'other', 'generate', 'ratio', '{}', 1, 'host',
     '2030-01-02 03:04:05', '2030-01-02 03:04:06', '2030-01-02 03:04:10', 'switched', now(), 1000, 3500, 500);
 INSERT INTO slice_shares (accelerator, epoch, task, ms) VALUES ('a', 1, '', 5000);
 INSERT INTO moves (accelerator, executor, epoch, from_tier, to_tier, bytes, seconds)
@@ -66,7 +66,7 @@ async def test_pools_show_executors_and_slices_with_who_paid(world: World, run: 
     assert found["rollout-other"][2:4] == ["awake", "device"]
     [one] = rows(await out(run("pools", "slices", "--since", "1h")))
     assert one[:2] == ["2030-01-02", "03:04:05"]
-    assert one[-11:] == ["backfill", "1.00", "s", "3.50", "s", "0.50", "s", "switched", "nobody", "5.00", "s"]
+    assert one[-11:] == ["ratio", "1.00", "s", "3.50", "s", "0.50", "s", "switched", "nobody", "5.00", "s"]
     assert "is no duration" in (await run("pools", "slices", "--since", "soon")).stderr
 
 

@@ -9,9 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from common import streams
-from common.accelerators.away import Away
 from common.bus import MAX_PAYLOAD_BYTES, Delivery, Outgoing, Slots
-from common.messages import AdapterRef, ChatMessage, SampledTurn, SampleTurns, TurnRequest, TurnsSampled
+from common.messages import AdapterRef, SampleTurns, TurnsSampled
 from common.streams import Stream
 from common.task_states import TaskStates
 from rollout_svc import service
@@ -92,70 +91,15 @@ async def test_deadline_does_not_pass_while_the_clock_of_the_pool_stands(chat: C
     assert await answers(engine, chat, tmp_path, late, now_s) == []
 
 
-async def test_members_are_away_while_their_turns_are_with_their_environment(chat: Chat, tmp_path: Path) -> None:
-    """The second prompt was stored a second after the turn was sent, and came later."""
-    book = Book()
-    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
-    now_s, group = 100.0, group_of("away", size=2)
-    engine, away = CannedEngine(Sampled([5], [-0.5], "stop"), 2), Away(lambda: now_s)
-    rollout = Rollout(engine, chat, adapters, TaskStates(), Slots(8), lambda _: 0.0, away)  # pyright: ignore[reportArgumentType]
-
-    async def ask(members: Sequence[TurnRequest], stored_s: float) -> list[SampledTurn]:
-        subject = streams.sample(group.pool, group.task, group.trajectory(0))
-        delivery = Delivery(subject, {}, SampleTurns(group=group, members=list(members)).encode(), 1, 1, stored_s)
-        return [turn async for out in rollout.handle(delivery) if isinstance(out.message, TurnsSampled) for turn in out.message.members]
-
-    [first, _] = await ask(first_turns(range(2)), 99.0)
-    assert [(one.task, one.members, one.returned_ms) for one in away.report(now_s)] == [(group.task, 2, ())]
-    now_s = 150.0
-    message = ChatMessage(role="user", content="and now?")
-    again = TurnRequest(member=first.member, turn=1, transcript=first.transcript, messages=[message], state=b"")
-    await ask([again], 101.0)
-    [found] = away.report(now_s)
-    assert (found.members, found.returned_ms) == (2, (1000,))
-    assert sorted(ago_ms for ago_ms, _ in found.left_ms) == [0, 50_000]
-    tasks = TaskStates()
-    tasks._states[group.task] = "running"
-    rollout._tasks = tasks
-    await rollout.follow_versions(Announcing([version(1, group.task)], 149.0), "tiny")  # pyright: ignore[reportArgumentType]
-    [found] = away.report(now_s)
-    assert (found.members, found.opening_ms) == (0, 1000)
-    for number, is_at_home in ((2, False), (3, True)):
-        announcing = Announcing([version(number, group.task)], 149.0)
-        await rollout.follow_versions(announcing, "tiny", lambda _: is_at_home)  # noqa: B023  # pyright: ignore[reportArgumentType]
-        [found] = away.report(now_s)
-        assert found.opening_ms == (1000 if is_at_home else None)
-
-
-async def test_turns_that_end_after_their_task_are_of_no_task(chat: Chat, tmp_path: Path) -> None:
-    """The task is cancelled while its turns are sampled; what is known of it was forgotten with it, and stays so."""
-    book, tasks, group = Book(), TaskStates(), group_of("away", size=2)
-    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
-    away = Away(lambda: 100.0)
-
-    class Ending(CannedEngine):
-        async def sample(self, wanted: SampleRequest) -> Sampled:
-            tasks._states[group.task] = "cancelled"
-            away.ended(group.task)
-            return await super().sample(wanted)
-
-    engine = Ending(Sampled([5], [-0.5], "stop"), 2)
-    rollout = Rollout(engine, chat, adapters, tasks, Slots(8), lambda _: 0.0, away)  # pyright: ignore[reportArgumentType]
-    subject = streams.sample(group.pool, group.task, group.trajectory(0))
-    delivery = Delivery(subject, {}, SampleTurns(group=group, members=list(first_turns(range(2)))).encode(), 1, 1, 99.0)
-    assert [out async for out in rollout.handle(delivery)]
-    assert away._tasks == {}
-
-
 class Announcing:
     """A bus whose streams announce one version after another."""
 
-    def __init__(self, refs: Sequence[AdapterRef], stored_s: float = 0.0) -> None:
-        self._refs, self._stored_s, self.streams = refs, stored_s, self
+    def __init__(self, refs: Sequence[AdapterRef]) -> None:
+        self._refs, self.streams = refs, self
 
     async def follow(self, stream: Stream, subject: str, *, last_only: bool) -> AsyncIterator[Delivery]:
         for ref in self._refs:
-            yield Delivery(streams.weight_updated("tiny", ref.task), {}, updated(ref).encode(), 1, 0, self._stored_s)
+            yield Delivery(streams.weight_updated("tiny", ref.task), {}, updated(ref).encode(), 1, 0)
 
 
 async def test_new_version_that_cannot_be_written_ends_nothing(chat: Chat, tmp_path: Path) -> None:

@@ -1,14 +1,11 @@
 """Who computes on an accelerator that several base models share, for how long, and where the others' state is kept meanwhile.
 
 state.py         executors, their ready work and tiers; the rules; the decisions
-moves.py         seconds of moves between tiers: measured, or from bytes until one was measured
-prediction.py    seconds of ready work, and seconds until the first of several waits ends
-gaps.py          seconds until a pool has work again: from open members, else from gaps before
+moves.py         seconds of moves between tiers and of operations: measured, or assumed until one was measured
 tiers.py         which executors leave the device for the next one, and how deep
 room.py          executors that never fit, and what to change
 situation.py     one accelerator at one moment: costs of each switch, who is overdue, who is ahead of its share, newcomers among them
 slicing.py       `next_slice`: the holder keeps, idles, or another executor is next; how a holder is parked
-baselines.py     the same decision first come first served, in turns, and in fixed windows
 load.py          expected step times of jobs that share an accelerator, and whether sharing is worth it
 occupancy.py     seconds of a step in which any of its trajectories is sampled, and in which none is
 placement.py     which accelerator a job's pool is placed on, and when it moves

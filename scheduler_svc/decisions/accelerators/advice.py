@@ -12,7 +12,7 @@ from common.accelerators import Function, Tier
 from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
 from scheduler_svc.decisions.accelerators.load import Profile, Worth, worth
 from scheduler_svc.decisions.accelerators.moves import Key, Moves, measured
-from scheduler_svc.decisions.accelerators.placement import Accelerator, Placement, PlacementPolicy, place
+from scheduler_svc.decisions.accelerators.placement import Accelerator, Placement, place
 from scheduler_svc.decisions.accelerators.state import Budget, Demand
 from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
 
@@ -85,7 +85,7 @@ def advice(trace: Trace, accelerators: Sequence[Accelerator], device_bytes: int 
         tuple(sorted(set(pools) - {one.pool for one in trace.executors})),
         shared(pools) if len(pools) > 1 else None,
         tuple(sorted(pairs, key=lambda one: (-one.worth.saved_share, one.pools))),
-        place(profiles, accelerators, PlacementPolicy.SPREAD_BACKFILL),
+        place(profiles, accelerators),
     )
 
 

@@ -1,15 +1,19 @@
-"""Seconds of moves between tiers: the median of measured ones, or an estimate from bytes until one was measured. Pure."""
+"""Seconds of moves between tiers, and of operations: as measured, or assumed until one was measured. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from common.accelerators import Tier
+from common.accelerators import Function, Tier
 from scheduler_svc.decisions.accelerators.state import Quantiles
 
 NEWEST = 100
 """Number of newest measurements of a move that count."""
 PAUSE_S = 0.02
 """Seconds to pause or resume an executor whose state stays on the device."""
+PRIOR_S = {Function.GENERATE: 1.0, Function.TRAIN: 2.0, Function.SCORE: 2.0}
+"""Seconds of an operation before the first was measured. A step is one, also while it scores."""
+MIN_S = 1e-3
+"""Minimum of every expected operation, so that no ratio has a zero below."""
 
 Key = tuple[str, Tier, Tier]
 """Executor, tier before, tier after."""
@@ -69,3 +73,8 @@ def measured(durations_s: Mapping[Key, Iterable[float]]) -> dict[Key, Quantiles]
         if ordered:
             found[key] = Quantiles(ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))])
     return found
+
+
+def piece_s(measured_s: float | None, function: Function) -> float:
+    """Expected seconds of one operation. `measured_s`: the mean that its executor measured, in its batches; None before the first."""
+    return max(MIN_S, measured_s) if measured_s else PRIOR_S[function]

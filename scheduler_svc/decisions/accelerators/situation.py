@@ -53,9 +53,6 @@ class Situation:
     """None without a holder, and where its executor is not among the demands any more."""
     candidates: tuple[Candidate, ...]
     """Executors whose state fits into the budget at all."""
-    pools: tuple[str, ...]
-    """All pools of the accelerator, in the order of their names."""
-    moves: Moves
     rules: Rules
 
     @property
@@ -108,24 +105,12 @@ class Situation:
         """When the first candidate becomes overdue; infinite without candidates."""
         return min((one.demand.waiting_since_s + self.rules.max_wait_s for one in self.candidates), default=float("inf"))
 
-    def back_s(self, candidate: Candidate) -> float:
-        """Expected seconds of the switch from `candidate` back to the holder."""
-        assert self.holder is not None
-        one, gone = candidate.demand, {park.executor: park.to_tier for park in candidate.park_to}
-        tier = gone.get(self.holder.executor, Tier.DEVICE)
-        woken = self.moves.seconds(self.holder.executor, tier, Tier.DEVICE, self.holder.device_bytes)
-        if tier is Tier.DEVICE:
-            return woken
-        return woken + self.moves.seconds(one.executor, Tier.DEVICE, tier, one.device_bytes)
-
 
 def situation(now_s: float, holding: Holding | None, demands: Sequence[Demand], moves: Moves, rules: Rules) -> Situation:
     """Everything that a policy looks at. The order of `demands` does not count."""
     ordered = sorted(demands, key=lambda one: one.executor)
     holder = next((one for one in ordered if holding is not None and one.executor == holding.executor), None)
-    forecast_s = {one.executor: one.gap.p50_s for one in ordered if one.gap is not None}
-    forecast_s |= {one.executor: 0.0 for one in ordered if one.ready_since_s is not None}
-    residents = Residents.of(ordered, moves, forecast_s)
+    residents = Residents.of(ordered, moves, {one.executor: 0.0 for one in ordered if one.ready_since_s is not None})
     found: list[Candidate] = []
     for one in ordered:
         if one.ready_since_s is None or one is holder:
@@ -133,8 +118,7 @@ def situation(now_s: float, holding: Holding | None, demands: Sequence[Demand], 
         parks = where_to_park(one, residents, rules.budget)
         if parks is not None:
             found.append(Candidate(one, parks, _switch_s(one, parks, residents, moves)))
-    pools = tuple(sorted({one.pool for one in ordered}))
-    return Situation(now_s, holding, holder, tuple(found), pools, moves, rules)
+    return Situation(now_s, holding, holder, tuple(found), rules)
 
 
 def _switch_s(next_: Demand, parks: Sequence[Park], residents: Residents, moves: Moves) -> float:

@@ -6,25 +6,22 @@ Under every policy an executor that an operator ordered is next. The policy `rat
    it is ordered to park while one runs, so that its own watchdog ends one that hangs.
 2. What was moved to the device stays for its residency, a multiple of the switch that moved it, while it has work: its executors alone
    follow each other.
-3. A holder without work is kept for a moment where its pool's next work is expected sooner than half a switch would take. Where a longer
-   gap is expected that has room for a switch, another's work and the switch back, executors that fit go first (backfill).
-4. Of the executors that are not ahead of their share of the accelerator's time, the highest (wait + work) / (work + switch) is next; a
-   holder with work keeps unless the ratio exceeds its own by the hysteresis.
+3. Of the executors that are not ahead of their share of the accelerator's time, the highest (wait + work) / (work + switch) is next; a
+   holder with work keeps unless the ratio exceeds its own by the hysteresis. A holder without work is not waited for.
 
 The wait of an executor begins when its oldest work is ready and its latest slice is over. Without the second an executor with a growing
 backlog would be overdue for ever, and nothing would bound the others' waiting. With it, and since a slice that others wait for past
 `max_wait_s` ends with its operation, no executor with ready work waits longer than `max_wait_s` and, for each executor, one operation and
-one switch. The baselines know no such bound; only a slice of theirs that has lasted for `max_wait_s` ends with its step in the same way.
+one switch. `fcfs` knows no such bound; only a slice of its that has lasted for `max_wait_s` ends with its step in the same way.
 
 PlexRL (arXiv 2605.20863) names its policy HRRS and does not publish its formula. This one is our own and claims nothing about theirs;
-highest response ratio next is from Brinch Hansen, 1971. A wait of at most half a switch is the rule of ski rental.
+highest response ratio next is from Brinch Hansen, 1971.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from common.accelerators import Policy
-from scheduler_svc.decisions.accelerators import baselines
 from scheduler_svc.decisions.accelerators.moves import Moves
 from scheduler_svc.decisions.accelerators.situation import Candidate, Situation, situation
 from scheduler_svc.decisions.accelerators.state import (
@@ -51,16 +48,23 @@ MIN_PROGRESS_S = 1.0
 Decision = Keep | Idle | Switch
 
 
-def next_slice(now_s: float, holding: Holding | None, demands: Sequence[Demand], moves: Moves, rules: Rules) -> Decision:
+def next_slice(
+    now_s: float,
+    holding: Holding | None,
+    demands: Sequence[Demand],
+    moves: Moves,
+    rules: Rules,
+    policy: Callable[[Situation], Decision] | None = None,
+) -> Decision:
     """What the accelerator does next.
 
     To be asked whenever work becomes ready or ends, when a switch is done, and at `until_s` of the latest answer. `demands`: every
     executor of the accelerator, with or without ready work, in any order; faulty ones without. After a `Switch` the holder is parked as
-    `park_mode` says. Equal arguments give equal answers.
+    `park_mode` says. `policy`: instead of the one that the rules name, for comparisons. Equal arguments give equal answers.
     """
     seen = situation(now_s, holding, demands, moves, rules)
     if seen.is_interruptible:
-        return seen.ordered[0].chosen(Reason.ORDER) if seen.ordered else POLICIES[rules.policy](seen)
+        return seen.ordered[0].chosen(Reason.ORDER) if seen.ordered else (policy or POLICIES[rules.policy])(seen)
     if holding is not None and holding.running is None:  # it is beginning
         may_be_frozen = seen.holder is not None and seen.holder.function.is_interruptible
         return Keep(now_s + SOON_S if may_be_frozen else NEVER_S)
@@ -76,7 +80,7 @@ def park_mode(left: Quantiles | None, held_s: float, slack_s: float, costs: Free
     """How the holder ends what runs; requests are never aborted.
 
     `left`: time until what runs has ended, None when nothing runs. `held_s`: how long it has been awake. `slack_s`: time until the next
-    executor is overdue, 0 or less once it is. Baselines drain to the end. Requests are frozen where they would hold up an overdue executor
+    executor is overdue, 0 or less once it is. `fcfs` drains to the end. Requests are frozen where they would hold up an overdue executor
     for longer than `drain` times what freezing costs, but not before they have run for twice the cost: else they might never end.
     """
     if left is None:
@@ -103,9 +107,7 @@ def _by_ratio(seen: Situation) -> Decision:
     best = _best(seen.candidates, seen)
     if best is None:
         return Idle(NEVER_S)
-    if seen.holder is None or seen.holding is None:
-        return best.chosen(Reason.FIRST)
-    return _beside_an_idle_holder(seen, seen.holder, seen.holding, best)
+    return best.chosen(Reason.FIRST if seen.holder is None else Reason.RATIO)
 
 
 def _beside_a_working_holder(seen: Situation) -> Decision:
@@ -122,24 +124,6 @@ def _beside_a_working_holder(seen: Situation) -> Decision:
     return Keep(max(seen.now_s + SOON_S, min(exceeds_s, seen.next_overdue_s)))
 
 
-def _beside_an_idle_holder(seen: Situation, holder: Demand, holding: Holding, best: Candidate) -> Decision:
-    idle_since_s = seen.now_s if holding.idle_since_s is None else holding.idle_since_s
-    patient_until_s = idle_since_s + seen.rules.patience * best.switch_s
-    if holder.gap is not None and holder.gap.p50_s < patient_until_s - seen.now_s:
-        return Idle(max(seen.now_s + SOON_S, min(patient_until_s, seen.next_overdue_s)))
-    if seen.rules.backfill is not None and holder.gap is not None:
-        fitting = [one for one in seen.candidates if fits(one, holder.gap, seen.back_s(one), seen.rules.backfill)]
-        filler = _best(fitting, seen)
-        if filler is not None:
-            return filler.chosen(Reason.BACKFILL)
-    return best.chosen(Reason.RATIO)
-
-
-def fits(candidate: Candidate, gap: Quantiles, back_s: float, margin: float) -> bool:
-    """Whether the switch, the candidate's work and the switch back are done in the gap, with its margin."""
-    return gap.p50_s > margin * (candidate.switch_s + candidate.demand.work_s + back_s)
-
-
 def _best(candidates: Sequence[Candidate], seen: Situation) -> Candidate | None:
     """The highest ratio of those that are not ahead of their share."""
     fair = [one for one in candidates if one.executor in seen.fair]
@@ -152,11 +136,22 @@ def _own_ratio(holder: Demand, now_s: float) -> float:
     return (wait_s + holder.work_s) / holder.work_s if holder.work_s > 0 else 1.0
 
 
+def first_come_first_served(seen: Situation) -> Decision:
+    """The operation that has been ready longest is next, wherever it has to run. It drains, and knows neither shares nor switch costs."""
+    oldest = min(seen.candidates, key=lambda one: (_ready_since_s(one), one.executor), default=None)
+    own = None if seen.holder is None else seen.holder.ready_since_s
+    if oldest is not None and (own is None or _ready_since_s(oldest) < own):
+        return oldest.chosen(Reason.ORDER)
+    return Keep(NEVER_S) if seen.is_working else Idle(NEVER_S)
+
+
+def _ready_since_s(candidate: Candidate) -> float:
+    return NEVER_S if candidate.demand.ready_since_s is None else candidate.demand.ready_since_s
+
+
 POLICIES: Mapping[Policy, Callable[[Situation], Decision]] = MappingProxyType(
     {
         Policy.RATIO: _by_ratio,
-        Policy.FCFS: baselines.first_come_first_served,
-        Policy.ROUND_ROBIN: baselines.in_turns,
-        Policy.STATIC: baselines.in_fixed_windows,
+        Policy.FCFS: first_come_first_served,
     }
 )

@@ -1,7 +1,6 @@
 """Executors of one accelerator and their ready work, the rules, and the decisions. Values only."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from common.accelerators import Function, Policy, Tier
@@ -16,9 +15,8 @@ class Reason(StrEnum):
     RATIO = "ratio"
     RESIDENT = "resident"
     """Its state is on the device, and what was moved there stays."""
-    BACKFILL = "backfill"
     ORDER = "order"
-    """A baseline's order, or an operator's."""
+    """In the order of arrival, or an operator's."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,6 @@ class Demand:
     work_s: float = 0.0
     """Expected seconds of all its ready and running work."""
     claims: tuple[Claim, ...] = ()
-    gap: Quantiles | None = None
-    """Time until the next work of its pool becomes ready; None when no task of the pool is open, or not known."""
     is_ordered: bool = False
     """Whether an operator ordered that it is next, with or without work."""
 
@@ -96,8 +92,6 @@ class Holding:
     """When the latest switch was done that moved state to the device. Its pool's executors may have followed each other since."""
     stay_switch_s: float
     """Seconds that this switch took."""
-    idle_since_s: float | None = None
-    """When it ran out of work; None while it has any."""
     left: Quantiles | None = None
     """Time until what runs has ended; None when nothing runs."""
 
@@ -138,17 +132,9 @@ class Rules:
     """Maximum weighted seconds by which a tenant, or one of its pools, may be ahead of the least-served one and still be chosen."""
     hysteresis: float = 1.5
     """Factor by which another executor's ratio must exceed the holder's."""
-    backfill: float | None = 1.5
-    """Minimum length of a gap as a multiple of what fills it: switch, work and switch back. None: no backfill."""
-    patience: float = 0.5
-    """Maximum time for which a holder without work is kept awake, as a multiple of the switch to the best other executor."""
     drain: float = 4.0
     """Maximum time that a sampler's requests may take to end while another executor is overdue, as a multiple of the cost of
     freezing them."""
-    window_s: float = 10.0
-    """Length of a pool's window under the policy `static`, and of an executor's under `round-robin`."""
-    windows_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Lengths of the windows of pools that have another under the policy `static`."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ tasks = sa.Table(
     moment("accepted_at"),
     moment("ended_at"),
     now_by_default("updated_at"),
-    sa.Column("homes", JSONB),  # by service, in a pool on several shared accelerators; absent before the first
+    sa.Column("homes", JSONB),  # by service, in a pool with several replicas that have names; absent before the first
     one_of("state", TaskState, "state"),
     sa.CheckConstraint("version BETWEEN 0 AND steps", name="version_within_steps"),
     sa.CheckConstraint("voided BETWEEN 0 AND admitted", name="voided_within_admitted"),

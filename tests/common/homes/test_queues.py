@@ -9,9 +9,8 @@ import pytest
 
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
-from common.homes import Queues
+from common.homes import AWAKE, BEGUN, OWN_QUEUE, Member, Queues
 from common.homes.reading import Taking
-from common.leases import AWAKE, BEGUN, OWN_QUEUE, Identity
 from common.leases.reports import Backlog
 from common.messages import ControlTask, ReplicaReport
 from common.streams import REPLICAS_BUCKET
@@ -26,7 +25,7 @@ class Reader:
 
     def __init__(self, bus: Bus, *, move_s: float = 1000.0, max_wait_s: float = 1000.0, start_s: float = 0.0) -> None:
         self.slots = Slots(4)
-        self.queues = Queues(bus, Identity("a", "rollout", "one", "ra"), ["b"], self.slots, lambda: move_s, max_wait_s, start_s=start_s)
+        self.queues = Queues(bus, Member("rollout", "one", "a", "ra"), ["b"], self.slots, lambda: move_s, max_wait_s, start_s=start_s)
         self.began: list[str] = []
         self.ended: list[str] = []
         self.may_end = asyncio.Event()
@@ -243,7 +242,7 @@ async def test_executor_with_a_key_of_an_earlier_pools_file_reads_its_pools_queu
 
         slots = Slots(4)
         slots.close()
-        queues = Queues(bus, Identity("new", service, "tiny", "ra"), ["newer"], slots, lambda: 1.0, 60.0, start_s=0.0)
+        queues = Queues(bus, Member(service, "tiny", "new", "ra"), ["newer"], slots, lambda: 1.0, 60.0, start_s=0.0)
         backlog = Backlog(bus, queues.own, siblings=queues)
         async with at_work(queues.consume(handle)), at_work(backlog.declare()):
             subject = streams.sample("tiny", "t", "0-0") if service == "rollout" else streams.batch("tiny", "t")
@@ -276,7 +275,7 @@ async def test_service_may_read_the_queues_of_its_pool_with_its_key(tmp_path: Pa
             return
             yield
 
-        queues = Queues(bus, Identity("a", service, "tiny", "ra"), ["b"], Slots(4), lambda: 1.0, 60.0, start_s=0.0)
+        queues = Queues(bus, Member(service, "tiny", "a", "ra"), ["b"], Slots(4), lambda: 1.0, 60.0, start_s=0.0)
         async with at_work(queues.consume(handle)):
             for queue in ("tiny", "tiny@a", "tiny@b"):
                 subject = streams.sample(queue, "t", "0-0") if service == "rollout" else streams.batch(queue, "t")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from common.accelerators import Function, Load, Served, Tier
-from common.accelerators.away import Away
 from common.bus import Bus, Outgoing
 from common.leases.follower import Follower
 from common.leases.identity import Identity
@@ -28,7 +27,6 @@ class Paper:
         self.device_bytes = device_bytes
         self.host_bytes = 10
         self.load = Load()
-        self.away: Away | None = None
         self.done = Served()
         self.moves: list[str] = []
         self.failures: list[Exception] = []

@@ -7,7 +7,6 @@ import pytest
 
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.errors import Fatal
-from common.homes import Queues
 from common.leases import Identity, Reading, budget_bytes, leased_executor, placed
 from common.leases.locks import holders
 from common.streams import trainer_batches
@@ -48,8 +47,13 @@ async def test_executor_is_made_of_what_was_read_at_its_start(bus: Bus, pools_fi
 
 
 async def test_executor_reports_a_queue_of_its_own_once_it_reads_that(bus: Bus, pools_file: Path) -> None:
-    place = placed(Identity("a", "trainer", "one", "r1"), pools_file)
-    queues = Queues(bus, place.me, ["b"], Slots(1), lambda: 1.0, 60.0)
+    me = Identity("a", "trainer", "one", "r1")
+    assert placed(me, pools_file).queues(bus, Slots(1), move_s=lambda: 1.0) is None, "its pool is on no other accelerator"
+    other = '[accelerator.b]\ndevice = "cpu"\ncores = "1"\nmemory_gib = 1\n'
+    pools_file.write_text(POOLS.replace('train_on = ["a"]', 'train_on = ["a", "b"]') + other)
+    place = placed(me, pools_file)
+    queues = place.queues(bus, Slots(1), move_s=lambda: 1.0)
+    assert queues is not None
     locks, reads = place.locks(pools_file.parent / "accelerators"), Reading(queues.own, queues)
     executor = leased_executor(bus, place, Paper(), locks, reads, data_dir=pools_file.parent, show=lambda _: None)
     assert "queue@a" not in executor.busy, "NATS may not permit it"

@@ -3,25 +3,21 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 
-import msgpack
 import pytest
 
 from common import streams
 from common.accelerators import ExecutorState, Function, Load, Served
-from common.accelerators.away import Away
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Retry
-from common.leases.ages import Ages
+from common.homes import BEGUN, Ages
 from common.leases.executor import LeasedExecutor
-from common.leases.reports import BEGUN, Backlog, Waiting
+from common.leases.reports import Backlog, Waiting
 from common.messages import ControlTask, ExecutorReport, ReplicaReport
 from common.streams import REPLICAS_BUCKET, executor_now
 from tests.common.bus.consuming import consuming
 from tests.common.leases.executables import ACCELERATOR, Paper, answer, begun, identity, means, order
-from tests.common.message_samples import SAMPLES
 from tests.conftest import HASTY, at_work, eventually, eventually_equals
 
 PROMPTS = streams.rollout_samples("one")
@@ -271,30 +267,3 @@ def test_frozen_operations_wait_since_they_were() -> None:
     assert waiting.since_s(5.0, oldest_s=2.5, frozen=True) == 2.5
     assert waiting.since_s(6.0, oldest_s=None, frozen=False) is None
     assert waiting.since_s(7.0, oldest_s=None, frozen=True) == 7.0
-
-
-async def test_sampler_reports_members_that_are_away_and_a_new_version_at_once(bus: Bus, tmp_path: Path) -> None:
-    paper = Paper()
-    away = paper.away = Away(bus.clock.now_s)
-    async with reporting(bus, tmp_path, paper) as reports:
-        assert reports.newest.away == []
-        away.sent("t", 0, 0, [(0, 0), (1, 0)])
-        await eventually(lambda: [one.members for one in reports.newest.away] == [2])
-        [before] = reports.newest.away
-        away.came("t", 0, 0, [(1, 1)], bus.clock.now_s())
-        count = len(reports.seen)
-        away.announced("t", 1, bus.clock.now_s())  # while parked it would report a second later
-        announced_s = bus.clock.now_s()
-        await eventually(lambda: len(reports.seen) > count)
-        [after] = reports.seen[count].away
-        assert reports.seen[count].at_s - announced_s < 0.5
-        assert (before.opening_ms, after.members) == (None, 0) and after.opening_ms is not None and len(after.returned_ms) == 1
-
-
-def test_report_of_an_older_sampler_has_nobody_away_and_an_older_scheduler_reads_a_newer_one() -> None:
-    [sample] = [one for one in SAMPLES if isinstance(one, ExecutorReport)]
-    packed = msgpack.unpackb(sample.encode())
-    assert packed.pop("away")
-    assert ExecutorReport.decode(msgpack.packb(packed)) == sample.model_copy(update={"away": []})  # type: ignore[arg-type]
-    newer = {**packed, "away": [{**asdict(one), "more": 1} for one in sample.away]}
-    assert ExecutorReport.decode(msgpack.packb(newer)) == sample  # type: ignore[arg-type]

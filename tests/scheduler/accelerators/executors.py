@@ -12,7 +12,6 @@ from sqlalchemy import text
 
 from common import streams
 from common.accelerators import ExecutorState, Function, Tier
-from common.accelerators.away import TaskAway
 from common.bus import Bus, Outgoing
 from common.messages import ExecutorReport, LeaseDone, LeaseOrder, PoolClock
 from common.pools import Accelerator, Pool, Pools
@@ -82,7 +81,6 @@ class Executor:
     died_of: str | None = None
     """Why the process before it ended, as it found that."""
     lacks_memory: bool | None = None
-    away: list[TaskAway] = field(default_factory=list[TaskAway])
     """Tasks with members that are with their environments."""
     is_deaf: bool = False
     """Whether it does nothing that it is ordered to."""
@@ -138,7 +136,6 @@ class Executor:
             left_s=0.05 if self.begun else None,
             at_s=self.bus.clock.now_s(),
             budget_bytes=self.device_bytes,
-            away=self.away,
         )
         return report.model_copy(update=changes)
 

@@ -11,22 +11,22 @@ from sqlalchemy import NullPool, create_engine, text
 
 from common import streams
 from common.bus import Bus, Delivery, Handler, Outgoing, Slots
-from common.leases import OWN_QUEUE
+from common.homes import OWN_QUEUE
 from common.messages import ReplicaReport, TrainBatch
-from common.pools import Pool, Pools
+from common.pools import Pool, Pools, named_replicas
 from common.runtime.service import report_replica
-from scheduler_svc.dispatch.homes import Homes
+from scheduler_svc.homes.keeper import Homes
+from scheduler_svc.homes.rows import settle
 from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
 from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
 from scheduler_svc.migrate import end_sharing
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.accelerators.homes import settle
 from tests.conftest import at_work, eventually
 from tests.scheduler.maintenance.test_step_rescuer import GatedStages, forget_message_ids, is_relayed
 from tests.scheduler.stages import Stages, World, running_world, spec
 
 POOLS: Pools = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16, generate_on=("a", "b"), train_on=("a", "b"))}
-HOMES = "SELECT task, service, accelerator, from_version, before FROM task_homes ORDER BY task, service"
+HOMES = "SELECT task, service, replica, from_version, before FROM task_homes ORDER BY task, service"
 EXECUTORS = """
 INSERT INTO accelerators (id, spec) VALUES ('a', '{}'), ('b', '{}');
 INSERT INTO executors (accelerator, id, pool, service)
@@ -77,7 +77,7 @@ class Looks:
 
     def __init__(self, database: Database, lost_s: float = 60.0) -> None:
         self.reports = list(EVERYONE)
-        self.homes = Homes(database, POOLS, lambda: self.reports, time.time, review_s=0.0, lost_s=lost_s)
+        self.homes = Homes(database, named_replicas(POOLS), lambda: self.reports, time.time, review_s=0.0, lost_s=lost_s)
 
     async def __call__(self) -> None:
         await self.homes.look()
@@ -196,12 +196,12 @@ async def test_groups_and_batches_of_a_task_go_to_its_homes(bus: Bus, database_u
         stages.gate.set()
         await asyncio.gather(*(world.event(task, "finished") for task in ("s", "t")))
         homes_of = {(row.id, service): row.homes[service] for row in await world.rows("SELECT * FROM tasks") for service in row.homes}
-        assert len(homes_of) == 4 and {home["accelerator"] for home in homes_of.values()} == {"a", "b"}
+        assert len(homes_of) == 4 and {home["replica"] for home in homes_of.values()} == {"a", "b"}
         for group in stages.opened:
             home = homes_of[group.task, "rollout"]
-            assert group.home == (home["accelerator"] if group.version >= home["version"] else None)
+            assert group.home == (home["replica"] if group.version >= home["version"] else None)
         for queue, batch in trainers.batches:
-            assert queue == streams.queue("tiny", homes_of[batch.task, "trainer"]["accelerator"])
+            assert queue == streams.queue("tiny", homes_of[batch.task, "trainer"]["replica"])
         steps = {(batch.task, batch.version) for batch in stages.batches}
         assert steps == {(task, version) for task in ("s", "t") for version in range(4)} and len(trainers.batches) >= 6
 
@@ -252,7 +252,7 @@ async def test_registry_that_was_not_read_yet_is_not_taken_for_an_empty_one(bus:
     """A restart of the scheduler would send what it sends then to the pools' queues."""
     await looks()
     registry = ReplicaRegistry(bus, lambda: None)
-    restarted = Homes(database, POOLS, lambda: registry.reports if registry.were_read else None, time.time)
+    restarted = Homes(database, named_replicas(POOLS), lambda: registry.reports if registry.were_read else None, time.time)
     await restarted.look()
     assert await rows(database, "SELECT count(*) FROM executors WHERE has_queue") == [(4,)]
     async with at_work(registry.watch()):

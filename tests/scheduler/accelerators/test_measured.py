@@ -61,9 +61,7 @@ async def known(world: World, count: int) -> None:
 async def test_nobody_computes_between_a_park_and_the_wake_that_measure_a_tier(
     bus: Bus, nats_url: str, database_url: str, policy: Policy
 ) -> None:
-    """Under `static` all the time is the other pool's."""
-    windows = {"one": 0.001, "two": 1e6} if policy is Policy.STATIC else {}
-    accelerators = {"a": ACCELERATOR.model_copy(update={"policy": policy, "windows": windows})}
+    accelerators = {"a": ACCELERATOR.model_copy(update={"policy": policy})}
     async with running_world(bus, database_url, accelerators=accelerators) as world:
         await world.execute(*TWO_TASKS)
         one, two = world.executors["rollout-one"], world.executors["rollout-two"]

@@ -20,9 +20,10 @@ from common.messages import (
     TraceAnswer,
     UsageAnswer,
 )
+from common.pools import named_replicas
 from scheduler_svc.decisions.accelerators.occupancy import Occupancy, Trajectory, occupancy
-from scheduler_svc.dispatch.homes import Homes
 from scheduler_svc.doctor.database_rules import examine_database
+from scheduler_svc.homes.keeper import Homes
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.fairness.waiting import accelerator_waits
 from tests.scheduler.accelerators.test_homes import report
@@ -247,7 +248,7 @@ async def test_what_is_computed_of_steps_leaves_the_event_loop_free(
         await asks.ask(TraceAnswer, None, "trace")
     assert len(threads) == 2
     several, readers = {"tiny": POOLS["tiny"].model_copy(update={"train_on": ("a", "b")})}, list[ReplicaReport]()
-    homes = Homes(filled, several, lambda: readers, time.time)
+    homes = Homes(filled, named_replicas(several), lambda: readers, time.time)
     for _ in range(3):  # no executor has registered on `b`: the task has no home, and is looked at whenever who reads has changed
         await homes.look()
         readers = [] if readers else [report("trainer", "b")]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from common.accelerators import Tier
 from scheduler_svc.decisions.accelerators.load import Profile, ends_s, worth
 from scheduler_svc.decisions.accelerators.moves import Moves
-from scheduler_svc.decisions.accelerators.placement import FULL, GROUP, OVERFULL, Accelerator, PlacementPolicy, place
+from scheduler_svc.decisions.accelerators.placement import FULL, Accelerator, place
 from scheduler_svc.decisions.accelerators.state import Budget, Demand, Quantiles
 from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
 from tests.scheduler.decisions.accelerators import demand
@@ -89,14 +89,12 @@ def jobs(draw: st.DrawFn) -> list[Profile]:
     ]
 
 
-@given(jobs(), st.integers(1, 4), st.sampled_from(PlacementPolicy), st.randoms())
+@given(jobs(), st.integers(1, 4), st.randoms())
 @settings(max_examples=300, deadline=None)
-def test_every_job_is_placed_once_within_memory_and_load_or_waits(
-    found: list[Profile], count: int, policy: PlacementPolicy, random: "st.RandomLike"
-) -> None:
+def test_every_job_is_placed_once_within_memory_and_load_or_waits(found: list[Profile], count: int, random: "st.RandomLike") -> None:
     budget = Budget(device_bytes=100, host_bytes=150)
     accelerators = [Accelerator(f"a{number}", budget) for number in range(count)]
-    placement = place(found, accelerators, policy)
+    placement = place(found, accelerators)
     assert sorted([*placement.accelerators, *placement.waiting]) == sorted(one.job for one in found)
     for one in accelerators:
         own = [job for job in found if placement.accelerators.get(job.job) == one.accelerator]
@@ -104,15 +102,9 @@ def test_every_job_is_placed_once_within_memory_and_load_or_waits(
         assert placement.expected_load[one.accelerator] == pytest.approx(load)
         assert all(job.device_bytes <= budget.device_bytes for job in own)
         assert sum({job.pool: job.host_bytes for job in own}.values()) <= budget.host_bytes
-        if policy is PlacementPolicy.ISOLATED:
-            assert len(own) <= 1
-        elif policy is PlacementPolicy.CO_GROUPS:
-            assert len(own) <= GROUP
-        else:
-            fills = any(job.job in placement.filling for job in own)
-            assert len(own) <= 1 or load <= (OVERFULL if fills else FULL) + ROUNDING
+        assert len(own) <= 1 or load <= FULL + ROUNDING
     random.shuffle(accelerators)
-    assert place(found, accelerators, policy) == placement
+    assert place(found, accelerators) == placement
 
 
 @given(jobs(), st.floats(0, 20), st.randoms())

@@ -1,4 +1,4 @@
-"""Moves, tiers within budgets, predictions and booking of shared accelerators."""
+"""Moves, tiers within budgets and booking of shared accelerators."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from common.accelerators import Function, Tier
-from scheduler_svc.decisions.accelerators.moves import Moves, Rates, measured, prior_s
-from scheduler_svc.decisions.accelerators.prediction import MIN_S, piece_s
+from scheduler_svc.decisions.accelerators.moves import MIN_S, Moves, Rates, measured, piece_s, prior_s
 from scheduler_svc.decisions.accelerators.slice_shares import slice_shares
 from scheduler_svc.decisions.accelerators.state import Demand, Park
 from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
@@ -60,7 +59,7 @@ def test_paused_on_the_device_only_stays_there() -> None:
     assert where_to_park(demand("b", device_bytes=0), residents(held), RULES.budget) == ()
 
 
-# ------------------------------------------------------------------------------------------------------- prediction
+# ------------------------------------------------------------------------------------------------------- operations
 
 
 def test_operation_is_expected_to_take_what_was_measured_or_a_prior() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler_svc.decisions.accelerators.load import PERIODS, Profile, ends_s, step_times, worth
-from scheduler_svc.decisions.accelerators.placement import GROUP, OVERFULL, Accelerator, PlacementPolicy, better_place, place
+from scheduler_svc.decisions.accelerators.placement import Accelerator, place
 from scheduler_svc.decisions.accelerators.state import Budget
 
 BUDGET = Budget(device_bytes=100, host_bytes=1000)
@@ -20,61 +20,21 @@ def accelerators(*jobs: tuple[Profile, ...]) -> list[Accelerator]:
     return [Accelerator(f"a{number}", BUDGET, of_one) for number, of_one in enumerate(jobs)]
 
 
-def placed(count: int, policy: PlacementPolicy, *jobs: tuple[Profile, ...]) -> dict[str, str]:
-    return place([job(f"j{number}") for number in range(count)], accelerators(*jobs), policy).accelerators
-
-
-def test_isolated_has_one_job_an_accelerator_and_the_rest_wait() -> None:
-    found = place([job("x"), job("y"), job("z")], accelerators((), ()), PlacementPolicy.ISOLATED)
-    assert found.accelerators == {"x": "a0", "y": "a1"}
-    assert found.waiting == ("z",)
-
-
-def test_pack_fills_one_accelerator_before_the_next() -> None:
-    assert placed(4, PlacementPolicy.PACK, (), ()) == {"j0": "a0", "j1": "a0", "j2": "a0", "j3": "a1"}
-
-
-def test_spread_takes_the_least_loaded_and_prefers_its_own_base_model() -> None:
-    assert placed(3, PlacementPolicy.SPREAD, (), ()) == {"j0": "a0", "j1": "a1", "j2": "a0"}
+def test_least_loaded_accelerator_is_taken_and_among_equals_the_one_with_its_base_model() -> None:
+    found = place([job(f"j{number}") for number in range(3)], accelerators((), ()))
+    assert found.accelerators == {"j0": "a0", "j1": "a1", "j2": "a0"}
     here = accelerators((job("other"),), (job("one", pool="same"),))
-    assert place([job("two", pool="same")], here, PlacementPolicy.SPREAD).accelerators == {"two": "a1"}
+    assert place([job("two", pool="same")], here).accelerators == {"two": "a1"}
+    assert place([job("x"), job("y")], here) == place([job("x"), job("y")], here[::-1]), "their order does not count"
 
 
-def test_backfill_places_what_spread_leaves_waiting_up_to_its_limit() -> None:
+def test_time_and_memory_are_limits_and_a_later_job_that_fits_is_placed() -> None:
     full = tuple(job(f"f{number}") for number in range(3))
-    assert placed(3, PlacementPolicy.SPREAD, full) == {}
-    found = place([job("x"), job("y"), job("z")], accelerators(full), PlacementPolicy.SPREAD_BACKFILL)
-    assert found.accelerators == {"x": "a0", "y": "a0"}
-    assert found.filling == {"x", "y"}
-    assert found.expected_load["a0"] == pytest.approx(OVERFULL)
-
-
-def test_groups_have_a_fixed_size() -> None:
-    assert len(placed(GROUP + 1, PlacementPolicy.CO_GROUPS, ())) == GROUP
-
-
-def test_memory_is_a_limit_and_a_later_job_that_fits_is_placed() -> None:
-    found = place([job("wide", device_bytes=101), job("small")], accelerators(()), PlacementPolicy.SPREAD)
+    assert place([job("x")], accelerators(full)).waiting == ("x",)
+    found = place([job("wide", device_bytes=101), job("small")], accelerators(()))
     assert (found.accelerators, found.waiting) == ({"small": "a0"}, ("wide",))
     heavy = tuple(job(f"h{number}", busy_s=0.1, host_bytes=450) for number in range(2))
-    assert placed(1, PlacementPolicy.PACK, heavy) == {"j0": "a0"}
-    assert placed(2, PlacementPolicy.PACK, heavy) == {"j0": "a0"}
-
-
-def test_order_of_accelerators_does_not_count() -> None:
-    here = accelerators((job("f"),), (), ())
-    jobs = [job("x"), job("y")]
-    for policy in PlacementPolicy:
-        assert place(jobs, here, policy).accelerators == place(jobs, here[::-1], policy).accelerators
-
-
-def test_job_moves_only_for_a_gain_above_its_cost() -> None:
-    crowded = Accelerator("crowded", BUDGET, tuple(job(f"j{number}") for number in range(5)))
-    free = Accelerator("free", BUDGET)
-    one = crowded.jobs[0]
-    assert better_place(one, crowded, [free, crowded], switch_s=1.0, move_s=1.0) == "free"
-    assert better_place(one, crowded, [free], switch_s=1.0, move_s=1000.0) is None
-    assert better_place(one, Accelerator("alone", BUDGET, (one,)), [free], switch_s=1.0, move_s=0.0) is None
+    assert place([job("j0"), job("j1")], accelerators(heavy)).accelerators == {"j0": "a0"}
 
 
 def test_step_alone_takes_its_own_time_and_a_full_accelerator_the_sum_of_busy_ones() -> None:

@@ -1,7 +1,7 @@
 """Clocks of pools, what a parked pool is admitted, and what its samplers say meanwhile."""
 
 from common.bus import Bus
-from common.leases import AWAKE, BEGUN
+from common.homes import AWAKE, BEGUN
 from common.messages import PoolClock, ReplicaReport
 from common.streams import REPLICAS_BUCKET
 from scheduler_svc.decisions.sharing.oversubscription import PoolLoad

@@ -113,29 +113,6 @@ def test_hysteresis_keeps_a_holder_that_is_hardly_worse() -> None:
     assert kept == Keep(pytest.approx(20.4))  # then the ratio is 1.5
 
 
-def test_idle_holder_is_kept_while_its_next_work_is_sooner_than_half_a_switch() -> None:
-    soon, later = idle("a", tier=Tier.DEVICE, gap=Quantiles(0.5, 1.0)), idle("a", tier=Tier.DEVICE, gap=Quantiles(1.5, 3.0))
-    waiting = demand("b", ready_since_s=20.0)
-    assert chosen(20.0, holding("a", idle_since_s=20.0), soon, waiting) == Idle(pytest.approx(21.0))
-    assert isinstance(chosen(20.0, holding("a", idle_since_s=20.0), later, waiting), Switch)
-    assert isinstance(chosen(21.0, holding("a", idle_since_s=20.0), soon, waiting), Switch), "it waits for half a switch in all"
-
-
-def test_work_that_fits_a_gap_goes_before_a_higher_ratio() -> None:
-    held = idle("a", tier=Tier.DEVICE, gap=Quantiles(8.0, 9.0))  # room for 5.3 s: two switches, and 1.3 s of work
-    large, small = demand("b", work_s=30.0, ready_since_s=-20.0), demand("c", work_s=1.0, ready_since_s=20.0)
-    found = chosen(20.0, holding("a", idle_since_s=20.0), held, large, small)
-    assert isinstance(found, Switch)
-    assert (found.executor, found.reason) == ("c", Reason.BACKFILL)
-    short = replace(held, gap=Quantiles(7.4, 9.0))  # 1.5 × (2 + 1 + 2) s are 7.5
-    too_short = chosen(20.0, holding("a", idle_since_s=20.0), short, large, small)
-    assert isinstance(too_short, Switch)
-    assert (too_short.executor, too_short.reason) == ("b", Reason.RATIO)
-    without = chosen(20.0, holding("a", idle_since_s=20.0), held, large, small, rules=replace(RULES, backfill=None))
-    assert isinstance(without, Switch)
-    assert without.executor == "b"
-
-
 def test_tenant_that_is_ahead_of_its_share_waits() -> None:
     ahead = demand("a", work_s=1.0, claims=(Claim("x", 1.0, 116.0, 0.0),))
     behind = demand("b", work_s=50.0, claims=(Claim("y", 1.0, 100.0, 0.0),))
@@ -155,18 +132,18 @@ def test_what_does_not_fit_the_device_at_all_is_never_chosen() -> None:
 
 def test_paused_executor_is_not_resumed_beside_others_that_have_grown_beyond_the_budget() -> None:
     grown, next_ = idle("a", tier=Tier.DEVICE, device_bytes=70), demand("b", tier=Tier.DEVICE, device_bytes=40)
-    found = chosen(3.0, holding("a", idle_since_s=3.0), grown, next_)
+    found = chosen(3.0, holding("a"), grown, next_)
     assert isinstance(found, Switch)
     assert (found.executor, found.park_to, found.reason) == ("b", (Park("a", Tier.DEVICE, Tier.HOST),), Reason.RATIO)
     assert found.expected_s > SWITCH_S / 2, "it moves the other's state"
-    within = chosen(3.0, holding("a", idle_since_s=3.0), replace(grown, device_bytes=60), next_)
+    within = chosen(3.0, holding("a"), replace(grown, device_bytes=60), next_)
     assert isinstance(within, Switch)
     assert (within.park_to, within.reason) == ((), Reason.RESIDENT)
 
 
 @pytest.mark.parametrize("policy", Policy)
 def test_executor_that_an_operator_ordered_is_next_under_every_policy(policy: Policy) -> None:
-    """Also without work, in another pool's window, and beside others that have waited for longer."""
+    """Also without work, and beside others that have waited for longer."""
     held, oldest = demand("b", tier=Tier.DEVICE, ready_since_s=5.0), demand("c", ready_since_s=-1000.0)
     ordered, rules = demand("a", ready_since_s=12.0, work_s=0.0, is_ordered=True), replace(RULES, policy=policy)
     found = chosen(12.0, holding("b"), held, oldest, ordered, rules=rules)
@@ -175,26 +152,22 @@ def test_executor_that_an_operator_ordered_is_next_under_every_policy(policy: Po
     assert chosen(12.0, holding("b", has_started=False), held, ordered, rules=rules) == Keep(NEVER_S), "one operation first"
 
 
-def test_baselines_follow_their_order() -> None:
-    held = demand("b", tier=Tier.DEVICE, ready_since_s=5.0)
+def test_first_come_is_first_served() -> None:
+    held, rules = demand("b", tier=Tier.DEVICE, ready_since_s=5.0), replace(RULES, policy=Policy.FCFS)
     older, oldest = demand("a", ready_since_s=4.0), demand("c", ready_since_s=3.0)
-    found = {policy: chosen(12.0, holding("b"), held, older, oldest, rules=replace(RULES, policy=policy)) for policy in Policy}
-    assert found[Policy.FCFS].executor == "c"  # type: ignore[attr-defined]
-    assert found[Policy.ROUND_ROBIN].executor == "c"  # type: ignore[attr-defined]
-    assert found[Policy.STATIC] == Keep(20.0)  # the second window is of pool b
-    assert chosen(21.0, holding("b"), held, older, oldest, rules=replace(RULES, policy=Policy.STATIC)).executor == "c"  # type: ignore[attr-defined]
-    kept = chosen(9.0, holding("b"), held, older, rules=replace(RULES, policy=Policy.ROUND_ROBIN))
-    assert kept == Keep(10.0)
+    assert chosen(12.0, holding("b"), held, older, oldest, rules=rules).executor == "c"  # type: ignore[attr-defined]
+    assert chosen(12.0, holding("b"), held, demand("a", ready_since_s=6.0), rules=rules) == Keep(NEVER_S)
 
 
-@pytest.mark.parametrize(("now_s", "executor", "ends_s"), [(12.0, "a", 13.0), (13.5, "b", 20.0), (19.9, "b", 20.0), (20.0, "a", 23.0)])
-def test_windows_of_pools_have_their_own_lengths(now_s: float, executor: str, ends_s: float) -> None:
-    """Cycles of 10 s, of which pool a has the first 3 s."""
-    rules = replace(RULES, policy=Policy.STATIC, window_s=7.0, windows_s={"a": 3.0})
-    both = demand("a", ready_since_s=5.0), demand("b", ready_since_s=4.0)
-    assert chosen(now_s, None, *both, rules=rules).executor == executor  # type: ignore[attr-defined]
-    awake = [replace(one, tier=Tier.DEVICE) if one.executor == executor else one for one in both]
-    assert chosen(now_s, holding(executor), *awake, rules=rules) == Keep(ends_s)
+def test_comparison_may_bring_a_policy_of_its_own() -> None:
+    found = next_slice(1.0, None, [demand("a")], moves("a"), RULES, lambda seen: Idle(seen.now_s + 7.0))
+    assert found == Idle(8.0)
+
+
+def test_holder_without_work_is_left_for_another_with_work() -> None:
+    found = chosen(20.0, holding("a"), idle("a", tier=Tier.DEVICE), demand("b", ready_since_s=20.0))
+    assert isinstance(found, Switch)
+    assert (found.executor, found.reason) == ("b", Reason.RATIO)
 
 
 @pytest.mark.parametrize(("memory_gib", "reported", "expected"), [(None, 90, 90), (1.0, 90, 2**30)])
@@ -204,7 +177,7 @@ def test_budget_of_a_gpu_is_what_its_executors_report(memory_gib: float | None, 
         ExecutorReport.model_validate({**given, "executor": f"e{size}", "device_bytes": size, "budget_bytes": reported})
         for size in (40, 60)
     ]
-    live = [Live(None, one, None, Tier.DISK) for one in reports]  # type: ignore[arg-type]
+    live = [Live(None, one, Tier.DISK) for one in reports]  # type: ignore[arg-type]
     assert rules_of(Accelerator(device="cuda:0", memory_gib=memory_gib), live).budget.device_bytes == expected
 
 
@@ -235,7 +208,6 @@ def situations(draw: st.DrawFn) -> tuple[float, Holding | None, list[Demand], Ru
     for name in NAMES:
         claims = tuple(Claim(tenant, 1.0, draw(SECONDS), draw(SECONDS)) for tenant in draw(st.sets(st.sampled_from("xyz"), max_size=2)))
         ready = draw(st.none() | SECONDS)
-        middle = draw(st.none() | st.floats(0.01, 50))
         demands.append(
             demand(
                 name,
@@ -247,7 +219,6 @@ def situations(draw: st.DrawFn) -> tuple[float, Holding | None, list[Demand], Ru
                 parked_since_s=draw(SECONDS),
                 work_s=0.0 if ready is None else draw(st.floats(0.001, 50)),
                 claims=claims,
-                gap=None if middle is None else Quantiles(middle, 2 * middle),
                 is_ordered=ready is not None and draw(st.integers(0, 9)) == 0,
             )
         )
@@ -256,8 +227,7 @@ def situations(draw: st.DrawFn) -> tuple[float, Holding | None, list[Demand], Ru
         awake_s = draw(SECONDS)
         running = draw(st.none() | st.sampled_from(Function))
         held = holding(holder, awake_s=awake_s, running=running, stay_since_s=awake_s, stay_switch_s=draw(st.floats(0.001, 30)))
-    windows_s = draw(st.dictionaries(st.sampled_from(NAMES), st.floats(0.01, 30)))
-    rules = replace(RULES, budget=Budget(draw(st.integers(20, 120)), 1000), policy=draw(st.sampled_from(Policy)), windows_s=windows_s)
+    rules = replace(RULES, budget=Budget(draw(st.integers(20, 120)), 1000), policy=draw(st.sampled_from(Policy)))
     return now_s, held, demands, rules
 
 
@@ -295,22 +265,9 @@ def test_decision_is_not_reversed_on_unchanged_input(seen: tuple[float, Holding 
     """Whoever was switched to keeps, before it has begun."""
     now_s, held, demands, rules = seen
     found = next_slice(now_s, held, demands, moves(*NAMES), rules)
-    if not isinstance(found, Switch) or rules.policy is Policy.STATIC:
+    if not isinstance(found, Switch):
         return
     tiers = {park.executor: park.to_tier for park in found.park_to} | {found.executor: Tier.DEVICE}
     after = [replace(one, tier=tiers.get(one.executor, one.tier)) for one in demands]
     woken = holding(found.executor, awake_s=now_s, has_started=False, stay_since_s=now_s, stay_switch_s=found.expected_s)
     assert isinstance(next_slice(now_s, woken, after, moves(*NAMES), rules), Keep)
-
-
-@given(situations())
-@settings(max_examples=150, deadline=None)
-def test_backfill_is_back_within_the_gap(seen: tuple[float, Holding | None, list[Demand], Rules]) -> None:
-    now_s, held, demands, rules = seen
-    found = next_slice(now_s, held, demands, moves(*NAMES), replace(rules, policy=Policy.RATIO))
-    if isinstance(found, Switch) and found.reason is Reason.BACKFILL:
-        assert held is not None
-        own = next(one for one in demands if one.executor == held.executor)
-        filler = next(one for one in demands if one.executor == found.executor)
-        assert own.gap is not None
-        assert own.gap.p50_s > 1.5 * (found.expected_s + filler.work_s)

@@ -77,32 +77,6 @@ async def running_tenants(connection: AsyncConnection, pools: Collection[str]) -
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What a version is trained with."""
-
-    pool: str
-    task: str
-    version: int
-    ago_s: float
-    """Seconds since it was sent to a trainer."""
-
-
-_BATCHES = text("""
-WITH lately AS (
-    SELECT task, version, batched_at FROM steps WHERE state = 'batched'
-    UNION ALL
-    SELECT task, version, batched_at FROM steps WHERE state = 'trained' AND trained_at > now() - interval '5 seconds')
-SELECT t.pool, l.task, l.version, extract(epoch FROM now() - l.batched_at)::float8 AS ago_s
-FROM lately l JOIN tasks t ON t.id = l.task WHERE t.pool = ANY(CAST(:pools AS text[])) ORDER BY l.batched_at, l.task
-""")
-
-
-async def batches(connection: AsyncConnection, pools: Collection[str]) -> list[Batch]:
-    """Batches that are not trained, or were within the last seconds, in the order in which they were sent."""
-    return [Batch(*row) for row in (await connection.execute(_BATCHES, {"pools": sorted(pools)})).all()]
-
-
-@dataclass(frozen=True)
 class Booked:
     """Time of an accelerator within the window, in one pool."""
 

@@ -25,19 +25,19 @@ _specs: dict[str, tuple[dict[str, Any], TaskSpec]] = {}
 
 @dataclass(frozen=True)
 class Home:
-    """Where a task samples or trains, in a pool that is on several shared accelerators."""
+    """Replica at which a task samples or trains, in a pool that has several with names."""
 
-    accelerator: str
+    replica: str
     version: int
     """The task's version from which it holds."""
     before: str | None
-    """Accelerator for older versions; None: any of the pool."""
+    """Replica for older versions; None: any of the pool."""
     since_s: float
     """NATS's time at which it was chosen."""
 
     def at(self, version: int) -> str | None:
-        """The accelerator for one version."""
-        return self.accelerator if version >= self.version else self.before
+        """The replica for one version."""
+        return self.replica if version >= self.version else self.before
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Task:
     accepted_at: datetime | None
     """None until the task first runs."""
     homes: Mapping[str, Home]
-    """By service; empty in a pool that is not on several accelerators, and before the first is chosen."""
+    """By service; empty in a pool that has no several replicas with names, and before the first is chosen."""
 
     @property
     def is_live(self) -> bool:
