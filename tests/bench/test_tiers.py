@@ -25,7 +25,6 @@ SAMPLER = {
     "sequences": {"invariant": True, "requests_with_other_tokens": 0, "largest_difference": 1e-6},
     "kills": [{"tier": "host", "gone_s": 0.1, "locks_free": True, "next_works": True}],
 }
-SERVICES = {"executors": {"rollout-host": {"tier": "host", "processor_share": 0.004}}}
 TRAINER = {**SAMPLER, "sequences": {"steps_with_other_digests": 0}}
 PROGRAM = """
 import json, mmap, os, signal, sys, time
@@ -62,7 +61,7 @@ for line in sys.stdin:
 
 
 def test_right_figures_are_not_complained_of() -> None:
-    found = {"bases": {"small": {"sampler": SAMPLER, "trainer": TRAINER, "stock": {"host": {"freed_share": 0.0}}}}, "services": SERVICES}
+    found = {"bases": {"small": {"sampler": SAMPLER, "trainer": TRAINER}}}
     assert list(complaints(found)) == []
 
 
@@ -90,11 +89,6 @@ def test_each_wrong_figure_is_complained_of(executor: str, path: str, value: obj
     place[last] = value
     (said,) = complaints({"bases": {"small": found}})
     assert said.startswith(complaint)
-
-
-def test_a_parked_service_that_computes_is_complained_of() -> None:
-    busy = {"executors": SERVICES["executors"] | {"trainer-disk": {"tier": "disk", "processor_share": 0.01}}}
-    assert list(complaints({"bases": {}, "services": busy})) == ["trainer-disk, parked in disk, uses 1.0% of a core"]
 
 
 def test_sequences_that_continue_those_of_an_earlier_process_are_counted_with_them() -> None:

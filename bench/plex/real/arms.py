@@ -17,15 +17,12 @@ GPU_MEMORY_SHARE = 0.4
 """Of a GPU, for each pool's sampler."""
 
 
-Option = str | float | Mapping[str, float]
-
-
 @dataclass(frozen=True)
 class Arm:
     """`options`: of the accelerator; None: the pools' processes are their own, and all on the core."""
 
     name: str
-    options: Mapping[str, Option] | None
+    options: Mapping[str, str | float] | None
     dedicated: bool = False
     """Each pool's tasks run alone, one pool after another."""
 
@@ -41,33 +38,20 @@ RATIO = Arm("ratio", {"policy": "ratio"})
 ARMS = (
     DEDICATED,
     AWAKE,
-    Arm("static", {"policy": "static"}),
     FCFS,
-    Arm("round-robin", {"policy": "round-robin"}),
     RATIO,
     Arm("ratio without residency", {"policy": "ratio", "residency": 0.0}),
     Arm("ratio without backfill", {"policy": "ratio", "backfill": 0.0}),
     Arm("ratio without both", {"policy": "ratio", "residency": 0.0, "backfill": 0.0}),
 )
 ALL = {one.name: one for one in ARMS}
-SPLIT = "static "
-"""Begins the name of an arm with windows of other lengths than the usual ones, as `static middle=2 large=4`: seconds by pool."""
 
 
 def named(name: str) -> Arm:
     """Raises: ValueError for a name that is no arm's."""
-    if name in ALL:
-        return ALL[name]
-    if not name.startswith(SPLIT):
-        raise ValueError(f"{name!r} is no arm; there are {', '.join(ALL)}, and {SPLIT}POOL=SECONDS …")
-    windows = dict(part.split("=", 1) for part in name.removeprefix(SPLIT).split())
-    return split({pool: float(seconds) for pool, seconds in windows.items()})
-
-
-def split(windows_s: Mapping[str, float]) -> Arm:
-    """The policy `static` with windows of these lengths by pool."""
-    name = " ".join(f"{pool}={seconds:g}" for pool, seconds in windows_s.items())
-    return Arm(SPLIT + name, {"policy": "static", "windows": dict(windows_s)})
+    if name not in ALL:
+        raise ValueError(f"{name!r} is no arm; there are {', '.join(ALL)}")
+    return ALL[name]
 
 
 def pools_file(
@@ -79,32 +63,21 @@ def pools_file(
         lines += [f"[accelerator.{ACCELERATOR}]", f'device = "{device}"']
         if device == "cpu":
             lines += [f'cores = "{CORE}"', f"memory_gib = {workload.memory_gib}"]
-        lines += [f"{key} = {_toml(value)}" for key, value in arm.options.items()]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in arm.options.items()]
     for one in pools:
         lines += [f"[{one.base}]", f'model = "{bases[one.base]}"', "context_tokens = 512", "max_rank = 8", "adapters = 4"]
         lines += ["sequences = 16", f"kv_cache_gib = {one.kv_cache_gib}", "train_tokens = 1024"]
         if device != "cpu":
             lines.append(f"gpu_memory_share = {GPU_MEMORY_SHARE}")
         if arm.options is not None:
-            lines.append(f'train_on = ["{ACCELERATOR}"]' if workload.private_samplers else f'on = "{ACCELERATOR}"')
+            lines.append(f'on = "{ACCELERATOR}"')
     path = folder / "pools.toml"
     path.write_text("\n".join([*lines, ""]))
     return path
 
 
-def _toml(value: Option) -> str:
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{key} = {_toml(each)}' for key, each in value.items())} }}"
-    return json.dumps(value)
-
-
-def settings(arm: Arm, workload: Workload, device: str = "cpu") -> dict[str, str]:
-    """Settings of the services: without a shared accelerator samplers and trainers are pinned to its core, but for private samplers."""
-    if device != "cpu":
+def settings(arm: Arm, device: str = "cpu") -> dict[str, str]:
+    """Settings of the services: without a shared accelerator samplers and trainers are pinned to its core."""
+    if device != "cpu" or arm.options is not None:
         return {}
-    found: dict[str, str] = {}
-    if arm.options is None:
-        found |= {"MARLAAS_ROLLOUT_CORES": str(CORE), "MARLAAS_TRAINER_CORES": str(CORE), "MARLAAS_TRAINER_THREADS": "1"}
-    if workload.private_samplers:
-        found["MARLAAS_ROLLOUT_CORES"] = str(OTHERS_CORE)
-    return found
+    return {"MARLAAS_ROLLOUT_CORES": str(CORE), "MARLAAS_TRAINER_CORES": str(CORE), "MARLAAS_TRAINER_THREADS": "1"}

@@ -14,18 +14,14 @@ from bench.plex.real import bases
 from bench.plex.real.tiers import versions
 from bench.plex.real.tiers.figures import sequences, tiers
 from bench.plex.real.tiers.orders import Executor, running
-from bench.plex.real.tiers.services import parked_services
 from common.accelerators import Tier
 from common.leases import holders
 
 MEASURES = ("bench/plex/real/tiers", "bench/harness/measures/memory.py", "common/accelerators", "rollout_svc", "trainer_svc")
 EXECUTORS = ("sampler", "trainer")
-PARTS = ("tiers", "sequences", "stock")
-MORE_PARTS = ("services",)
+PARTS = ("tiers", "sequences")
 ADAPTERS = 4
 RANK = 8
-WITH_STOCK = "small"
-"""Base model with which vLLM's own worker is measured, too."""
 AWAKE = "awake"
 LOCKS = "locks"
 """Name of the folder of locks, which executors that are killed hold in every tier."""
@@ -38,13 +34,12 @@ def main() -> None:
     kept: dict[str, Any] = report.read(options.name) if options.add else {}
     found: dict[str, Any] = kept.get("bases", {})
     result: dict[str, Any] = {"machine": machine, "device": options.device, "kv_cache_gib": options.kv_cache_gib, "bases": found}
-    result |= {"services": kept["services"]} if "services" in kept else {}
 
     def keep(what: str, figures: dict[str, Any]) -> None:
         print(f"{what}: {json.dumps(figures)}", flush=True)
         print(f"written: {report.write(options.name, result, MEASURES)}")
 
-    measured = {"tiers", "sequences"} & set(options.parts)
+    measured = set(PARTS) & set(options.parts)
     options.log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="marlaas-tiers-") as name, nats(Path(name)) as url:
         for base in models if options.models else options.bases:
@@ -52,12 +47,6 @@ def main() -> None:
             for executor in options.executors if options.kills or measured else ():
                 of_base[executor] = one(of_base.get(executor, {}), base, executor, models[base], url, Path(name), options)
                 keep(f"{base} {executor}", of_base[executor])
-            if base == WITH_STOCK and options.device == "cpu" and "sampler" in options.executors and "stock" in options.parts:
-                of_base["stock"] = stock(models[base], url, Path(name), options)
-                keep(f"{base} stock", of_base["stock"])
-    if "services" in options.parts:
-        result["services"] = parked_services(models[WITH_STOCK], options.core, options.window_s)
-        keep("services", result["services"])
     if wrong := list(complaints(result)):
         raise BenchError("; ".join(wrong))
 
@@ -71,8 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--closings", type=int, default=3, help="moves to tier `none`")
     parser.add_argument("--sequences", type=int, default=200, help="in all, with those kept")
     parser.add_argument("--sequences-s", type=float, default=3_600.0, help="after which none begins")
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {','.join((*PARTS, *MORE_PARTS))}")
-    parser.add_argument("--window-s", type=float, default=40.0, help="over which parked services are watched")
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {','.join(PARTS)}")
     parser.add_argument(
         "--kills", type=lambda text: text.split(","), default=[], help=f"then kill each executor in these tiers, or {AWAKE}"
     )
@@ -97,7 +85,7 @@ def one(
 ) -> dict[str, Any]:
     """The executor's figures: those that were asked for, and of the others those of `before`."""
     found, asked = dict(before), {"load": report.load_now(), "commit": report.commit()}
-    parts = [part for part in ("tiers", "sequences") if part in options.parts]
+    parts = [part for part in PARTS if part in options.parts]
     if parts:
         with started(base, executor, model, url, folder, options) as process:
             if "tiers" in parts:
@@ -110,9 +98,7 @@ def one(
     return found
 
 
-def started(
-    base: str, executor: str, model: Path, url: str, folder: Path, options: argparse.Namespace, worker: str = "ours"
-) -> AbstractContextManager[Executor]:
+def started(base: str, executor: str, model: Path, url: str, folder: Path, options: argparse.Namespace) -> AbstractContextManager[Executor]:
     gpu = options.gpu if options.device == "cuda" else ""
     own = Path(tempfile.mkdtemp(dir=folder))
     if executor == "trainer":
@@ -130,7 +116,6 @@ def started(
         "kv_cache_gib": options.kv_cache_gib,
         "gpu_memory_share": options.gpu_memory_share,
         "rank": RANK,
-        "worker": worker,
         "locks": str(folder / LOCKS),
     }
     return running("sampler", [json.dumps(given)], options.log, gpu)
@@ -161,29 +146,12 @@ def killed(tier: str, process: Executor, locks: Path) -> dict[str, Any]:
     return found | ({} if before is None or after is None else {"device_freed_mib": round((before - after) / 2**20, 1)})
 
 
-def stock(model: Path, url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The share that vLLM's own worker frees in the same test."""
-    found: dict[str, Any] = {}
-    with started(WITH_STOCK, "sampler", model, url, folder, options, worker="stock") as process:
-        for tier in (Tier.HOST, Tier.DISK):
-            process.order("fill")
-            held, before = process.order("bytes")[0], process.private_bytes()
-            process.order(f"park {tier}")
-            found[tier] = {"freed_share": round((before - process.private_bytes()) / held, 4)}
-            if tier is Tier.HOST:
-                process.order("wake")
-    return found
-
-
 def complaints(result: dict[str, Any]) -> Iterable[str]:
     """What is not as it must be."""
     for base, executors in result["bases"].items():
         for executor in EXECUTORS:
             if executor in executors:
                 yield from (f"{base} {executor} {wrong}" for wrong in wrongs(executors[executor]))
-    for service, found in result.get("services", {}).get("executors", {}).items():
-        if (share := found["processor_share"]) >= 0.01:
-            yield f"{service}, parked in {found['tier']}, uses {share:.1%} of a core"
 
 
 def wrongs(found: dict[str, Any]) -> Iterable[str]:

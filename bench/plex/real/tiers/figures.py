@@ -110,27 +110,21 @@ def _tier(executor: Executor, tier: Tier, moves: Moves) -> dict[str, Any]:
 def _cycles(executor: Executor, cycles: int, moves: Moves) -> dict[str, Any]:
     """Cycles of all near tiers, with work in each; growth of what stays when parked, from after the first few to the last.
 
-    The last is the least of `LAST` parks: what is gone at the next one was not left behind. `parked_mib` has the sizes on the way, and
-    `libraries_mib` the least and greatest of what counts as private by the other programs that run (`bench/harness/measures/memory.py`).
+    The last is the least of `LAST` parks: what is gone at the next one was not left behind.
     """
     stays: dict[str, list[int]] = {tier: [] for tier in CYCLED}
-    libraries: list[int] = []
     for number in range(cycles):
         tier = CYCLED[number % len(CYCLED)]
         executor.order("use")
         moves.park(executor, tier)
-        private = executor.private()
-        stays[tier].append(private.own)
-        libraries.append(private.libraries)
+        stays[tier].append(executor.private_bytes())
         moves.wake(executor, tier)
         if number % 4 == 0:
             moves.park(executor, Tier.DEVICE)
             moves.wake(executor, Tier.DEVICE)
     warm = WARM_CYCLES // len(CYCLED)
     left = max((min(sizes[-LAST:]) - max(sizes[:warm]) for sizes in stays.values() if len(sizes) > warm), default=0)
-    series = {tier: [mib(size) for size in (*sizes[:: max(1, len(sizes) // 20)], *sizes[-LAST:])] for tier, sizes in stays.items()}
-    extremes = [mib(size) for size in (min(libraries), max(libraries))] if libraries else []
-    return {"cycles": cycles, "left_mib": mib(left), "parked_mib": series, "libraries_mib": extremes}
+    return {"cycles": cycles, "left_mib": mib(left)}
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
