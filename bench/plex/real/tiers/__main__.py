@@ -1,4 +1,4 @@
-"""Tiers of samplers and trainers, of each base model; with `--add` part by part, each kept as soon as it is measured."""
+"""Tiers of samplers and trainers, of each base model; each is kept as soon as it is measured."""
 
 import argparse
 import json
@@ -31,21 +31,19 @@ def main() -> None:
     options = arguments()
     machine = report.machine()
     models = dict(options.models) or bases.make(options.folder / "bases")
-    kept: dict[str, Any] = report.read(options.name) if options.add else {}
-    found: dict[str, Any] = kept.get("bases", {})
+    found: dict[str, Any] = {}
     result: dict[str, Any] = {"machine": machine, "device": options.device, "kv_cache_gib": options.kv_cache_gib, "bases": found}
 
     def keep(what: str, figures: dict[str, Any]) -> None:
         print(f"{what}: {json.dumps(figures)}", flush=True)
         print(f"written: {report.write(options.name, result, MEASURES)}")
 
-    measured = set(PARTS) & set(options.parts)
     options.log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="marlaas-tiers-") as name, nats(Path(name)) as url:
         for base in models if options.models else options.bases:
             of_base: dict[str, Any] = found.setdefault(base, {})
-            for executor in options.executors if options.kills or measured else ():
-                of_base[executor] = one(of_base.get(executor, {}), base, executor, models[base], url, Path(name), options)
+            for executor in options.executors:
+                of_base[executor] = one(base, executor, models[base], url, Path(name), options)
                 keep(f"{base} {executor}", of_base[executor])
     if wrong := list(complaints(result)):
         raise BenchError("; ".join(wrong))
@@ -58,7 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--executors", type=lambda text: text.split(","), default=list(EXECUTORS))
     parser.add_argument("--cycles", type=int, default=200)
     parser.add_argument("--closings", type=int, default=3, help="moves to tier `none`")
-    parser.add_argument("--sequences", type=int, default=200, help="in all, with those kept")
+    parser.add_argument("--sequences", type=int, default=200)
     parser.add_argument("--sequences-s", type=float, default=3_600.0, help="after which none begins")
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {','.join(PARTS)}")
     parser.add_argument(
@@ -72,7 +70,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=report.ROOT / ".marlaas" / "plex", help="of base models and adapters")
     parser.add_argument("--log", type=Path, default=report.ROOT / ".marlaas" / "plex" / "tiers.log", help="output of the executors")
     parser.add_argument("--name", default="plex-tiers", help="of the result")
-    parser.add_argument("--add", action="store_true", help="keep what the result that is there has of other parts")
     return parser.parse_args()
 
 
@@ -80,19 +77,15 @@ def named_folders(text: str) -> dict[str, Path]:
     return {name: Path(folder) for name, _, folder in (part.partition("=") for part in text.split(","))}
 
 
-def one(
-    before: dict[str, Any], base: str, executor: str, model: Path, url: str, folder: Path, options: argparse.Namespace
-) -> dict[str, Any]:
-    """The executor's figures: those that were asked for, and of the others those of `before`."""
-    found, asked = dict(before), {"load": report.load_now(), "commit": report.commit()}
-    parts = [part for part in PARTS if part in options.parts]
-    if parts:
+def one(base: str, executor: str, model: Path, url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The executor's figures."""
+    found: dict[str, Any] = {"load": report.load_now()}
+    if options.parts:
         with started(base, executor, model, url, folder, options) as process:
-            if "tiers" in parts:
+            if "tiers" in options.parts:
                 found |= tiers(process, options.cycles, options.closings)
-            if "sequences" in parts:
-                found["sequences"] = sequences(process, options.sequences, options.sequences_s, before.get("sequences", {}))
-    found["asked"] = before.get("asked", {}) | dict.fromkeys(parts, asked)
+            if "sequences" in options.parts:
+                found["sequences"] = sequences(process, options.sequences, options.sequences_s)
     if options.kills:
         found["kills"] = kills(base, executor, model, url, folder, options)
     return found
@@ -171,7 +164,7 @@ def wrongs(found: dict[str, Any]) -> Iterable[str]:
     for kill in found.get("kills", []):
         if kill["gone_s"] is None:
             yield f"killed in {kill['tier']} leaves processes"
-        if not kill.get("locks_free", True):  # older results do not say
+        if not kill.get("locks_free", True):
             yield f"killed in {kill['tier']} leaves its locks held"
         if not kill.get("next_works", True):
             yield f"does not work after one that was killed in {kill['tier']}"

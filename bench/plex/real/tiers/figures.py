@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bench.harness import report
@@ -31,32 +31,11 @@ def tiers(executor: Executor, cycles: int, closings: int) -> dict[str, Any]:
     return {"tiers": found, "cycles": cycled}
 
 
-def sequences(executor: Executor, wanted: int, most_s: float, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Random sequences of moves up to number `wanted`, after those of `before`; none begins after `most_s`."""
-    began, done = time.monotonic(), before.get("sequences", 0)
-    played = executor.order(f"sequences {done} {wanted} {SEED} {most_s}", most_s)
-    return joined(before, played | {"seconds": round(time.monotonic() - began, 1)})
-
-
-def joined(before: Mapping[str, Any], played: Mapping[str, Any]) -> dict[str, Any]:
-    """Sequences of two processes as those of one."""
-    if not before:
-        return dict(played)
-    found: dict[str, Any] = {}
-    for name, value in played.items():
-        match value:
-            case bool():
-                found[name] = value and before[name]
-            case dict():
-                counts: dict[str, int] = value
-                found[name] = {
-                    key: counts.get(key, 0) + before[name].get(key, 0) for key in (*before[name], *(counts.keys() - before[name]))
-                }
-            case _ if name == "largest_difference":
-                found[name] = max(value, before[name])
-            case _:
-                found[name] = round(value + before[name], 1)
-    return found
+def sequences(executor: Executor, wanted: int, most_s: float) -> dict[str, Any]:
+    """Random sequences of moves up to number `wanted`; none begins after `most_s`."""
+    began = time.monotonic()
+    played = executor.order(f"sequences {wanted} {SEED} {most_s}", most_s)
+    return played | {"seconds": round(time.monotonic() - began, 1)}
 
 
 class Moves:

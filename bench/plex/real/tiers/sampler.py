@@ -2,7 +2,7 @@
 
 fill                    write to the whole KV cache          bytes   [device, cache], as the engine says
 park TIER               and freeze at once; [tier, seconds]  wake    [tier, seconds]
-use                     sample a little                      sequences FIRST END SEED SECONDS
+use                     sample a little                      sequences END SEED SECONDS
 lock                    whether the accelerator's locks are held by this process now
 """
 
