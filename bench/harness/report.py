@@ -52,7 +52,7 @@ def load_now() -> float:
 
 
 def fixed_work_ms() -> float:
-    """Median milliseconds of a fixed sum in Python, on all cores at once for a second: the machine's present speed.
+    """Median milliseconds of a fixed sum in Python, on all cores concurrently for a second: the machine's present speed.
 
     A shared machine may be half as fast for hours, which neither its load nor its stolen time shows.
     """
