@@ -29,7 +29,7 @@ from bench.harness.load.standins import SampledSpan, Trace
 from bench.harness.measures import cores, stages, timeline
 from bench.harness.measures.tap import overheard, sampled_spans
 from bench.harness.services import BenchError, local_stack, run_or_exit
-from bench.scaling import DRAWN_TASKS
+from bench.scaling import DRAWN_TASKS, without_lanes
 from bench.trl import LEARNING_RATE, WORKLOADS, spec
 from common.task_states import ENDED
 from marlaas.client import ClientError
@@ -60,7 +60,7 @@ def main() -> None:
     if not runs:  # an earlier result stays
         raise BenchError("nothing was measured")
     result |= {"stages": stages.to_gain(runs), "engine_alone": engine_alone(max(options.tasks), runs[-1]["tokens_per_turn"])}
-    print(f"written: {report.write(options.name, result)}")
+    print(f"written: {report.write(options.name, without_lanes(result))}")
     if len({run["tasks"] for run in runs}) > 1:
         from bench.charts import results
 

@@ -1,21 +1,17 @@
-"""Equality of a task's training, alone and beside others, to the last byte; and what the engine's invariance costs.
+"""Equality of a task's training, alone and beside others, to the last byte.
 
-    python -m bench.invariance [--parts stack,engine] [--steps 12] [--pairs 5]     writes invariance.json and invariance-cost.json
+    python -m bench.invariance [--steps 12] [--conditions …]     writes invariance.json
 
-`stack`: three tasks of three environments, strictly on policy (max_staleness 0), each alone on a stack; then all three together; all
+Three tasks of three environments, strictly on policy (max_staleness 0), each alone on a stack; then all three together; all
 three beside thirteen more; with sampler, environment and trainer killed; on two samplers; and beside 20 served requests a second, of the
 base model and of the tasks' latest versions. With some of these `--conditions` only, the result's name has them. Compared are the digests
 of the last version's adapter and of its optimizer state, which prove every version before. Exit status 1 where one differs, or where the
 engine is not invariant on this machine, which it finds by itself at its start.
-`engine`: tokens per second of the bare engine (`bench/engine.py`) with and without invariance, in pairs of processes.
 """
 
 import argparse
 import asyncio
 import itertools
-import json
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -47,10 +43,8 @@ KILLED = ("rollout_svc", "env_svc", "trainer_svc")
 KILL_EVERY_S = 6.0
 SERVED_RATE = 20
 """Requests a second."""
-COST_MEASURES = ("rollout_svc", "bench/engine.py")
 SUBJECTS = (0, 1, 3)
 """Environments of the compared tasks, in `bench.isolation.GYM`."""
-NOT_INVARIANT = "this machine's engine is not invariant, so there is nothing to compare"
 
 
 def subject(environment: int, steps: int) -> TaskSpec:
@@ -167,45 +161,17 @@ def compare(pools: Path, steps: int, conditions: Sequence[str]) -> dict[str, Any
     return {"alone": alone} | found
 
 
-# -------------------------------------------------------------------------------------------------------------- engine
-
-
-def throughput(pairs: int) -> dict[str, Any]:
-    """Tokens per second of the engine without invariance and with it, by number of adapters, in `pairs` of processes."""
-    measured: list[dict[str, Any]] = [{}, {}]
-    rates: list[list[dict[str, int]]] = [[], []]
-    for _ in range(pairs):
-        for place, plain in enumerate((["--plain"], [])):
-            command = [sys.executable, "bench/engine.py", "--adapters", "0,8", *plain]
-            output = subprocess.run(command, cwd=report.ROOT, capture_output=True, text=True, check=True).stdout
-            measured[place] = json.loads(output[output.index("\n{") :])
-            rates[place].append({name: value["best_tokens_per_s"] for name, value in measured[place].items() if name.endswith("adapters")})
-    if measured[1]["invariant"] is not True:
-        sys.exit(NOT_INVARIANT)
-    ratios = {name: [new[name] / old[name] for old, new in zip(*rates, strict=True)] for name in rates[0][0]}
-    return {
-        name: {"plain_tokens_per_s": statistics.median(one[name] for one in rates[0]), "ratio": round(statistics.median(ratio), 3)}
-        | {"ratios": [round(one, 3) for one in ratio]}
-        for name, ratio in ratios.items()
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=["stack", "engine"])
     parser.add_argument("--conditions", type=lambda text: text.split(","), default=list(CONDITIONS))
     parser.add_argument("--pools", type=Path, default=report.ROOT / "pools.toml", help="with invariant = false tasks differ")
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
-    if "engine" in options.parts:
-        result: dict[str, Any] = {"machine": report.machine()} | throughput(options.pairs)
-        print(f"written: {report.write(f'{NAME}-cost', result, COST_MEASURES)}")
-    if "stack" in options.parts:
-        result = {"machine": report.machine(), "steps": options.steps} | compare(options.pools, options.steps, options.conditions)
-        name = NAME if set(options.conditions) == set(CONDITIONS) else "-".join((NAME, *options.conditions)).replace(" ", "-")
-        print(f"written: {report.write(name, result)}")
-        sys.exit(not all(result[name]["equal"] for name in options.conditions))
+    result: dict[str, Any] = {"machine": report.machine(), "steps": options.steps}
+    result |= compare(options.pools, options.steps, options.conditions)
+    name = NAME if set(options.conditions) == set(CONDITIONS) else "-".join((NAME, *options.conditions)).replace(" ", "-")
+    print(f"written: {report.write(name, result)}")
+    sys.exit(not all(result[name]["equal"] for name in options.conditions))
 
 
 if __name__ == "__main__":

@@ -9,22 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.charts import composition_tables, plex_tables, policy_tables, serving_tables, tables
-from bench.charts.interval_tables import intervals
 from bench.charts.plex_faults_table import faults
 from bench.charts.recovery_table import chaos
-from bench.charts.smollm_table import smollm
 from bench.charts.tables import Result
 from bench.harness.report import RESULTS, ROOT
 
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "composition", "durability", "evaluation", "learning"))
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "composition", "durability", "learning"))
 Table = Callable[[Result], str]
 TABLES: dict[str, Table] = {
     "scaling": policy_tables.scaling,
-    "scaling-8-steps": policy_tables.scaling,
-    "scaling-1000": policy_tables.scaling,
     "agentic": policy_tables.agentic,
     "machinery": tables.machinery,
-    "slow-tools": tables.slow_tools,
     "fairness": tables.fairness,
     "trl": tables.trl,
     "trl-asynchronous": tables.trl,
@@ -33,20 +28,12 @@ TABLES: dict[str, Table] = {
     "shared-steps-tiny": tables.shared_steps,
     "shared-steps-gpu": tables.shared_steps,
     "memory-gpu": tables.memory,
-    "trainer-overhead": tables.outside_torch,
     "learning": composition_tables.learning,
-    "learning-settings": composition_tables.settings,
-    "intervals": intervals,
-    "smollm": smollm,
     "recovery": chaos,
     "plex-cells": plex_tables.cells,
-    "plex-ablation": plex_tables.ablation,
-    "plex-histories": plex_tables.histories,
-    "plex-speed": plex_tables.speed,
     "plex-tiers": plex_tables.tiers,
     "plex-faults": faults,
-    **{f"plex-real-{name}": plex_tables.real for name in ("two", "two-busy", "two-idle", "two-private", "three")},
-    "plex-predicted": plex_tables.predicted,
+    "plex-real-two": plex_tables.real,
     **{f"serving-{name}": getattr(serving_tables, name) for name in serving_tables.__all__},
 }
 

@@ -1,10 +1,11 @@
 """Checks that measured numbers in the pages come from bench/results: `python -m bench.quotes`, part of `make check`.
 
 A table between `<!-- NAME: made by bench.pages -->` and `<!-- end -->` is what `bench.pages` makes of NAME.json. Any other paragraph
-with measured numbers ends with one of two marks:
+with measured numbers ends with one of three marks:
 
 - `<!-- from: NAME NAME; given: 0.2 2 -->`: each measured number is in the table that is made of one of these results, or where none is
   made in the result itself. Numbers after `given:` are not measured. A row that links to results has its numbers from those.
+- `<!-- from COMMIT: NAME -->`: the result and its program have left the tree, and COMMIT has both.
 - `<!-- not kept -->`: the runs' JSON was not kept. The check counts these paragraphs.
 
 Measured numbers have decimals, a percent sign, × or at least three digits; smaller whole numbers are counts.
@@ -26,7 +27,7 @@ from bench.pages import PAGES, TABLES, page
 REQUIRED = ("commit", "date", "machine", "measures")
 PARAGRAPHS = {"README.md": "Measured", "docs/benchmarks.md": None}
 """Pages whose paragraphs are checked; all of a page, or the section of that heading."""
-MARK = re.compile(r"<!-- (?:from: (?P<names>[^;]*?)(?:; given: (?P<given>.*?))?|(?P<unkept>not kept)) -->")
+MARK = re.compile(r"<!-- (?:from(?: (?P<commit>[0-9a-f]{7,40}))?: (?P<names>[^;]*?)(?:; given: (?P<given>.*?))?|(?P<unkept>not kept)) -->")
 MADE = re.compile(r"<!-- ([\w-]+): made by bench\.pages -->\n(.*?)<!-- end -->", re.DOTALL)
 LINK = re.compile(r"\]\(bench/results/([\w-]+)\.json\)")
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -35,12 +36,14 @@ NUMBER = re.compile(r"(?<![\w.])(\d{1,3}(?:[, ]\d{3})+|\d+)(\.\d+)?( ?%|×)?(?![
 
 Result = dict[str, Any]
 HasChanged = Callable[[str, list[str]], bool]
+Earlier = Callable[[str, str], Result | None]
 
 
-def complaints(pages: Mapping[str, str], results: Mapping[str, Result], has_changed: HasChanged) -> list[str]:
+def complaints(pages: Mapping[str, str], results: Mapping[str, Result], has_changed: HasChanged, earlier: Earlier) -> list[str]:
     """One sentence for each rule that a page or a result breaks.
 
-    `pages`: texts by path; `has_changed`: whether any of these paths has changed since that commit.
+    `pages`: texts by path; `has_changed`: whether any of these paths has changed since that commit; `earlier`: a commit's result of that
+    name, None where it has none.
     """
     found = [f"bench/results/{name}.json has no {key}" for name, one in results.items() for key in REQUIRED if not one.get(key)]
     stale = {name for name, one in results.items() if has_changed(str(one.get("commit", "")), one.get("measures", []))}
@@ -56,13 +59,16 @@ def complaints(pages: Mapping[str, str], results: Mapping[str, Result], has_chan
                 found += [f"{path}: {where} has the number {numbers[0]} and no mark of where it is from"] if numbers else []
             elif mark["unkept"] is None:
                 names = mark["names"].split()
-                found += [f"{path}: {where} quotes {name}.json, which is not there" for name in names if name not in results]
+                there, place = results, "there"
+                if at := mark["commit"]:
+                    there, place = {name: one for name in names if (one := earlier(at, name)) is not None}, f"in {at}"
+                found += [f"{path}: {where} quotes {name}.json, which is not {place}" for name in names if name not in there]
                 given = [float(one) for one in (mark["given"] or "").split()]
                 for part, sources in _parts(block, names):
-                    known = given + [value for name in sources if name in results for value in _values(name, results[name])]
+                    known = given + [value for name in sources if name in there for value in _values(name, there[name])]
                     unknown = [one for one in measured_numbers(part) if not is_known(one, known)]
                     found += [f"{path}: {where}: {one} is not in {', '.join(sources)}" for one in unknown]
-                blocks.append((where, block, names))
+                blocks += [(where, block, names)] if there is results else []
         for where, block, names in blocks:
             for name in [name for name in names if name in stale]:
                 commit = str(results[name].get("commit", ""))[:7]
@@ -125,6 +131,12 @@ def changed_since(commit: str, paths: list[str]) -> bool:
     return done.returncode != 0
 
 
+def result_of(commit: str, name: str) -> Result | None:
+    """The result as that commit has it; None where it has none, or git does not know the commit."""
+    found = subprocess.run(["git", "show", f"{commit}:bench/results/{name}.json"], cwd=ROOT, capture_output=True, check=False)
+    return json.loads(found.stdout) if found.returncode == 0 else None
+
+
 def read_results(folder: Path = RESULTS) -> dict[str, Result]:
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
@@ -135,7 +147,7 @@ def read_pages() -> dict[str, str]:
 
 def main() -> int:
     pages = read_pages()
-    found = complaints(pages, read_results(), changed_since)
+    found = complaints(pages, read_results(), changed_since, result_of)
     unkept = sum(text.count("<!-- not kept -->") for text in pages.values())
     print("\n".join(found) or f"Every measured number names its result, but those of {unkept} paragraphs whose runs were not kept.")
     return int(bool(found))

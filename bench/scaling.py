@@ -52,7 +52,7 @@ def main() -> None:
                         failed.append(str(error))
                         print(f"failed: {error}", flush=True)
     result = {"machine": machine, "times": asdict(times), "options": vars(options), "runs": runs, "failed": failed}
-    path = report.write(options.name, result)
+    path = report.write(options.name, without_lanes(result))
     print(f"written: {path}")
     if len({run["tasks"] for run in runs}) > 1:
         from bench.charts import results
@@ -141,6 +141,11 @@ async def _measure(running: Services, policy: str, times: Times, work: Work, bes
         "memory_mib": {name: size >> 20 for name, size in memory.items()},
         "lanes": timeline.lanes(trace, submitted_at) if work.tasks == DRAWN_TASKS else None,
     }
+
+
+def without_lanes(result: dict[str, Any]) -> dict[str, Any]:
+    """What is kept: not the spans that are drawn."""
+    return result | {"runs": [{name: value for name, value in run.items() if name != "lanes"} for run in result["runs"]]}
 
 
 def line(found: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.models import QWEN3_0_6B, random_model
-from bench.harness.report import RESULTS, ROOT, load_now, machine, write
+from bench.harness.report import ROOT, load_now, machine, write
 from bench.trainer_step import Lengths, make_groups
 
 if TYPE_CHECKING:
@@ -56,9 +56,6 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--most-s", type=float, default=450.0, help="seconds after which no further measurement begins")
     parser.add_argument("--name", help="write bench/results/<name>.json and docs/images/<name>.png")
-    parser.add_argument(
-        "--add", action="store_true", help="keep what <name>.json has of other numbers of tasks, measured with the same settings"
-    )
     parser.add_argument("--one", nargs=2, metavar=("TASKS", "WAY"), help=argparse.SUPPRESS)
     return parser.parse_args(given)
 
@@ -80,8 +77,6 @@ def main() -> None:
         if args.name:
             from bench.charts.learning import draw_shared_steps
 
-            if args.add:
-                found = added(found, args.name)
             write(args.name, found)
             draw_shared_steps(found, args.name)
 
@@ -107,16 +102,6 @@ def measurements(args: argparse.Namespace) -> dict[str, Any]:
         left_out.append("everything on a GPU: torch sees none here")
     settings = {name: getattr(args, name) for name in SETTINGS}
     return {"machine": described} | settings | {"took_s": round(time.monotonic() - started), "rows": rows, "left_out": left_out}
-
-
-def added(found: dict[str, Any], name: str) -> dict[str, Any]:
-    """`found` with the rows of the file that it lacks. Raises: SystemExit when those are of other settings."""
-    before = json.loads((RESULTS / f"{name}.json").read_text())
-    if any(before[setting] != found[setting] for setting in SETTINGS):
-        raise SystemExit(f"bench/results/{name}.json was measured with other settings")
-    new = {row["tasks"] for row in found["rows"]}
-    rows = sorted([*found["rows"], *(row for row in before["rows"] if row["tasks"] not in new)], key=lambda row: row["tasks"])
-    return before | {"rows": rows, "took_s": before["took_s"] + found["took_s"], "left_out": found["left_out"]}
 
 
 def gain(found: dict[str, Any], device: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Tables of docs/composition.md: gains of seeds and controls, pass@k, and settings against each other."""
+"""Table of docs/composition.md: gains of seeds and controls, and pass@k."""
 
 from statistics import fmean
 from typing import Any
@@ -28,22 +28,6 @@ def learning(result: Result) -> str:
             lines += [_pass_line(f"{what}, base {base}, mean of {len(runs)}", runs, ks)] if runs else []
     if result["missing"]:
         lines += ["", f"Not run: {', '.join(result['missing'])}."]
-    return "\n".join(lines)
-
-
-def settings(result: Result) -> str:
-    """Greedy answers to held-out pairs by setting and seed, with means of all splits."""
-    lines = [
-        machine_line(result),
-        "",
-        "| setting | seeds: held-out pairs | mean | trained pairs | single functions | three functions |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, runs in result["runs"].items():
-        greedy = [runs[seed]["greedy"] for seed in sorted(runs, key=int)]
-        means = " | ".join(f"{fmean(one[split] for one in greedy):.2f}" for split in SPLITS)
-        each = ", ".join(f"{share:.2f}" for share in (one["held_out"] for one in greedy))
-        lines.append(f"| `{name}` | {each} | {means} |")
     return "\n".join(lines)
 
 

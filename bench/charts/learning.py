@@ -1,4 +1,4 @@
-"""Plots of `bench.isolation`, `bench.algorithms` and `bench.shared_steps`, as PNG in docs/images."""
+"""Plots of `bench.isolation` and `bench.shared_steps`, as PNG in docs/images."""
 
 from pathlib import Path
 from typing import Any
@@ -38,27 +38,6 @@ def draw_isolation(result: dict[str, Any]) -> list[Path]:
         pair[place].grid(alpha=0.25)
     pair[0].legend()
     return [*drawn, saved(figure, "isolation-histograms", legend=False)]
-
-
-def draw_algorithms(result: dict[str, Any]) -> list[Path]:
-    """Reward over steps, mean of seeds and of 3 steps, for each loss: a panel for each staleness, corrections as line styles."""
-    lags = sorted({run["staleness"] for run in result["runs"]})
-    losses = list(dict.fromkeys(run["loss"] for run in result["runs"]))
-    styles = {"none": ":", "sampler": "-", "start": "--"}
-    figure, panels = pyplot.subplots(1, len(lags), figsize=(4.5 * len(lags), 4), layout="constrained", sharey=True, squeeze=False)
-    for axes, lag in zip(panels[0], lags, strict=True):
-        for loss, correction in dict.fromkeys((run["loss"], run["correction"]) for run in result["runs"] if run["staleness"] == lag):
-            same = (loss, lag, correction)
-            curves = [run["rewards"] for run in result["runs"] if (run["loss"], run["staleness"], run["correction"]) == same]
-            mean = [sum(step) / len(step) for step in zip(*curves, strict=True)]
-            smooth = [sum(mean[max(0, end - 3) : end]) / len(mean[max(0, end - 3) : end]) for end in range(1, len(mean) + 1)]
-            colour = f"C{losses.index(loss)}"
-            axes.plot(range(1, len(mean) + 1), smooth, styles[correction], color=colour, linewidth=1.4, label=f"{loss}, {correction}")
-        axes.set(xlabel="optimizer step", title=f"staleness {lag}")
-        axes.grid(alpha=0.25)
-    panels[0][0].set_ylabel("mean reward")
-    panels[0][-1].legend(fontsize=6)
-    return [saved(figure, "algorithms", legend=False)]
 
 
 def draw_shared_steps(result: dict[str, Any], name: str) -> list[Path]:

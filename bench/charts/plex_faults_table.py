@@ -1,31 +1,38 @@
 """Table of kills and cuts on a shared accelerator, from the result of `python -m bench.plex.real.faults`."""
 
 from collections.abc import Sequence
+from statistics import median
 
 from bench.charts.tables import Result
 
-POINTS = {
-    "lease_before_park": "before parking",
-    "lease_in_park": "while parking",
-    "lease_after_park": "after parking",
-    "lease_before_wake": "before waking",
-    "lease_in_wake": "while waking",
-    "lease_after_wake": "after waking",
-    "lease_before_renew": "before renewing",
-}
-SERVICES = {"rollout": "sampler", "trainer": "trainer"}
+GROUPS = (
+    ("kill lease_ rollout", "sampler killed, at each point of a move and of the lease"),
+    ("kill lease_ trainer", "trainer killed there"),
+    ("hang lease_ rollout", "sampler hangs there"),
+    ("hang lease_ trainer", "trainer hangs there"),
+    ("kill scheduler", "scheduler killed, before and after it writes a slice"),
+    ("kill nats", "NATS killed"),
+    ("kill postgres", "PostgreSQL killed"),
+    ("nats silent", "NATS silent for 5 and 60 s"),
+    ("postgres silent", "PostgreSQL silent for 15 s"),
+    ("restored", "a store restored to an older copy"),
+)
+"""Words of a kind of fault → its row; the first that fits. Others are in the last row."""
+OTHERS = "executor stopped, without memory, model or locks"
 
 
 def faults(result: Result) -> str:
     """By kind of fault: how often, until the accelerator was in use again, and what held in all runs."""
-    kinds = result["kinds"]
+    rows: dict[str, list[Result]] = {}
+    for fault in (fault for run in result["runs"] for fault in run["faults"] if "in_use_after_s" in fault):
+        rows.setdefault(_group(fault["kind"]), []).append(fault)
     lines = [
         f"{result['machine']['cores']} cores, of which one is the accelerator; load when a run ended {_loads(result)}. {result['faults']}"
         f" faults in {len(result['runs']) - 1} runs, {sum(run['took_s'] for run in result['runs']) / 60:.0f} minutes.",
         "",
         "| what | n | in use again after, s: median, most | its wake, s: most | hung for, s: most | within lease + wake |",
         "|---|---|---|---|---|---|",
-        *(_row(name, kinds[kind]) for kind, name in ((kind, _name(kind)) for kind in kinds) if "in_use_after_s" in kinds[kind]),
+        *(_row(name, rows[name]) for name in (*dict(GROUPS).values(), OTHERS) if name in rows),
         "",
         _held(result),
     ]
@@ -35,18 +42,17 @@ def faults(result: Result) -> str:
     return "\n".join([*lines, *(line for one in poisons for line in ("", _poison(one)))])
 
 
-def _row(name: str, kind: Result) -> str:
-    hung = f"{kind['hung_s'][1]:.1f}" if "hung_s" in kind else "–"
-    after, most = kind["in_use_after_s"]
-    return f"| {name} | {kind['times']} | {after:.1f}, {most:.1f} | {kind['wake_s'][1]:.2f} | {hung} | {kind.get('within', '–')} |"
+def _row(name: str, found: Sequence[Result]) -> str:
+    after = [one["in_use_after_s"] for one in found]
+    hung = [one["hung_s"] for one in found if "hung_s" in one]
+    within = [one["within"] for one in found if one.get("within") is not None]
+    longest = f"{max(hung):.1f}" if hung else "–"
+    wake = max(one["wake_s"] for one in found)
+    return f"| {name} | {len(found)} | {median(after):.1f}, {max(after):.1f} | {wake:.2f} | {longest} | {sum(within) if within else '–'} |"
 
 
-def _name(kind: str) -> str:
-    what, _, rest = kind.partition(" ")
-    point, _, service = rest.partition(" ")
-    if point not in POINTS:
-        return kind.replace("_", " ")
-    return f"{SERVICES[service]} {'killed' if what == 'kill' else 'hangs'} {POINTS[point]}"
+def _group(kind: str) -> str:
+    return next((name for words, name in GROUPS if all(word in kind for word in words.split())), OTHERS)
 
 
 def _held(result: Result) -> str:

@@ -21,13 +21,19 @@ def scaling(result: Result) -> str:
         " | step p50 / p99, s |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for tasks in sorted({run["tasks"] for run in runs}):
+    for tasks in _shown(runs):
         lines += [_scaling_row(tasks, policy, chosen) for policy, chosen in _by_policy(runs, tasks).items() if chosen]
     max_tasks = max(run["tasks"] for run in runs)
     of_max = _by_policy(runs, max_tasks)
     if all(of_max.values()):
         lines += ["", _gains(max_tasks, of_max)]
     return "\n".join(lines)
+
+
+def _shown(runs: list[Result]) -> list[int]:
+    """Numbers of tasks that have rows; the result has the others."""
+    counts = sorted({run["tasks"] for run in runs})
+    return [count for count in counts if count in (1, 8, counts[-1])]
 
 
 def _by_policy(runs: list[Result], tasks: int) -> dict[str, list[Result]]:
@@ -76,7 +82,7 @@ def agentic(result: Result) -> str:
         " (of the engine alone) | first step, s | step p50 / p99, s |",
         "|---" * 10 + "|",
     ]
-    for tasks in sorted({run["tasks"] for run in runs}):
+    for tasks in _shown(runs):
         lines += [
             _agentic_row(tasks, policy, chosen, alone["tokens_per_s"]) for policy, chosen in _by_policy(runs, tasks).items() if chosen
         ]

@@ -22,7 +22,7 @@ PLACE_COLOURS = dict(zip(PLACES, ("C3", "#f2b8b5", "C0", "#b9d3ea", "C8", "#dddd
 
 
 def draw_scaling(result: dict[str, Any]) -> list[Path]:
-    """Utilization, times, idle time by cause and timelines of `bench.scaling`; returns the files."""
+    """Utilization, idle time by cause and timelines of `bench.scaling`; returns the files."""
     return _drawn(result["runs"], result["options"]["name"], "busy", "sampler: places taken, %", "trainer: busy, %")
 
 
@@ -32,7 +32,7 @@ def draw_agentic(result: dict[str, Any]) -> list[Path]:
 
 
 def _drawn(runs: Runs, name: str, share: str, sampler: str, trainer: str) -> list[Path]:
-    drawn = [_utilization(runs, name, share, sampler, trainer), _times(runs, name), _idle(runs, name)]
+    drawn = [_utilization(runs, name, share, sampler, trainer), _idle(runs, name)]
     return [*drawn, _timelines(runs, name)] if any(run["lanes"] for run in runs) else drawn
 
 
@@ -42,19 +42,6 @@ def _utilization(runs: Runs, name: str, share: str, sampler: str, trainer: str) 
     _lines(right, runs, lambda run: 100 * run["trainer"][share], trainer)
     right.axhline(100, color="grey", linewidth=0.8, linestyle="dotted")
     return saved(figure, f"{name}-utilization")
-
-
-def _times(runs: Runs, name: str) -> Path:
-    figure, axes = pyplot.subplots(2, 2, figsize=(10, 7), layout="constrained", sharex=True)
-    _lines(axes[0][0], runs, lambda run: run["steps_per_s"], "throughput, steps a second")
-    limited = all("limit_s" in run for run in runs)
-    dotted = " (dotted: the policy's limit)" if limited else ""
-    _lines(axes[0][1], runs, lambda run: run["end_to_end_s"], f"all tasks done, seconds{dotted}", "log")
-    if limited:
-        _lines(axes[0][1], runs, lambda run: run["limit_s"], "", "log", style="dotted")
-    _lines(axes[1][0], runs, lambda run: run["first_step_s"]["p50"], "time to first step, median seconds", "log")
-    _lines(axes[1][1], runs, lambda run: run["step_s"]["p50"], "time per step of a task, median seconds", "log")
-    return saved(figure, f"{name}-times")
 
 
 def _idle(runs: Runs, name: str) -> Path:
@@ -94,25 +81,21 @@ def _timelines(runs: Runs, name: str) -> Path:
     return saved(figure, f"{name}-timeline", legend=False)
 
 
-def _lines(
-    axes: Axes, runs: Runs, value: Callable[[dict[str, Any]], float], title: str, scale: str = "linear", style: str = "solid"
-) -> None:
+def _lines(axes: Axes, runs: Runs, value: Callable[[dict[str, Any]], float], title: str) -> None:
     """One line a policy: medians by number of tasks, and the spread of repeated runs."""
     for policy, colour in COLOURS.items():
         counts = sorted({run["tasks"] for run in runs if run["policy"] == policy})
         values = [[value(run) for run in runs if run["policy"] == policy and run["tasks"] == count] for count in counts]
         if not counts:
             continue
-        solid = style == "solid"
         middle = [median(found) for found in values]
-        axes.plot(counts, middle, color=colour, linestyle=style, marker="o" if solid else None, label=policy if solid else None)
+        axes.plot(counts, middle, color=colour, marker="o", label=policy)
         axes.fill_between(counts, [min(found) for found in values], [max(found) for found in values], color=colour, alpha=0.2)
     counts = sorted({run["tasks"] for run in runs})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
-    axes.set(yscale=scale, xlabel="tasks")
-    if title:
-        axes.set_title(title, fontsize="medium")
+    axes.set(xlabel="tasks")
+    axes.set_title(title, fontsize="medium")
     axes.grid(alpha=0.25)
 
 

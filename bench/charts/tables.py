@@ -30,12 +30,18 @@ def machinery(result: Result) -> str:
         for what, found in (("a waiting task", "kib_per_task"), ("a trajectory in flight", "kib_per_trajectory_in_flight")):
             values = ", ".join(f"{name} {value:.1f}" for name, value in result["memory"][found].items())
             lines.append(f"| memory of {what}, KiB | {values} |")
-    for case, found in result.get("decisions", {}).items():
+    for case, found in _least_and_most_tasks(result.get("decisions", {})):
         spent = f"{found['p50_ms']} (p90 {found['p90_ms']}), of it in the scheduler's process {found['scheduler_cpu_p50_ms']}"
         lines.append(f"| one admission, {case}, ms | {spent} |")
     for steps, found in result.get("past", {}).items():
         lines.append(f"| one step noted, {int(steps):,} steps behind it, ms | {found['p50_ms']} (p90 {found['p90_ms']}) |")
     return "\n".join(lines)
+
+
+def _least_and_most_tasks(decisions: dict[str, Result]) -> list[tuple[str, Result]]:
+    """Rows of the table; the result has those between them."""
+    counts = [int(case.partition(" ")[0]) for case in decisions]
+    return [(case, found) for (case, found), count in zip(decisions.items(), counts, strict=True) if count in (min(counts), max(counts))]
 
 
 def _added(name: str, found: Result) -> str:
@@ -49,20 +55,6 @@ def _added(name: str, found: Result) -> str:
 def _among(found: Result) -> str:
     """Minimum and maximum of several runs."""
     return f" ({found['all'][0]:.4g} – {found['all'][-1]:.4g})" if len(found.get("all", [])) > 1 else ""
-
-
-def slow_tools(result: Result) -> str:
-    """Turns a second with a fixed limit in flight, and one that follows the samplers."""
-    options = result["options"]
-    lines = [
-        f"{machine_line(result)} Sampling {options['sample']} s and tool {options['environment']} s a turn, {options['places']} places.",
-        "",
-        "| what may be in flight | turns a second, come to | places busy |",
-        "|---|---|---|",
-    ]
-    for way, what in (("fixed", "1.5 times the places"), ("following", "1.5 to 8 times the places, following the sampler")):
-        lines.append(f"| {what} | {result[way]['turns_per_s']} | {result[way]['places_busy']:.0%} |")
-    return "\n".join(lines)
 
 
 def fairness(result: Result) -> str:
@@ -148,41 +140,17 @@ def memory(result: Result) -> str:
     return "\n".join(lines)
 
 
-def outside_torch(result: Result) -> str:
-    """The share of a step outside torch, and in which module."""
-    columns = {  # modules by their names now, and when they were measured
-        "packing": ["packing.py"],
-        "gathering (`batched_steps.py`)": ["batched_steps.py", "shared.py"],
-        "the step itself": ["step.py"],
-        "metrics": ["step_metrics.py", "metrics.py"],
-        "advantages, shaping": ["advantage.py", "reward_shaping.py", "shaping.py", "batch.py"],
-    }
-    lines = [
-        machine_line(result),
-        "",
-        f"| attempts in a step | step | outside torch | standard error | {' | '.join(columns)} |",
-        "|---" * (4 + len(columns)) + "|",
-    ]
-    for row in result["rows"]:
-        parts = [f"{sum(row['outside_by_module'].get(name, 0.0) for name in names):.1%}" for names in columns.values()]
-        lines.append(
-            f"| {row['groups']} × {result['size']} | {row['step_cpu_ms']:.0f} ms | **{row['outside_torch_share']:.1%}** |"
-            f" {row['standard_error']:.1%} | {' | '.join(parts)} |"
-        )
-    return "\n".join(lines)
-
-
 def machine_line(result: Result) -> str:
     machine = result["machine"]
     gpu = f"{machine['gpu']}, " if machine.get("gpu") else ""
-    return f"{gpu}{machine['cores']} cores ({machine['processor']}), load {machine['load_before']} before it began{_speed(machine)}."
+    return f"{gpu}{machine['cores']} cores ({machine['processor']}), load {machine['load_before']}{_speed(machine)}."
 
 
 def _speed(machine: Result) -> str:
     """The machine's speed; empty in results without it."""
     before_and_after = [f"{ms:.1f}" for ms in machine.get("fixed_work_ms", [])]
-    took = f", a fixed sum took {' ms, afterwards '.join(before_and_after)} ms" if before_and_after else ""
-    return took + (f", its host gave {machine['stolen_share']:.0%} of the time to others" if "stolen_share" in machine else "")
+    took = f", sum {' and '.join(before_and_after)} ms" if before_and_after else ""
+    return took + (f", {machine['stolen_share']:.0%} stolen" if "stolen_share" in machine else "")
 
 
 def with_spread(values: list[float]) -> str:

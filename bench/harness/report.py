@@ -28,6 +28,8 @@ while time.perf_counter() < ended:
     took.append(time.perf_counter() - began)
 print(sorted(took)[len(took) // 2])
 """
+MAX_LINE, MAX_ROW = 140, 2500
+"""Maximum characters of a line of a result; of one that is an item of a list."""
 CODE = ("common", "env_svc", "marlaas", "migrations", "models/tiny", "pools.toml", "rollout_svc", "scheduler_svc", "trainer_svc")
 """Paths that a benchmark measures unless it names others."""
 
@@ -50,7 +52,7 @@ def load_now() -> float:
 
 
 def fixed_work_ms() -> float:
-    """Median milliseconds of a fixed sum in Python, on all cores at once for a second: the machine's present speed.
+    """Median milliseconds of a fixed sum in Python, on all cores concurrently for a second: the machine's present speed.
 
     A shared machine may be half as fast for hours, which neither its load nor its stolen time shows.
     """
@@ -83,8 +85,21 @@ def write(name: str, result: dict[str, object], measures: Sequence[str] = CODE) 
         described["fixed_work_ms"] = [*described["fixed_work_ms"][:1], fixed_work_ms()]
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    path.write_text(text_of(result) + "\n")
     return path
+
+
+def text_of(value: object, indent: int = 0) -> str:
+    """JSON with a run, a row, or whatever else is short, on each line."""
+    flat, inside = json.dumps(value), " " * (indent + 1)
+    if len(flat) + indent <= MAX_LINE or not isinstance(value, dict | list):
+        return flat
+    if isinstance(value, dict):
+        lines = [f"{json.dumps(key)}: {text_of(each, indent + 1)}" for key, each in value.items()]
+    else:
+        lines = [row if len(row := json.dumps(each)) <= MAX_ROW else text_of(each, indent + 1) for each in value]
+    first, last = flat[0], flat[-1]
+    return f"{first}\n{inside}" + f",\n{inside}".join(lines) + f"\n{' ' * indent}{last}"
 
 
 def commit() -> str:

@@ -119,30 +119,22 @@ def local_stack(
     settings: Mapping[str, str] | None = None,
     *,
     samplers: int = 1,
-    keys: Path | None = None,
-    without_keys: bool = False,
     changed: Callable[[StackPlan], StackPlan] = lambda plan: plan,
 ) -> Generator[Stack]:
     """The running stack, with `samplers` rollout replicas a pool, until the block ends.
 
-    `keys`: folder of signing keys; default: one of the stack's own. `without_keys`: NATS refuses no client. `changed`: the plan that is
-    started. Raises: BenchError when it does not start.
+    `changed`: the plan that is started. Raises: BenchError when it does not start.
     """
     with tempfile.TemporaryDirectory(prefix="marlaas-bench-") as folder:
         data = Path(folder)
         try:
-            plan = control.make_plan(data, pools, settings=settings, keys=keys, without_keys=without_keys)
+            plan = control.make_plan(data, pools, settings=settings)
             plan = changed(_with_samplers(plan, samplers))
             yield control.wait_until_ready(control.start(plan, end_with_parent=True), lambda _: None)
         except StackError as error:
             raise BenchError(str(error)) from None
         finally:
             control.stop(data)
-
-
-def without_engine(plan: StackPlan) -> StackPlan:
-    """The plan with scheduler and gateway alone."""
-    return plan.model_copy(update={"services": [one for one in plan.services if one.name in ("scheduler", "gateway")]})
 
 
 def _with_samplers(plan: StackPlan, samplers: int) -> StackPlan:
@@ -204,15 +196,6 @@ def services(folder: Path, postgres: tuple[int, psutil.Process], places: int, se
 
 def _creds(keys: Path, service: str) -> dict[str, str]:
     return {"MARLAAS_NATS_CREDS": str(credentials_path(keys, service))}
-
-
-@contextmanager
-def gateway(running: Services, folder: Path) -> Generator[str]:
-    """An HTTP door to the services; yields its address."""
-    port = servers.free_port()
-    env = {"MARLAAS_NATS_URL": running.nats_url, "MARLAAS_GATEWAY_PORT": str(port), "MARLAAS_LOG_LEVEL": "warning"}
-    with _service("gateway_svc", env | _creds(running.keys, "gateway") | {"MARLAAS_DATA_DIR": str(folder)}, folder):
-        yield f"http://127.0.0.1:{port}"
 
 
 @contextmanager

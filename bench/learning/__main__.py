@@ -96,9 +96,14 @@ def summary(place: Workplace, arms: Sequence[Arm], bases: Sequence[int], sizes: 
         "task": spec_of(Arm("rl", 0, 0), place.steps).model_dump(mode="json", exclude={"name", "tenant", "seed"}),
         "prompts": sizes.prompts,
         "bases": {str(base): numbers_of(one) for base, one in before.items()},
-        "runs": {arm.name: place.read(arm) | numbers_of(one) for arm, one in after.items()},
+        "runs": {arm.name: without_series(place.read(arm)) | numbers_of(one) for arm, one in after.items()},
         "comparisons": comparisons(before, after),
     }
+
+
+def without_series(run: dict[str, Any]) -> dict[str, Any]:
+    """What the result has of a run: not the values of every step."""
+    return {name: value for name, value in run.items() if name not in ("rewards", "entropy", "losses")}
 
 
 def answers(path: Path, base: Path, adapter: Path | None, sizes: Sizes) -> Answers:

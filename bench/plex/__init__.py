@@ -2,13 +2,12 @@
 
 Discrete events over the decision modules of `scheduler_svc/decisions/accelerators`, which are imported, not copied. Of an executor's
 work they are given what its service would report: its own meters measure simulated operations. Executors are tables of durations of
-moves and operations. `bench/plex/real/predict.py` compares what is simulated with real executors.
+moves and operations.
 
 Each writes bench/results/plex-NAME.json.
 
     cells      policies in 240 cells: pools, tasks, idle share, cost of a switch
     histories  random histories: the bound on waiting, and shares by weight
-    speed      milliseconds of a decision at 64 pools and 1,000 tasks
 
 `python -m bench.plex simulate TRACE` plays one trace (`common/accelerators/trace.py`) on one accelerator and prints what came out.
 

@@ -13,7 +13,7 @@ from common.accelerators import Policy
 from common.accelerators import trace as traces
 from scheduler_svc.decisions.accelerators.state import Budget, Rules
 
-NAMES = ("cells", "histories", "speed")
+NAMES = ("cells", "histories")
 MEASURES = (
     "bench/plex",
     "common/leases/tally.py",

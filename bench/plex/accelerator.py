@@ -1,6 +1,6 @@
 """A simulated accelerator: its executors, their operations and slices. All decisions are those of `scheduler_svc`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -22,12 +22,13 @@ Policy = Callable[[Situation], slicing.Decision]
 
 
 class SharedAccelerator:
-    """Executors that share one accelerator. `calibrated`: moves are known before the first one, as after a calibration."""
+    """Executors that share one accelerator. Moves are known before the first one, as after a calibration."""
 
-    def __init__(self, rules: Rules, events: Events, random: Random, *, calibrated: bool = True, policy: Policy | None = None) -> None:
+    def __init__(self, rules: Rules, events: Events, random: Random, policy: Policy | None = None) -> None:
+        """`policy`: instead of the one that the rules name."""
         self.counts = Counts()
         self.accounts = Accounts()
-        self._rules, self._events, self._calibrated, self._policy = rules, events, calibrated, policy
+        self._rules, self._events, self._policy = rules, events, policy
         self._executors: dict[str, State] = {}
         self._by_function: dict[tuple[str, Function], State] = {}
         self._moving = Moving(random)
@@ -50,22 +51,7 @@ class SharedAccelerator:
         self._executors[table.executor] = state
         for function in table.functions:
             self._by_function[table.pool, function] = state
-        if self._calibrated:
-            self._moving.calibrate(table)
-
-    def remove(self, executor: str) -> None:
-        """An executor without work leaves: its slice ends, and its state is dropped."""
-        state = self._executors.pop(executor)
-        for function in state.table.functions:
-            del self._by_function[state.table.pool, function]
-        if self._holder is state:
-            self._book(self._events.now_s)
-            self._holder = None
-        self._decide()
-
-    @property
-    def executors(self) -> Sequence[str]:
-        return sorted(self._executors)
+        self._moving.calibrate(table)
 
     def submit(self, operation: Operation) -> None:
         """An operation is ready."""
@@ -147,8 +133,7 @@ class SharedAccelerator:
             self._holder.measures.park()
         duration_s = 0.0
         for park in switch.park_to:
-            if park.executor in self._executors:
-                duration_s += self._moving.move(self._executors[park.executor], park.to_tier)
+            duration_s += self._moving.move(self._executors[park.executor], park.to_tier)
         next_ = self._executors[switch.executor]
         moves_state = bool(switch.park_to) or next_.tier is not Tier.DEVICE
         duration_s += self._moving.move(next_, Tier.DEVICE)

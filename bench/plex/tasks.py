@@ -19,7 +19,6 @@ class RunningTask:
     task: Task
     accelerator: SharedAccelerator
     events: Events
-    ends: Callable[["RunningTask"], None] = lambda _: None
     step_s: list[float] = field(default_factory=list[float])
     """Duration of each step."""
     ended_s: float | None = None
@@ -35,7 +34,6 @@ class RunningTask:
         number = len(self.step_s)
         if number == len(self.task.steps):
             self.ended_s = self.events.now_s
-            self.ends(self)
             return
         members = self.task.members_of(number)
         self._open = len(members)
@@ -90,23 +88,16 @@ class Run:
 
 
 def simulate(
-    trace: Trace,
-    rules: Rules,
-    seed: int,
-    *,
-    until_s: float = float("inf"),
-    calibrated: bool = True,
-    is_awake: bool = False,
-    policy: Policy | None = None,
+    trace: Trace, rules: Rules, seed: int, *, until_s: float = float("inf"), is_awake: bool = False, policy: Policy | None = None
 ) -> Run:
     """Play `trace` on one accelerator. Equal arguments give equal runs.
 
-    `calibrated`: moves are known before the first one. `is_awake`: executors are on the device at first, where all of them must fit;
-    else in host memory. `policy`: instead of the one that the rules name.
+    `is_awake`: executors are on the device at first, where all of them must fit; else in host memory. `policy`: instead of the one that
+    the rules name.
     Raises: RuntimeError when tasks can never end, because the state of an executor does not fit into the budget.
     """
     events = Events()
-    accelerator = SharedAccelerator(rules, events, Random(seed), calibrated=calibrated, policy=policy)
+    accelerator = SharedAccelerator(rules, events, Random(seed), policy)
     for table in trace.executors:
         accelerator.add(table, Tier.DEVICE if is_awake else Tier.HOST)
     running = [RunningTask(task, accelerator, events) for task in trace.tasks]

@@ -1,4 +1,4 @@
-"""Dispatch: `python -m bench.serving NAME [options]`; `all` runs each one on a small case."""
+"""Dispatch: `python -m bench.serving NAME [options]`."""
 
 import argparse
 import importlib
@@ -10,7 +10,7 @@ from bench.harness import report
 from bench.harness.report import CODE
 from bench.harness.services import run_or_exit
 
-NAMES = ("text", "latency", "streams", "greedy", "disconnects", "kills", "contended", "failover", "gateways", "continuity")
+NAMES = ("latency", "streams", "contended")
 MEASURES = (*CODE, "gateway_svc")
 
 

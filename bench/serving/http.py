@@ -21,21 +21,9 @@ class Answer:
     """What one client was told."""
 
     status: int = 0
-    request: str = ""
-    """Id of the HTTP request; that of its first choice ends with `n0`."""
-    model: str = ""
-    text: str = ""
-    calls: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Names and arguments."""
     finish: str | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    logprobs: list[float] = field(default_factory=list[float])
-    fingerprint: str | None = None
     error: str = ""
     """Code of an error, whether the answer or an event of its stream."""
-    retry_after: str = ""
-    """Header `Retry-After`: seconds."""
     came_s: list[float] = field(default_factory=list[float])
     """When events with content came, on the monotonic clock."""
 
@@ -94,32 +82,14 @@ async def first_s(arriving: AsyncIterator[object]) -> float:
 
 def _begin(found: Answer, response: aiohttp.ClientResponse) -> None:
     found.status = response.status
-    found.request = response.headers.get("x-request-id", "")
-    found.model = response.headers.get("x-marlaas-model", "")
-    found.retry_after = response.headers.get("retry-after", "")
 
 
 def _take(found: Answer, event: dict[str, Any], part: str) -> None:
     if "error" in event:
         found.error = str(event["error"].get("code"))
         return
-    found.fingerprint = event.get("system_fingerprint") or found.fingerprint
     for choice in event["choices"]:
         said = choice[part] if part else choice
-        text = said.get("content" if part else "text") or ""
-        found.text += text
-        for call in said.get("tool_calls") or []:
-            found.calls.append((call["function"]["name"], call["function"]["arguments"]))
-        if text or said.get("tool_calls"):
+        if said.get("content" if part else "text"):
             found.came_s.append(time.monotonic())
         found.finish = choice.get("finish_reason") or found.finish
-        found.logprobs += _logprobs(choice.get("logprobs") or {})
-    if event.get("usage"):
-        found.prompt_tokens = event["usage"]["prompt_tokens"]
-        found.completion_tokens = event["usage"]["completion_tokens"]
-
-
-def _logprobs(found: dict[str, Any]) -> list[float]:
-    if "content" in found:
-        return [one["logprob"] for one in found["content"]]
-    return list(found.get("token_logprobs") or [])

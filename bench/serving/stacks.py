@@ -1,18 +1,14 @@
 """Stacks that serve, and tasks whose versions they serve."""
 
 import asyncio
-import os
 import re
-import signal
 import tempfile
-import time
 import tomllib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
-import psycopg
 
 from bench.harness.keys import keys_of, measuring, operator
 from bench.harness.report import ROOT
@@ -23,14 +19,13 @@ from common.door.errors import Unanswered
 from common.spec import TaskSpec
 from marlaas.client import Client
 from marlaas.stack import servers
-from marlaas.stack.state_files import Stack, StackPlan, read_stack
+from marlaas.stack.state_files import Stack, StackPlan
 
 TENANT = "acme"
 POOL = "tiny"
 SEQUENCES = 64
 """Seats for serving."""
 WITHOUT_MODEL = ("rollout_svc", "trainer_svc", "env_svc")
-READY_S = 120.0
 
 
 @contextmanager
@@ -48,16 +43,8 @@ def pools_file(sequences: int = SEQUENCES, adapters: int = 4, *, kv_cache_gib: f
 
 
 @contextmanager
-def serving_stack(
-    *,
-    samplers: int = 1,
-    gateways: int = 1,
-    without_model: bool = False,
-    kv_cache_gib: float | None = None,
-    settings: Mapping[str, str] | None = None,
-) -> Generator["Serving"]:
-    """`without_model`: no replicas of the services that need one, which something else stands in for. `settings`: environment variables
-    of the services."""
+def serving_stack(*, gateways: int = 1, without_model: bool = False, kv_cache_gib: float | None = None) -> Generator["Serving"]:
+    """`without_model`: no replicas of the services that need one, which something else stands in for."""
     ports = [servers.free_port() for _ in range(gateways - 1)]
 
     def changed(plan: StackPlan) -> StackPlan:
@@ -69,7 +56,7 @@ def serving_stack(
             services.append(first.model_copy(update={"name": name, "env": first.env | own}))
         return plan.model_copy(update={"services": services})
 
-    with pools_file(kv_cache_gib=kv_cache_gib) as pools, local_stack(pools, settings, samplers=samplers, changed=changed) as stack:
+    with pools_file(kv_cache_gib=kv_cache_gib) as pools, local_stack(pools, changed=changed) as stack:
         yield Serving(stack, [stack.gateway.url, *(f"http://127.0.0.1:{port}" for port in ports)])
 
 
@@ -83,64 +70,19 @@ class Serving:
         """For what listens, and for stand-ins of services."""
         self.key = asyncio.run(admin(stack.nats_url, keys_of(stack), urls))
         """Of HTTP clients, which name their tenant in the query."""
-        self._data = Path(psutil.Process(stack.supervisor.pid).cmdline()[-1])
 
     def client(self) -> AbstractAsyncContextManager[Client]:
         return operator(self._stack)
 
-    @property
-    def stack(self) -> Stack:
-        """As its supervisor sees it now."""
-        return read_stack(self._data) or self._stack
-
     def process(self, name: str) -> psutil.Process:
-        identity = self.stack.component(name).process
+        identity = self._stack.component(name).process
         if identity is None:
             raise BenchError(f"{name} does not run")
         return psutil.Process(identity.pid)
 
-    def http_port(self, name: str) -> int:
-        port = self.stack.component(name).http_port
-        assert port is not None
-        return port
-
-    def kill(self, name: str) -> None:
-        """With all its children, as a machine that loses power does."""
-        process = self.process(name)
-        for one in [process, *process.children(recursive=True)]:
-            try:
-                os.kill(one.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-
-    def stop(self, name: str) -> None:
-        """As an upgrade does: with the signal after which it ends in order; the supervisor starts it again."""
-        self.process(name).send_signal(signal.SIGINT if name == "postgres" else signal.SIGTERM)
-
-    def is_ready(self, name: str) -> bool:
-        return self.stack.component(name).condition == "ready"
-
-    def is_back(self, name: str, before: psutil.Process) -> bool:
-        """Whether another process than `before` is ready: the state may not show yet that that one was killed."""
-        found = self.stack.component(name)
-        return found.condition == "ready" and found.process is not None and found.process.pid != before.pid
-
     def names(self, package: str) -> list[str]:
         """Components whose names begin so."""
         return [one.name for one in self._stack.components if one.name.startswith(package)]
-
-    def rows(self, query: str) -> list[tuple[object, ...]]:
-        with psycopg.connect(self._database_url) as connection:
-            return list(connection.execute(query))  # pyright: ignore[reportArgumentType, reportCallIssue]
-
-    def change(self, statement: str) -> None:
-        """Change PostgreSQL behind the scheduler's back."""
-        with psycopg.connect(self._database_url) as connection:
-            connection.execute(statement)  # pyright: ignore[reportArgumentType, reportCallIssue]
-
-    @property
-    def _database_url(self) -> str:
-        return self._stack.database_url.replace("+psycopg", "").replace(servers.READER, servers.OWNER)
 
 
 def task(steps: int, *, seed: int = 1, learning_rate: float = 3e-3) -> TaskSpec:
@@ -166,20 +108,3 @@ async def trained(client: Client, steps: int, *, seed: int = 1) -> str:
     if status.state != "finished":
         raise BenchError(f"the task ended otherwise: {status.state}: {status.reason}")
     return found
-
-
-def wait_until(what: str, condition: Callable[[], bool], timeout_s: float = READY_S) -> float:
-    """Seconds until it was true. Raises: BenchError when it is not in time."""
-    began = time.monotonic()
-    for _ in _ticks():
-        if condition():
-            return time.monotonic() - began
-        if time.monotonic() - began > timeout_s:
-            raise BenchError(f"not in {timeout_s} s: {what}")
-    raise AssertionError
-
-
-def _ticks() -> Iterator[None]:
-    while True:
-        yield
-        time.sleep(0.05)

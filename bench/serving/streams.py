@@ -2,8 +2,7 @@
 
 A committed source of tokens (`paced.py`) on `replies.<gateway>` stands in for the engine, through real NATS. Lateness is from the moment
 at which a token was due until the client has its event, the wait for the flush included. Processor time is that of the gateway processes,
-over the events that they sent. Messages are all that NATS carried meanwhile, of whatever kind, over the source's flushes. The last
-row is 20 streams with the real engine, whose tokens have no moment at which they are due: there the time between two of a stream is shown.
+over the events that they sent. Messages are all that NATS carried meanwhile, of whatever kind, over the source's flushes.
 Beside them, what this machine charges a process for waking up between two flushes: a fixed work, at once and after pauses of that length.
 """
 
@@ -22,9 +21,8 @@ from bench.harness import report
 from bench.harness.measures import usage
 from bench.harness.measures.tap import plain_client
 from bench.harness.report import ROOT
-from bench.serving.http import CHAT, ask, session
-from bench.serving.stacks import POOL, TENANT, Serving, serving_stack, trained, with_tenant
-from rollout_svc.chat import Chat
+from bench.serving.http import CHAT, session
+from bench.serving.stacks import POOL, TENANT, Serving, serving_stack, with_tenant
 from rollout_svc.serving.replies import FLUSH_S
 
 RATE = 50
@@ -44,17 +42,14 @@ def run(*, small: bool) -> dict[str, Any]:
             for streams, _ in [arm for arm in ARMS if arm[1] == processes]:
                 wanted = max(2, streams // 20) if small else streams
                 arms[f"{streams} streams, {processes} processes"] = _arm(serving, wanted, seconds)
-    with serving_stack() as serving:
-        engine = asyncio.run(_engine(serving, 4 if small else 20))
     of_events = {name: arm["processor_us_per_event"] for name, arm in arms.items()}
     base = of_events["100 streams, 1 processes"] or 1.0
     return {
-        "source": "a committed source of tokens on replies.<gateway> in place of the engine (bench/serving/standins/paced.py)",
+        "source": "a committed source of tokens on replies.<gateway> in place of the engine (bench/serving/paced.py)",
         "rate": RATE,
         "seconds": seconds,
         "arms": arms,
         "processor_over_100_streams": {name: round(value / base, 3) for name, value in of_events.items()},
-        "engine": engine,
         "wake_up": _wake_up(100 if small else 1000),
     }
 
@@ -81,7 +76,7 @@ async def _tenant(serving: Serving) -> None:
 
 @contextmanager
 def _source(serving: Serving, counts: dict[str, int]) -> Generator[None]:
-    command = [sys.executable, "-m", "bench.serving.standins.paced", serving.nats_url, str(serving.creds), str(RATE)]
+    command = [sys.executable, "-m", "bench.serving.paced", serving.nats_url, str(serving.creds), str(RATE)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
     try:
@@ -155,27 +150,3 @@ async def _read(http: aiohttp.ClientSession, url: str, tokens: int, late: list[f
                     came += len(due)
                     late.append(now_s - float(due[0]))
     return came == tokens
-
-
-async def _engine(serving: Serving, streams: int) -> dict[str, Any]:
-    """Streams of the real engine, all at once."""
-    async with serving.client() as client:
-        model = f"{await trained(client, 1)}@latest"
-    gateway = serving.process("gateway")
-    stops = {str(token): -100 for token in Chat.load(str(ROOT / "models" / "tiny")).stop_ids}
-    body: dict[str, Any] = {"model": model, "max_tokens": 300, "logit_bias": stops, "stream": True}
-    async with session(serving.key) as http:
-        before, began = usage.cpu_s(gateway), time.monotonic()
-        asked = [{**body, "messages": [{"role": "user", "content": f"Count {number}"}]} for number in range(streams)]
-        answers = await asyncio.gather(*(ask(http, serving.urls[0], CHAT, one) for one in asked))
-    took, spent = time.monotonic() - began, usage.cpu_s(gateway) - before
-    gaps = [later - earlier for one in answers for earlier, later in zip(one.came_s, one.came_s[1:], strict=False)]
-    tokens = sum(one.completion_tokens or 0 for one in answers)
-    events = sum(len(one.came_s) for one in answers)
-    return {
-        "streams": streams,
-        "complete": sum(one.is_complete for one in answers),
-        "tokens_per_s": round(tokens / took),
-        "between_events_ms": report.spread([1000 * one for one in gaps]),
-        "processor_us_per_event": round(1e6 * spent / max(1, events), 1),
-    }

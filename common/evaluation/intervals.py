@@ -4,7 +4,7 @@ Prompts are the independent draws of an evaluation: attempts at one prompt resem
 those of a ratio estimator over clusters (arXiv 2411.00640, section 2.2), and intervals take Student's t for few prompts.
 
 Rewards of 0 and 1 get Wilson's score interval at the effective number of attempts, p(1 − p) / error² (Korn and Graubard, 1998): it keeps a
-width where all attempts earned the same, and covers small shares. `bench/intervals.py` measures the coverage.
+width where all attempts earned the same, and covers small shares. docs/evaluation.md has the coverage.
 """
 
 from collections.abc import Iterable, Sequence
@@ -113,7 +113,7 @@ def _effective_attempts(mean: float, error: float, totals: Sequence[float], size
     """Number of independent attempts with the same error, from the intraclass correlation of a prompt's attempts.
 
     Where few prompts passed at all, or failed at all, the correlation is hardly known. So it is raised towards 1, by that number of prompts
-    to the power of −1.5, which keeps the coverage of small shares (`bench/intervals.py`).
+    to the power of −1.5, which keeps the coverage of small shares (docs/evaluation.md).
     """
     count = len(totals)
     if attempts == count:

@@ -1,5 +1,6 @@
 """Results that benchmarks compute from measurements, on cases worked out by hand."""
 
+import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,7 +128,21 @@ def test_result_says_how_fast_the_machine_was_before_and_after(tmp_path: Path, m
     assert 0 < before < 1000 and 0 < after < 1000
     stolen = result["machine"]["stolen_share"]
     assert 0 <= stolen < 1
-    assert f"took {before:.1f} ms, afterwards {after:.1f} ms, its host gave {stolen:.0%} of the time to others." in tables.machinery(result)
+    assert f"sum {before:.1f} and {after:.1f} ms, {stolen:.0%} stolen." in tables.machinery(result)
+
+
+def test_result_has_a_run_on_each_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    runs = [{"name": f"run {number}", "values": list(range(60))} for number in range(3)]
+    written = report.write("x", {"runs": runs, "options": {"tasks": 2}, "by_name": {"long": {"a": "x" * 150, "b": 1}}}).read_text()
+    lines = written.splitlines()
+    assert [line for line in lines if "run 1" in line] == [f"  {json.dumps(runs[1])},"]
+    assert ' "options": {"tasks": 2},' in lines
+    assert '   "b": 1' in lines
+    result = json.loads(written)
+    assert (result["runs"], result["by_name"]["long"]["b"]) == (runs, 1)
+    series = report.text_of([{"values": [{"at_s": number} for number in range(1000)]}]).splitlines()
+    assert max(map(len, series)) < 100, "a row of many rows has lines of its own"
 
 
 def test_tenant_farthest_off_its_due_counts() -> None:

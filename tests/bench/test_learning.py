@@ -17,7 +17,6 @@ from bench.learning.__main__ import all_arms, comparisons
 from bench.learning.arms import Arm, Workplace, spec_of
 from bench.learning.evaluation import SPLITS, Answers
 from bench.learning.intervals import over_seeds_and_prompts, pass_at
-from bench.learning.settings import CHANGES, changed
 from env_svc.builtin.compose import run
 
 ROOT = Path(__file__).parents[2]
@@ -121,28 +120,6 @@ def test_rejection_keeps_right_replies_by_prompt_and_its_loss_is_that_of_the_rep
     ]
     expected = -torch.cat(logprobs).mean()
     assert rejection.reply_loss(model, batch, tokenizer.pad_token_id).item() == pytest.approx(expected.item(), abs=1e-5)
-
-
-def test_every_setting_is_a_task_that_differs_from_the_example_in_what_it_names() -> None:
-    example = changed({}, 0, None)
-    assert example == spec_of(Arm("rl", 0, 0), None).model_copy(update={"name": example.name, "tenant": example.tenant})
-    different = [changed(changes, 0, None) for name, changes in CHANGES.items() if name != "example"]
-    assert all(one != example for one in different)
-    assert len({one.model_dump_json() for one in different}) == len(different)
-
-
-@pytest.mark.acceptance
-def test_settings_are_compared_from_end_to_end_and_finished_seeds_are_not_repeated(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.learning.settings", "--settings", "example,maxrl", "--seeds", "0", "--steps", "1"]
-    for _ in range(2):
-        done = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "BENCH_RESULTS": str(tmp_path)}, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        found = json.loads((tmp_path / "learning-settings.json").read_text())
-        assert set(found["runs"]) == {"example", "maxrl"}
-        assert found["runs"]["example"]["0"]["greedy"]["single"] == 1.0
-    assert done.stdout == ""
 
 
 @pytest.mark.acceptance

@@ -10,61 +10,35 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CI: dict[str, str] = {
     "engine": "--requests 4 --tokens 4 --prompt 8 --adapters 1",
-    "limits": "--counts 3,5 --asks 10",
-    "plex": "cells,histories,speed --small",
-    "sandboxes": "confined",
+    "plex": "cells,histories --small",
     "stack": "--steps 1 --tasks 1",
-    "train_tokens": "--gpu-gib 80 --shares 0.4",
     "trainer_step": "--groups 1 --size 2",
 }
 """Options by program; runs are divided by bars. A start of a stack takes twenty seconds of processor time, so these are one program of each
-kind: a sampler alone, a trainer, a scheduler, sandboxes, a stack, simulated accelerators, and plain arithmetic."""
+kind: a sampler alone, a trainer, a stack, and simulated accelerators."""
 ACCEPTANCE: dict[str, str] = {
     "agentic": "--tasks 2 --policies asynchronous --runs 1 --steps 1 --groups 1 --size 2",
-    "algorithms": "--steps 1 --seeds 0",
-    "calculator": "--steps 1 --seeds 0",
-    "constrained": "--tokens 50",
-    "dashboard": "--tasks 2 --steps 5 --rounds 1 --changes 1",
-    "door": "--requests 5 --connections 50 --seconds 1",
-    "endurance": "--minutes 3 --kill-every 10 --steps 2",
-    "environments": "--episodes 160 --turns 2",
     "fairness": "--tasks 2 --warm 1 --seconds 2 --jobs 20",
     "gpu": "trainer --small --parts largest",
-    "greedy": "--prompts 4",
     "head": "--device cpu --prompts 2 --tokens 4",
     "hostile": "--bodies 10 --seconds 3",
-    "http_limits": "--gateways 1,2 --seconds 4 --requests 60 --tokens 540",
-    "invariance": "--steps 2 --conditions killed,served --pairs 1",
+    "invariance": "--steps 2 --conditions killed,served",
     "isolation": "--steps 1 --seeds 0",
-    "kept_samples": "--groups 1 --size 2 --seconds 0.5 --repeats 1",
-    "large_files": "--mib 2 --files 1 --cuts 2",
     "machinery": "--tasks 2 --steps 1 --runs 1 --counts 10",
     "memory": "--model small --tokens 512 --precision float32",
-    "neighbours": "--seconds 0.5 --rounds 1",
-    "oversubmission": "--places 2 --times 2",
-    "paired_step": "HEAD --models small --precisions float32 --steps 2 --groups 1 --new 4",
     "plex.real.faults": "--small --only kills",
-    "rogue": "--messages 200 --steps 2 --over 1",
     "scaling": "--tasks 2 --runs 1 --steps 1",
-    "serving": "text,streams --small | disconnects,kills --small | failover,gateways --small | continuity --small",
+    "serving": "streams --small",
     "shared_steps": "--tasks 1,2 --repeats 1 --groups 1 --size 2",
-    "slow_tools": "--steps 1 --environment 0.1",
     "soak": "--minutes 0.2",
-    "start_up": "--runs 1 --idle-s 1",
-    "tenancy": "--connects 2 --submits 2 --asks 2 --downloads 1 --mib 1 --steps 1 --runs 1",
-    "trainer_overhead": "--groups 1 --size 2 --seconds 0.5 --repeats 1",
+    "start_up": "--runs 1",
     "trl": "--sides ours --workloads single --tasks 1 --steps 1 --runs 1",
-    "version_bytes": "--model small --steps 2 --tokens 64 --precision float32 --every 1",
 }
-"""The others. Left out are the parts of `serving` that measure for long (`latency`, `greedy`, `contended`), and of `gpu` those that are
-programs of these lists."""
-LIMITS_S = {"serving": 600, "endurance": 1500}
-"""Of programs that start many stacks."""
+"""The others. Left out are the parts of `serving` that measure for long (`latency`, `contended`), and of `gpu` those that are programs of
+these lists."""
 TESTED_ELSEWHERE = {
     "canary",
-    "fuzz",
     "grading",
-    "intervals",
     "learning",
     "pages",
     "plex.real",
@@ -72,8 +46,8 @@ TESTED_ELSEWHERE = {
     "programs",
     "quotes",
 }
-"""Tested by `rollout/test_precision.py`, `gateway/test_fuzz.py`, `test_grading.py`, `test_intervals.py`, `test_learning.py`,
-`test_programs.py` and `test_quotes.py`; the last also by `make check`. `plex.real` starts the stacks and recorders of `plex.real.faults`;
+"""Tested by `rollout/test_precision.py`, `test_grading.py`, `test_learning.py`, `test_programs.py` and `test_quotes.py`; the last also by
+`make check`. `plex.real` starts the stacks and recorders of `plex.real.faults`;
 `plex.real.tiers` has `test_tiers.py`."""
 
 NOT_RUN = {"trl_task"}
@@ -110,6 +84,6 @@ def test_each_other_benchmark_runs_from_end_to_end(name: str, options: str, tmp_
 def run(name: str, options: str, results: Path) -> None:
     command = [sys.executable, "-m", f"bench.{name}", *options.split()]
     env = {**os.environ, "BENCH_RESULTS": str(results)}
-    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=LIMITS_S.get(name, 400))
+    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400)
     assert found.returncode == 0, found.stderr[-3000:] + found.stdout[-1000:]
     assert found.stdout.strip() or list(results.glob("*.json"))

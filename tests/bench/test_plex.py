@@ -2,16 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from bench.plex.__main__ import replay
-from bench.plex.accelerator import SharedAccelerator
 from bench.plex.cells import measure, summary
-from bench.plex.events import Events
 from bench.plex.histories import play, random_history, shares, violations
-from bench.plex.tasks import RunningTask, simulate
+from bench.plex.tasks import simulate
 from bench.plex.workloads import Cell, cell_rules, cell_trace
 from common.accelerators import Function, Policy, Tier
 from common.accelerators import trace as traces
@@ -105,19 +102,6 @@ def test_mutated_measure_of_an_executor_changes_what_is_simulated(monkeypatch: p
     before = simulate(trace, rules, 0).makespan_s
     monkeypatch.setattr(tally.Tally, "look", lambda _: None)
     assert simulate(trace, rules, 0).makespan_s != before
-
-
-def test_executor_leaves_with_the_last_step_of_its_pool() -> None:
-    """It holds the accelerator when its last operation ends, and is removed in the end of that operation."""
-    events = Events()
-    accelerator = SharedAccelerator(fcfs(), events, Random(0))
-    accelerator.add(executor("a"))
-    only = task("A", "a", (TRAIN, 2.0))
-    RunningTask(only, accelerator, events, lambda _: accelerator.remove("a")).start()
-    events.run()
-    accelerator.finish()
-    assert accelerator.executors == []
-    assert accelerator.accounts.booked_ms == {"A": 3000}
 
 
 def test_equal_runs_are_equal() -> None:

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from bench.quotes import Result, complaints, is_known, measured_numbers, read_pages, read_results
+from bench.quotes import Result, complaints, is_known, measured_numbers, read_pages, read_results, result_of
 
 
 def changed(commit: str, measures: list[str]) -> bool:
@@ -26,7 +26,7 @@ def results() -> dict[str, Result]:
 
 
 def test_pages_say_what_the_results_have_even_if_all_of_them_are_old(pages: dict[str, str], results: dict[str, Result]) -> None:
-    assert complaints(pages, results, changed) == []
+    assert complaints(pages, results, changed, result_of) == []
 
 
 def broken(pages: dict[str, str], page: str, old: str, new: str) -> dict[str, str]:
@@ -41,22 +41,25 @@ def broken(pages: dict[str, str], page: str, old: str, new: str) -> dict[str, st
         ("README.md", "<!-- from: demo -->", "", "has the number 0.39 and no mark of where it is from"),
         ("README.md", "from: demo", "from: absent", "quotes absent.json, which is not there"),
         ("README.md", "at d2cb1a0", "yesterday", "what demo.json measures has changed since; say 'measured at d2cb1a0'"),
+        ("README.md", "earns 0.815", "earns 0.915", "0.915 is not in greedy"),
+        ("README.md", "<!-- from 3d590f0: greedy", "<!-- from 3d590f0: absent", "quotes absent.json, which is not in 3d590f0"),
+        ("README.md", "<!-- from 3d590f0: greedy", "<!-- from 0000000: greedy", "quotes greedy.json, which is not in 0000000"),
         ("docs/benchmarks.md", "| 2801 (", "| 3801 (", "a table is not what its JSON gives"),
         ("docs/benchmarks.md", "<!-- trl: made", "<!-- absent: made", "a table quotes absent.json, which is not there"),
     ],
 )
 def test_broken_page_is_reported(pages: dict[str, str], results: dict[str, Result], page: str, old: str, new: str, complaint: str) -> None:
-    assert complaint in "\n".join(complaints(broken(pages, page, old, new), results, changed))
+    assert complaint in "\n".join(complaints(broken(pages, page, old, new), results, changed, result_of))
 
 
 @pytest.mark.parametrize("key", ["commit", "date", "machine", "measures"])
 def test_result_without_where_it_is_from_is_reported(pages: dict[str, str], results: dict[str, Result], key: str) -> None:
     del results["soak"][key]
-    assert complaints(pages, results, unchanged) == [f"bench/results/soak.json has no {key}"]
+    assert complaints(pages, results, unchanged, result_of) == [f"bench/results/soak.json has no {key}"]
 
 
 def test_what_has_not_changed_needs_no_commit_beside_it(pages: dict[str, str], results: dict[str, Result]) -> None:
-    assert complaints(broken(pages, "README.md", "Measured at d2cb1a0, 2026-11-22.", ""), results, unchanged) == []
+    assert complaints(broken(pages, "README.md", "Measured at d2cb1a0, 2026-11-22.", ""), results, unchanged, result_of) == []
 
 
 def test_number_is_known_as_it_is_rounded() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench import memory, shared_steps, version_bytes
+from bench import memory, shared_steps
 from bench.trainer_step import Lengths, make_groups
 
 
@@ -29,27 +29,3 @@ def test_memory_of_a_small_step_is_measured_beside_its_estimate() -> None:
     found = memory.measured(memory.arguments(["--model", "small", "--precision", "float32", "--tokens", "256", "--rank", "8"]))
     assert found["computed_tokens"] == 254
     assert found["loaded_mib"] <= found["measured_mib"] < found["loaded_mib"] + found["estimate_mib"]
-
-
-def test_bytes_of_versions_are_measured_of_a_small_model() -> None:
-    given = [
-        "--model",
-        "small",
-        "--precision",
-        "float32",
-        "--every",
-        "3",
-        "--steps",
-        "4",
-        "--tokens",
-        "64",
-        "--rank",
-        "32",
-        "--threads",
-        "1",
-    ]
-    (row,) = version_bytes.rows(version_bytes.arguments(given))
-    assert [version["state_stored"] for version in row["versions"]] == [True, False, False, True]
-    assert row["is_allowed"]
-    assert row["largest_share"] <= 1.1
-    assert row["versions"][1]["bytes"] < row["versions"][0]["bytes"] / 3.5

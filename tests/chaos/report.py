@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.harness.report import ROOT, machine, percentile
+from bench.harness.report import ROOT, machine, percentile, text_of
 
 MEASURES = (
     "common",
@@ -128,7 +128,7 @@ def keep(path: Path, report: Report, before: dict[str, object]) -> None:
         "by_kind": by_kind(recoveries),
         "runs": runs,
     }
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    path.write_text(text_of(result) + "\n")
 
 
 def recoveries_of(runs: Iterable[dict[str, Any]]) -> list[Recovery]:

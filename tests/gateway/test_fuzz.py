@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from bench.harness.load.fuzzing import fuzz
 from tests.common.access.keyed import Keyed
 from tests.gateway.entering import with_keys
+from tests.gateway.fuzzing import fuzz
 from tests.gateway.openai.deltas import Part, Source, deltas
 from tests.gateway.serving import gateway
 from tests.scheduler.stages import World, spec
 
 CASES = 120
-"""Of `python -m bench.fuzz --cases 20000` a small part, the first of each phase."""
+"""The first of each phase; 26,000 were made of a whole stack once (docs/benchmarks.md)."""
 
 KNOWN = {"tenant": "acme", "task": "sums-1", "job": "sums-1", "version": "1", "model": "sums-1@1"}
 """Another tenant is refused all of them."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bench.serving.gateways import CERTIFICATE, KEY, NGINX
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
 from tests.common.bus.test_tls import Authority
@@ -21,6 +20,19 @@ from tests.gateway.test_events import STREAM, Stream
 from tests.scheduler.stages import World, spec
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "proxy"
+CERTIFICATE, KEY = "/etc/ssl/marlaas/cert.pem", "/etc/ssl/marlaas/key.pem"
+NGINX = """\
+daemon off;
+error_log {folder}/error.log;
+pid {folder}/pid;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+    include {folder}/site.conf;
+}}
+"""
 CADDY = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n"
 
 

@@ -8,5 +8,4 @@ waiting.py    an environment that waits for the time in each reply
 occupying.py  an environment that occupies a worker process
 replies.py    replies of a model, without the sampler
 groups.py     contexts of groups
-fuzzing.py    requests from the gateway's OpenAPI document
 """

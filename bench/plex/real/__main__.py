@@ -1,10 +1,9 @@
 """`python -m bench.plex.real NAME [--arms A,B] [--runs 5]`: runs that are kept already are not
-repeated, so it may be stopped and resumed; with `--add` those in the result, of earlier commits, count too."""
+repeated, so it may be stopped and resumed."""
 
 import argparse
 import json
 import random
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from bench.harness import report
 from bench.harness.services import BenchError, run_or_exit
 from bench.plex.real import arms, bases, figures
-from bench.plex.real.kept import FOLDER, MEASURES, earlier_runs, kept_in, name_of, runs_in, without_trace
+from bench.plex.real.kept import FOLDER, MEASURES, in_result, kept_in, name_of, runs_in
 from bench.plex.real.runs import run
 from bench.plex.real.workloads import WORKLOADS
 
@@ -21,22 +20,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=sorted(WORKLOADS))
     parser.add_argument("--arms", type=lambda text: [arms.named(one) for one in text.split(",")], default=list(arms.ARMS))
-    parser.add_argument("--runs", type=int, default=5, help="starts of each arm, in shuffled order; in all, with those added")
+    parser.add_argument("--runs", type=int, default=5, help="starts of each arm, in shuffled order")
     parser.add_argument("--rounds", type=int, help="on each start, one after another; default: the workload's")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of base models and finished runs")
     parser.add_argument("--device", default="cpu", help="the accelerator: cpu, or cuda:N")
     parser.add_argument("--result", help="name of the result; default: plex-real-NAME")
     parser.add_argument("--forget", action="store_true", help="repeat finished runs")
-    parser.add_argument("--add", action="store_true", help="keep what the result that is there has of other commits")
     options = parser.parse_args()
     workload = WORKLOADS[options.name]
     workload = replace(workload, rounds=options.rounds or workload.rounds)
-    name, commit = options.result or f"plex-real-{workload.name}", report.commit()
-    kept = kept_in(options.folder, name_of(workload, options.device), commit, forget=options.forget)
-    earlier = earlier_runs(report.read(name), workload, runs_in(kept)) if options.add else []
-    starts = Counter(one["arm"] for one in earlier)
+    kept = kept_in(options.folder, name_of(workload, options.device), forget=options.forget)
     models, machine = bases.make(options.folder / "bases"), report.machine()
-    wanted = [(arm, number) for arm in options.arms for number in range(options.runs - starts[arm.name] // workload.rounds)]
+    wanted = [(arm, number) for arm in options.arms for number in range(options.runs)]
     random.Random(0).shuffle(wanted)
     failed: list[str] = []
     for arm, number in wanted:
@@ -49,10 +44,9 @@ def main() -> None:
             print(f"failed: {failed[-1]}", flush=True)
             continue
         for round_, one in enumerate(found):
-            one["commit"] = commit
             (kept / f"{arm.file_name}-{number}.{round_}.json").write_text(json.dumps(one))
             print(f"{arm.name} {number}.{round_}: {one['accelerator_s_per_step']} s a step, bubble {one['bubble']}", flush=True)
-    runs = [*earlier, *runs_in(kept)]
+    runs = runs_in(kept)
     if not runs:
         raise BenchError("nothing was measured")
     result: dict[str, Any] = {
@@ -60,10 +54,10 @@ def main() -> None:
         "device": options.device,
         "failed": failed,
         **figures.summary(workload, runs),
-        "runs": [without_trace(one) for one in runs],
+        "runs": [in_result(one) for one in runs],
     }
     print(json.dumps({key: value for key, value in result.items() if key not in ("runs", "machine")}, indent=1))
-    print(f"written: {report.write(name, result, MEASURES)}")
+    print(f"written: {report.write(options.result or f'plex-real-{workload.name}', result, MEASURES)}")
 
 
 if __name__ == "__main__":

@@ -17,15 +17,12 @@ GPU_MEMORY_SHARE = 0.4
 """Of a GPU, for each pool's sampler."""
 
 
-Option = str | float
-
-
 @dataclass(frozen=True)
 class Arm:
     """`options`: of the accelerator; None: the pools' processes are their own, and all on the core."""
 
     name: str
-    options: Mapping[str, Option] | None
+    options: Mapping[str, str | float] | None
     dedicated: bool = False
     """Each pool's tasks run alone, one pool after another."""
 
@@ -71,19 +68,14 @@ def pools_file(
         if device != "cpu":
             lines.append(f"gpu_memory_share = {GPU_MEMORY_SHARE}")
         if arm.options is not None:
-            lines.append(f'train_on = ["{ACCELERATOR}"]' if workload.private_samplers else f'on = "{ACCELERATOR}"')
+            lines.append(f'on = "{ACCELERATOR}"')
     path = folder / "pools.toml"
     path.write_text("\n".join([*lines, ""]))
     return path
 
 
-def settings(arm: Arm, workload: Workload, device: str = "cpu") -> dict[str, str]:
-    """Settings of the services: without a shared accelerator samplers and trainers are pinned to its core, but for private samplers."""
-    if device != "cpu":
+def settings(arm: Arm, device: str = "cpu") -> dict[str, str]:
+    """Settings of the services: without a shared accelerator samplers and trainers are pinned to its core."""
+    if device != "cpu" or arm.options is not None:
         return {}
-    found: dict[str, str] = {}
-    if arm.options is None:
-        found |= {"MARLAAS_ROLLOUT_CORES": str(CORE), "MARLAAS_TRAINER_CORES": str(CORE), "MARLAAS_TRAINER_THREADS": "1"}
-    if workload.private_samplers:
-        found["MARLAAS_ROLLOUT_CORES"] = str(OTHERS_CORE)
-    return found
+    return {"MARLAAS_ROLLOUT_CORES": str(CORE), "MARLAAS_TRAINER_CORES": str(CORE), "MARLAAS_TRAINER_THREADS": "1"}

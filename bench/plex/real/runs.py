@@ -94,7 +94,7 @@ def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: M
             data.append(plan.data)
             return plan
 
-        with local_stack(file, arms.settings(arm, workload, device), changed=noted) as stack:
+        with local_stack(file, arms.settings(arm, device), changed=noted) as stack:
             folder = data[0] / "accelerators" / arms.ACCELERATOR if arm.options is not None else None
             asyncio.run(trained(stack, [spec for one in pools for spec in task_specs(one, 1)[:1]]))  # engines start
             cores = [CORE] if device == "cpu" else []
@@ -104,7 +104,7 @@ def _run_stack(arm: Arm, workload: Workload, pools: Sequence[PoolLoad], bases: M
 def _round(stack: Stack, workload: Workload, pools: Sequence[PoolLoad], folder: Path | None, cores: Sequence[int]) -> Ran:
     """The tasks once. `folder`: of the accelerator's locks; None where there are none. `cores`: of the accelerator."""
     specs = [spec for one in pools for spec in task_specs(one)]
-    present = {name: one for name, one in executors(stack).items() if not (workload.private_samplers and name.startswith("rollout"))}
+    present = executors(stack)
     with Recorder(lambda: present, folder, cores) as recording:
         (began_s, ended_s, digests), booked, lines = asyncio.run(_observed(stack, specs, is_shared=folder is not None))
     last_s = max(ended_s.values())

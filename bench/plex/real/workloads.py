@@ -31,37 +31,14 @@ class Workload:
     pools: tuple[PoolLoad, ...]
     memory_gib: float
     """Budget of the accelerator: one pool fits, two do not."""
-    private_samplers: bool = False
-    """Samplers are awake all the time beside the other services; only trainers use the accelerator."""
     rounds: int = 1
     """Runs on one stack, one after another: its start takes as long as a run."""
 
 
-def two(name: str, times: float, middle: int, large: int, memory_gib: float = 1.5, **options: Any) -> Workload:
-    """A task of `middle` and `large` steps in two pools, which last as long; `times`: of the tools' times that leave each pool alone
-    idle for about three quarters of its time."""
-    pools = PoolLoad("middle", middle, tool_s=2.2 * times, size=8), PoolLoad("large", large, tool_s=5.8 * times, size=8)
-    return Workload(name, pools, memory_gib, **options)
-
-
-TWO = two("two", 1.0, 10, 4, rounds=3)
-BUSY = two("two-busy", 0.2, 20, 8)
-IDLE = two("two-idle", 2.8, 8, 3)
-PRIVATE = two("two-private", 1.0, 10, 4, private_samplers=True, memory_gib=1.0)
-THREE = Workload(
-    "three",
-    (PoolLoad("small", 4, tool_s=3.0, tasks=4), PoolLoad("middle", 4, tool_s=6.0, tasks=4), PoolLoad("large", 4, tool_s=10.0, tasks=4)),
-    memory_gib=1.5,
-)
-PAIR = Workload("pair", (PoolLoad("small", 12, tool_s=1.0), PoolLoad("large", 6, tool_s=2.0)), memory_gib=1.5)
-THIRD = Workload(
-    "third",
-    (PoolLoad("small", 6, tool_s=2.5), PoolLoad("middle", 8, tool_s=2.0), PoolLoad("large", 5, tool_s=3.0)),
-    memory_gib=1.5,
-    rounds=2,
-)
+TWO = Workload("two", (PoolLoad("middle", 10, tool_s=2.2, size=8), PoolLoad("large", 4, tool_s=5.8, size=8)), memory_gib=1.5, rounds=3)
+"""Tools that leave each pool alone idle for about three quarters of its time; both pools last as long."""
 CUT = Workload("tiny-cut", (PoolLoad("small", 2, tool_s=1.0, kv_cache_gib=0.1), PoolLoad("middle", 2, tool_s=1.0)), memory_gib=0.8)
-WORKLOADS = {one.name: one for one in (TWO, BUSY, IDLE, PRIVATE, THREE, PAIR, THIRD, CUT)}
+WORKLOADS = {one.name: one for one in (TWO, CUT)}
 
 
 def task_specs(load: PoolLoad, steps: int | None = None) -> list[TaskSpec]:

@@ -19,8 +19,8 @@ from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
 MOST_PAIRS = 45
 """Pairs that are looked at: all of ten pools."""
 ORDER_S = 0.02
-"""Seconds of a switch beyond its moves: orders, answers and locks, on a machine with nothing else to do. bench/plex/real/predict.py
-measures it as `order_s`; beside other work it is several times as long."""
+"""Seconds of a switch beyond its moves: orders, answers and locks, on a machine with nothing else to do: measured at b1765f0
+(`bench/plex/real/predict.py` in 3d590f0). Beside other work it is several times as long."""
 MIN_SAVED_PER_SLOWDOWN = 0.05
 """Minimum share of accelerator time that is saved for each step's time that is added: 5 % for twice as long, 10 % for three times."""
 MOST_VISITS = 32

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.environments import turn_of
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.messages import FILE_FAMILY, ReplicaReport, SampleTurns, TurnsSampled
+from common.messages import FILE_FAMILY, ReplicaReport, SampledTurn, SampleTurns, TurnsSampled
 from tests.common.access.keyed import WITH_INSTALLED, Keyed, keyed_server
 from tests.common.graders.test_graders import CHECK, MULTI
 from tests.conftest import at_work, eventually
@@ -38,11 +37,13 @@ async def sampled(delivery: Delivery) -> AsyncIterator[Outgoing]:
     """Replies of members with an even number are right: the number that the prompt asks for."""
     message = delivery.read(SampleTurns)
     for request in message.members:
-        out = turn_of(message.group, request)
-        assert isinstance(out.message, TurnsSampled)
+        group, member, number = message.group, request.member, request.turn
         asked = request.messages[-1].content.removeprefix("Say ").removesuffix(".")
-        turn = out.message.members[0].model_copy(update={"reply": asked if request.member % 2 == 0 else "none"})
-        yield Outgoing(out.subject, TurnsSampled(group=message.group, members=[turn]), out.message_id)
+        transcript = request.transcript.with_context([1] * 20).with_sampled([2] * 100, [-0.5] * 100)
+        reply = asked if member % 2 == 0 else "none"
+        turn = SampledTurn(member=member, turn=number, transcript=transcript, reply=reply, finish="stop", state=request.state)
+        subject = streams.turn(group.family, group.task, group.trajectory(member))
+        yield Outgoing(subject, TurnsSampled(group=group, members=[turn]), f"turn:{group.task}:{group.group}:{member}.{number}")
 
 
 @pytest.mark.slow

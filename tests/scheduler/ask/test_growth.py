@@ -10,7 +10,6 @@ import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bench.harness.questions import questions_of
 from common.bus import Bus
 from common.messages import (
     AskAccess,
@@ -34,6 +33,7 @@ from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.tenancy.audit import Actor
 from scheduler_svc.store.transaction import Transaction
 from tests.conftest import as_role, copied_database
+from tests.scheduler.ask.questions import questions_of
 from tests.scheduler.stages import POOLS, spec
 
 TENANTS, TASKS = 500, 4

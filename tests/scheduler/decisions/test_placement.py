@@ -57,7 +57,7 @@ def test_sharing_is_worth_it_with_gaps_and_cheap_switches_alone() -> None:
 
 
 def test_short_steps_do_not_wait_for_all_of_a_long_step() -> None:
-    """Pools of `bench.plex.real two-busy`, as a run's trace had them; runs saved 0.4 to 13.8 % at slowdowns of 1.55 to 1.77."""
+    """Pools that are busy for half of their time, as a real run's trace had them; runs saved 0.4 to 13.8 % at slowdowns of 1.55 to 1.77."""
     middle = job("middle", busy_s=1.11, away_s=1.16, steps=20, visits=2.0)
     large = job("large", busy_s=2.89, away_s=2.89, steps=8, visits=2.0)
     found = worth([middle, large], {"middle": 0.35, "large": 0.29})

@@ -56,7 +56,7 @@ def main() -> None:
         "missing": [one.name for one in runs if not (kept / f"{one.name}.json").exists()],
         "complaints": complaints,
         **figures.summary(found),
-        "runs": found,
+        "runs": [{name: value for name, value in run.items() if name not in ("digests", "task_s")} for run in found],
     }
     print(json.dumps({key: value for key, value in result.items() if key not in ("runs", "machine")}, indent=1))
     print(f"written: {report.write('plex-faults', result, MEASURES)}")

@@ -6,7 +6,6 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from bench.plex.real.arms import Option
 from bench.plex.real.faults import points, resources, servers, stores
 from bench.plex.real.faults.scene import Scene
 from bench.plex.real.faults.tasks import Endless
@@ -41,7 +40,7 @@ class Run:
     faults: Sequence[Fault]
     then: Callable[[Scene, Endless], Awaitable[dict[str, Any]]] | None = None
     """After all tasks have finished, and with tasks of its own."""
-    options: Mapping[str, Option] = field(default_factory=dict[str, Option])
+    options: Mapping[str, str | float] = field(default_factory=dict[str, str | float])
     """Of the accelerator."""
     refills: bool = False
     """Whether groups in flight become void and are refilled, so that a task may train on others than undisturbed. One that did is

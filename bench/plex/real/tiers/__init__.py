@@ -3,9 +3,7 @@
 For each base model, a sampler with an engine that sleeps and a trainer, each in a process of its own that is given orders. What it has
 freed is read from the kernel, and on a GPU from the driver, never from the process. Writes bench/results/plex-tiers.json.
 
-Parts     tiers, with cycles · sequences · stock: vLLM's own worker · services, only where asked for: parked processes of a whole stack
-
 Layout    orders.py orders to a process, and what is seen of it · sampler.py trainer.py the two executors ·
-          traffic.py random moves under seeded requests · versions.py adapters and their canaries · worker.py workers whose cache can
-          be filled · figures.py the measurement · services.py processor time of parked services
+          traffic.py random moves under seeded requests · versions.py adapters and their canaries · worker.py a worker whose cache
+          can be filled · figures.py the measurement
 """

@@ -1,4 +1,4 @@
-"""Tiers of samplers and trainers, of each base model; with `--add` part by part, each kept as soon as it is measured."""
+"""Tiers of samplers and trainers, of each base model; each is kept as soon as it is measured."""
 
 import argparse
 import json
@@ -14,18 +14,14 @@ from bench.plex.real import bases
 from bench.plex.real.tiers import versions
 from bench.plex.real.tiers.figures import sequences, tiers
 from bench.plex.real.tiers.orders import Executor, running
-from bench.plex.real.tiers.services import parked_services
 from common.accelerators import Tier
 from common.leases import holders
 
 MEASURES = ("bench/plex/real/tiers", "bench/harness/measures/memory.py", "common/accelerators", "rollout_svc", "trainer_svc")
 EXECUTORS = ("sampler", "trainer")
-PARTS = ("tiers", "sequences", "stock")
-MORE_PARTS = ("services",)
+PARTS = ("tiers", "sequences")
 ADAPTERS = 4
 RANK = 8
-WITH_STOCK = "small"
-"""Base model with which vLLM's own worker is measured, too."""
 AWAKE = "awake"
 LOCKS = "locks"
 """Name of the folder of locks, which executors that are killed hold in every tier."""
@@ -35,29 +31,20 @@ def main() -> None:
     options = arguments()
     machine = report.machine()
     models = dict(options.models) or bases.make(options.folder / "bases")
-    kept: dict[str, Any] = report.read(options.name) if options.add else {}
-    found: dict[str, Any] = kept.get("bases", {})
+    found: dict[str, Any] = {}
     result: dict[str, Any] = {"machine": machine, "device": options.device, "kv_cache_gib": options.kv_cache_gib, "bases": found}
-    result |= {"services": kept["services"]} if "services" in kept else {}
 
     def keep(what: str, figures: dict[str, Any]) -> None:
         print(f"{what}: {json.dumps(figures)}", flush=True)
         print(f"written: {report.write(options.name, result, MEASURES)}")
 
-    measured = {"tiers", "sequences"} & set(options.parts)
     options.log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="marlaas-tiers-") as name, nats(Path(name)) as url:
         for base in models if options.models else options.bases:
             of_base: dict[str, Any] = found.setdefault(base, {})
-            for executor in options.executors if options.kills or measured else ():
-                of_base[executor] = one(of_base.get(executor, {}), base, executor, models[base], url, Path(name), options)
+            for executor in options.executors:
+                of_base[executor] = one(base, executor, models[base], url, Path(name), options)
                 keep(f"{base} {executor}", of_base[executor])
-            if base == WITH_STOCK and options.device == "cpu" and "sampler" in options.executors and "stock" in options.parts:
-                of_base["stock"] = stock(models[base], url, Path(name), options)
-                keep(f"{base} stock", of_base["stock"])
-    if "services" in options.parts:
-        result["services"] = parked_services(models[WITH_STOCK], options.core, options.window_s)
-        keep("services", result["services"])
     if wrong := list(complaints(result)):
         raise BenchError("; ".join(wrong))
 
@@ -69,10 +56,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--executors", type=lambda text: text.split(","), default=list(EXECUTORS))
     parser.add_argument("--cycles", type=int, default=200)
     parser.add_argument("--closings", type=int, default=3, help="moves to tier `none`")
-    parser.add_argument("--sequences", type=int, default=200, help="in all, with those kept")
+    parser.add_argument("--sequences", type=int, default=200)
     parser.add_argument("--sequences-s", type=float, default=3_600.0, help="after which none begins")
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {','.join((*PARTS, *MORE_PARTS))}")
-    parser.add_argument("--window-s", type=float, default=40.0, help="over which parked services are watched")
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {','.join(PARTS)}")
     parser.add_argument(
         "--kills", type=lambda text: text.split(","), default=[], help=f"then kill each executor in these tiers, or {AWAKE}"
     )
@@ -84,7 +70,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=report.ROOT / ".marlaas" / "plex", help="of base models and adapters")
     parser.add_argument("--log", type=Path, default=report.ROOT / ".marlaas" / "plex" / "tiers.log", help="output of the executors")
     parser.add_argument("--name", default="plex-tiers", help="of the result")
-    parser.add_argument("--add", action="store_true", help="keep what the result that is there has of other parts")
     return parser.parse_args()
 
 
@@ -92,27 +77,21 @@ def named_folders(text: str) -> dict[str, Path]:
     return {name: Path(folder) for name, _, folder in (part.partition("=") for part in text.split(","))}
 
 
-def one(
-    before: dict[str, Any], base: str, executor: str, model: Path, url: str, folder: Path, options: argparse.Namespace
-) -> dict[str, Any]:
-    """The executor's figures: those that were asked for, and of the others those of `before`."""
-    found, asked = dict(before), {"load": report.load_now(), "commit": report.commit()}
-    parts = [part for part in ("tiers", "sequences") if part in options.parts]
-    if parts:
+def one(base: str, executor: str, model: Path, url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The executor's figures."""
+    found: dict[str, Any] = {"load": report.load_now()}
+    if options.parts:
         with started(base, executor, model, url, folder, options) as process:
-            if "tiers" in parts:
+            if "tiers" in options.parts:
                 found |= tiers(process, options.cycles, options.closings)
-            if "sequences" in parts:
-                found["sequences"] = sequences(process, options.sequences, options.sequences_s, before.get("sequences", {}))
-    found["asked"] = before.get("asked", {}) | dict.fromkeys(parts, asked)
+            if "sequences" in options.parts:
+                found["sequences"] = sequences(process, options.sequences, options.sequences_s)
     if options.kills:
         found["kills"] = kills(base, executor, model, url, folder, options)
     return found
 
 
-def started(
-    base: str, executor: str, model: Path, url: str, folder: Path, options: argparse.Namespace, worker: str = "ours"
-) -> AbstractContextManager[Executor]:
+def started(base: str, executor: str, model: Path, url: str, folder: Path, options: argparse.Namespace) -> AbstractContextManager[Executor]:
     gpu = options.gpu if options.device == "cuda" else ""
     own = Path(tempfile.mkdtemp(dir=folder))
     if executor == "trainer":
@@ -130,7 +109,6 @@ def started(
         "kv_cache_gib": options.kv_cache_gib,
         "gpu_memory_share": options.gpu_memory_share,
         "rank": RANK,
-        "worker": worker,
         "locks": str(folder / LOCKS),
     }
     return running("sampler", [json.dumps(given)], options.log, gpu)
@@ -161,29 +139,12 @@ def killed(tier: str, process: Executor, locks: Path) -> dict[str, Any]:
     return found | ({} if before is None or after is None else {"device_freed_mib": round((before - after) / 2**20, 1)})
 
 
-def stock(model: Path, url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The share that vLLM's own worker frees in the same test."""
-    found: dict[str, Any] = {}
-    with started(WITH_STOCK, "sampler", model, url, folder, options, worker="stock") as process:
-        for tier in (Tier.HOST, Tier.DISK):
-            process.order("fill")
-            held, before = process.order("bytes")[0], process.private_bytes()
-            process.order(f"park {tier}")
-            found[tier] = {"freed_share": round((before - process.private_bytes()) / held, 4)}
-            if tier is Tier.HOST:
-                process.order("wake")
-    return found
-
-
 def complaints(result: dict[str, Any]) -> Iterable[str]:
     """What is not as it must be."""
     for base, executors in result["bases"].items():
         for executor in EXECUTORS:
             if executor in executors:
                 yield from (f"{base} {executor} {wrong}" for wrong in wrongs(executors[executor]))
-    for service, found in result.get("services", {}).get("executors", {}).items():
-        if (share := found["processor_share"]) >= 0.01:
-            yield f"{service}, parked in {found['tier']}, uses {share:.1%} of a core"
 
 
 def wrongs(found: dict[str, Any]) -> Iterable[str]:
@@ -203,7 +164,7 @@ def wrongs(found: dict[str, Any]) -> Iterable[str]:
     for kill in found.get("kills", []):
         if kill["gone_s"] is None:
             yield f"killed in {kill['tier']} leaves processes"
-        if not kill.get("locks_free", True):  # older results do not say
+        if not kill.get("locks_free", True):
             yield f"killed in {kill['tier']} leaves its locks held"
         if not kill.get("next_works", True):
             yield f"does not work after one that was killed in {kill['tier']}"

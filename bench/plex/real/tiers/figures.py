@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bench.harness import report
@@ -31,32 +31,11 @@ def tiers(executor: Executor, cycles: int, closings: int) -> dict[str, Any]:
     return {"tiers": found, "cycles": cycled}
 
 
-def sequences(executor: Executor, wanted: int, most_s: float, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Random sequences of moves up to number `wanted`, after those of `before`; none begins after `most_s`."""
-    began, done = time.monotonic(), before.get("sequences", 0)
-    played = executor.order(f"sequences {done} {wanted} {SEED} {most_s}", most_s)
-    return joined(before, played | {"seconds": round(time.monotonic() - began, 1)})
-
-
-def joined(before: Mapping[str, Any], played: Mapping[str, Any]) -> dict[str, Any]:
-    """Sequences of two processes as those of one."""
-    if not before:
-        return dict(played)
-    found: dict[str, Any] = {}
-    for name, value in played.items():
-        match value:
-            case bool():
-                found[name] = value and before[name]
-            case dict():
-                counts: dict[str, int] = value
-                found[name] = {
-                    key: counts.get(key, 0) + before[name].get(key, 0) for key in (*before[name], *(counts.keys() - before[name]))
-                }
-            case _ if name == "largest_difference":
-                found[name] = max(value, before[name])
-            case _:
-                found[name] = round(value + before[name], 1)
-    return found
+def sequences(executor: Executor, wanted: int, most_s: float) -> dict[str, Any]:
+    """Random sequences of moves up to number `wanted`; none begins after `most_s`."""
+    began = time.monotonic()
+    played = executor.order(f"sequences {wanted} {SEED} {most_s}", most_s)
+    return played | {"seconds": round(time.monotonic() - began, 1)}
 
 
 class Moves:
@@ -110,27 +89,21 @@ def _tier(executor: Executor, tier: Tier, moves: Moves) -> dict[str, Any]:
 def _cycles(executor: Executor, cycles: int, moves: Moves) -> dict[str, Any]:
     """Cycles of all near tiers, with work in each; growth of what stays when parked, from after the first few to the last.
 
-    The last is the least of `LAST` parks: what is gone at the next one was not left behind. `parked_mib` has the sizes on the way, and
-    `libraries_mib` the least and greatest of what counts as private by the other programs that run (`bench/harness/measures/memory.py`).
+    The last is the least of `LAST` parks: what is gone at the next one was not left behind.
     """
     stays: dict[str, list[int]] = {tier: [] for tier in CYCLED}
-    libraries: list[int] = []
     for number in range(cycles):
         tier = CYCLED[number % len(CYCLED)]
         executor.order("use")
         moves.park(executor, tier)
-        private = executor.private()
-        stays[tier].append(private.own)
-        libraries.append(private.libraries)
+        stays[tier].append(executor.private_bytes())
         moves.wake(executor, tier)
         if number % 4 == 0:
             moves.park(executor, Tier.DEVICE)
             moves.wake(executor, Tier.DEVICE)
     warm = WARM_CYCLES // len(CYCLED)
     left = max((min(sizes[-LAST:]) - max(sizes[:warm]) for sizes in stays.values() if len(sizes) > warm), default=0)
-    series = {tier: [mib(size) for size in (*sizes[:: max(1, len(sizes) // 20)], *sizes[-LAST:])] for tier, sizes in stays.items()}
-    extremes = [mib(size) for size in (min(libraries), max(libraries))] if libraries else []
-    return {"cycles": cycles, "left_mib": mib(left), "parked_mib": series, "libraries_mib": extremes}
+    return {"cycles": cycles, "left_mib": mib(left)}
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:

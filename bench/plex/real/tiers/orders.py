@@ -29,22 +29,21 @@ Answer = Callable[[str, list[str]], Awaitable[object]]
 
 @dataclass(frozen=True)
 class Play:
-    """Which random sequences to play: from `first` until before `end`; none begins after `most_s`."""
+    """Which random sequences to play: those before `end`; none begins after `most_s`."""
 
-    first: int
     end: int
     seed: int
     most_s: float
 
     @classmethod
     def of(cls, given: list[str]) -> "Play":
-        """Of the order `sequences FIRST END SEED SECONDS`."""
-        first, end, seed, most_s = given
-        return cls(int(first), int(end), int(seed), float(most_s))
+        """Of the order `sequences END SEED SECONDS`."""
+        end, seed, most_s = given
+        return cls(int(end), int(seed), float(most_s))
 
     def numbers(self) -> Iterator[int]:
         ends_s = time.monotonic() + self.most_s
-        for number in range(self.first, self.end):
+        for number in range(self.end):
             if time.monotonic() > ends_s:
                 return
             yield number

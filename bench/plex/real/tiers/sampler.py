@@ -2,7 +2,7 @@
 
 fill                    write to the whole KV cache          bytes   [device, cache], as the engine says
 park TIER               and freeze at once; [tier, seconds]  wake    [tier, seconds]
-use                     sample a little                      sequences FIRST END SEED SECONDS
+use                     sample a little                      sequences END SEED SECONDS
 lock                    whether the accelerator's locks are held by this process now
 """
 
@@ -36,7 +36,6 @@ from rollout_svc.engine_process import import_vllm
 from rollout_svc.parking.sampler import Sampler
 from rollout_svc.service import Rollout
 
-WORKERS = {"ours": "FilledWorker", "stock": "FilledStockWorker"}
 SLOTS = 64
 
 
@@ -55,8 +54,6 @@ class Options:
     rank: Literal[8, 16, 32, 64]
     locks: str
     """Folder of the accelerator's locks."""
-    worker: str = "ours"
-    """On a CPU, of `WORKERS`."""
 
 
 class SamplerOrders:
@@ -89,7 +86,7 @@ class SamplerOrders:
 @asynccontextmanager
 async def opened(options: Options) -> AsyncGenerator[SamplerOrders]:
     if options.device == "cpu":
-        engine_config.SLEEPING_WORKER = f"bench.plex.real.tiers.worker.{WORKERS[options.worker]}"  # pyright: ignore[reportConstantRedefinition]
+        engine_config.SLEEPING_WORKER = "bench.plex.real.tiers.worker.FilledWorker"  # pyright: ignore[reportConstantRedefinition]
     pool = Pool(model=options.model, context_tokens=512, max_rank=options.rank, adapters=3, sequences=16)
     locks = Locks(Path(options.locks), "rollout-bench")
     cores = (options.core,) if options.device == "cpu" else ()

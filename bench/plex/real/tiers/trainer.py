@@ -2,7 +2,7 @@
 
     fill                    a step of each task                  bytes   [base and states, 0]
     park TIER               [tier, seconds]                      wake    [tier, seconds]
-    use                     a step of one task                   sequences FIRST END SEED SECONDS
+    use                     a step of one task                   sequences END SEED SECONDS
     lock                    whether the accelerator's locks are held by this process now
 
 Of one task each version has a checkpoint, from which it is read where its state was dropped; of the other none has.

@@ -1,8 +1,4 @@
-"""Workers of CPU engines whose KV cache can be filled: the kernel gives a page only once it is written to."""
-
-from typing import Any
-
-from vllm.v1.worker.cpu_worker import CPUWorker
+"""Worker of a CPU engine whose KV cache can be filled: the kernel gives a page only once it is written to."""
 
 from rollout_svc.sleeping.cpu_worker import SleepingCpuWorker
 from rollout_svc.sleeping.footprint import cache
@@ -13,16 +9,5 @@ FILLED = 1
 
 class FilledWorker(SleepingCpuWorker):
     def fill_cache(self) -> None:
-        fill(self.model_runner)
-
-
-class FilledStockWorker(CPUWorker):
-    """vLLM's own, which answers `sleep` and frees nothing."""
-
-    def fill_cache(self) -> None:
-        fill(self.model_runner)
-
-
-def fill(runner: Any) -> None:
-    for storage, _ in cache(runner):
-        storage.fill_(FILLED)  # pyright: ignore[reportAttributeAccessIssue]  PyTorch's stub lacks it
+        for storage, _ in cache(self.model_runner):
+            storage.fill_(FILLED)  # pyright: ignore[reportAttributeAccessIssue]  PyTorch's stub lacks it

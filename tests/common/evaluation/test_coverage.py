@@ -1,9 +1,8 @@
-"""Coverage of intervals, and the power of pairing: a cut of `python -m bench.intervals`."""
+"""Coverage of intervals, and the power of pairing, on cuts of what docs/evaluation.md has."""
 
 import pytest
 
-from bench import intervals
-from bench.intervals import Pairs, coverage, graded_coverage, paired_coverage, power
+from tests.common.evaluation.coverage import GAIN, Pairs, coverage, graded_coverage, paired_coverage, power
 
 
 @pytest.mark.parametrize("prompts", [16, 64, 512])
@@ -34,4 +33,4 @@ def test_paired_test_finds_a_small_gain_with_a_third_of_the_prompts() -> None:
     found = power(0.5, 0.15, runs=300)
     assert found["correlation"] == pytest.approx(0.704, abs=0.001)
     assert found["ratio"] <= 1 / 3 + 0.03
-    assert intervals.GAIN == 0.05
+    assert GAIN == 0.05

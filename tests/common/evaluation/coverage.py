@@ -1,13 +1,11 @@
-"""Coverage of evaluations' intervals, and prompts that a difference needs: `python -m bench.intervals`.
+"""Coverage of evaluations' intervals, and prompts that a difference needs.
 
 Draws evaluations with known means, and counts how often the 95 % interval of `common/evaluation/intervals.py` covers. A prompt's chance
 of a reward of 1 is drawn from a beta distribution with the mean of all prompts; `correlation` is that of two attempts at one prompt (0:
 all prompts are alike, 1: each always passes or always fails, as greedy attempts do). With one attempt a prompt the coverage is computed.
 """
 
-import argparse
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
 from math import comb
 from statistics import fmean
 from typing import NamedTuple
@@ -15,30 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.harness import report
 from common.evaluation.intervals import NORMAL_QUANTILE, mean_reward, paired_difference, share
 
-PROMPTS = (16, 32, 64, 128, 256, 512)
-ATTEMPTS = (1, 2, 4, 8, 16)
-MEANS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-CORRELATIONS = (0.0, 0.1, 0.3, 0.6)
-TARGET = (0.93, 0.97)
-ENOUGH = 64
-"""Prompts that the documents advise."""
 POWER = 0.8
 GAIN = 0.05
 
 Floats = NDArray[np.float64]
-
-
-class Cell(NamedTuple):
-    """One setting, and the share of its evaluations whose interval covers the true mean."""
-
-    prompts: int
-    attempts: int
-    mean: float
-    correlation: float
-    coverage: float
 
 
 class Pairs(NamedTuple):
@@ -143,47 +123,6 @@ def power(mean: float, differing: float, runs: int) -> dict[str, float]:
     return shares | {"paired_prompts": paired, "unpaired_prompts": unpaired, "ratio": round(paired / unpaired, 3)}
 
 
-def grid(runs: int) -> Iterator[Cell]:
-    for prompts, attempts, mean, correlation in product(PROMPTS, ATTEMPTS, MEANS, CORRELATIONS):
-        if attempts > 1 or correlation == 0:  # with one attempt correlation has no effect
-            yield Cell(prompts, attempts, mean, correlation, coverage(prompts, attempts, mean, correlation, runs))
-
-
-def graded_grid(runs: int) -> Iterator[Cell]:
-    for prompts, attempts, mean, correlation in product((16, 64, 256), (1, 4), (0.1, 0.3, 0.5, 0.9), (0.1, 0.6)):
-        yield Cell(prompts, attempts, mean, correlation, graded_coverage(prompts, attempts, mean, correlation, runs))
-
-
-def paired_grid(runs: int) -> Iterator[tuple[Pairs, float]]:
-    for prompts, attempts, mean, correlation, changed, gain in product(
-        (16, 64, 256), (1, 4, 16), (0.1, 0.5, 0.7), (0.3, 1.0), (0.2, 0.5), (0.0, 0.05)
-    ):
-        if attempts == 1 or correlation < 1:  # attempts of a prompt that always or never passes are one
-            pairs = Pairs(prompts, attempts, mean, correlation, changed, gain)
-            yield pairs, paired_coverage(pairs, runs)
-
-
-def summary(found: Sequence[float]) -> dict[str, float | int]:
-    inside = [TARGET[0] <= each <= TARGET[1] for each in found]
-    return {
-        "cells": len(found),
-        "mean": round(fmean(found), 4),
-        "min": round(min(found), 4),
-        "max": round(max(found), 4),
-        "within_93_to_97": round(fmean(inside), 3),
-        "below_93": sum(each < TARGET[0] for each in found),
-        "above_97": sum(each > TARGET[1] for each in found),
-    }
-
-
-def by_prompts(found: Sequence[tuple[int, float]]) -> dict[str, dict[str, float | int]]:
-    """Summaries of (prompts, coverage): of all, of those with at least ENOUGH prompts, and by prompts."""
-    groups = {"all": [covered for _, covered in found], "enough": [covered for prompts, covered in found if prompts >= ENOUGH]}
-    for prompts in sorted({prompts for prompts, _ in found}):
-        groups[str(prompts)] = [covered for each, covered in found if each == prompts]
-    return {name: summary(each) for name, each in groups.items()}
-
-
 def _covers(mean: float, passed: Sequence[float], attempts: int) -> bool:
     """Whether the interval covers `mean`. `passed`: attempts that passed, by prompt."""
     interval = share(passed, [attempts] * len(passed), attempts=attempts * len(passed)).interval
@@ -192,29 +131,3 @@ def _covers(mean: float, passed: Sequence[float], attempts: int) -> bool:
 
 def _passed(count: int, prompts: int) -> list[float]:
     return [1.0] * count + [0.0] * (prompts - count)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=4000, help="evaluations of each setting")
-    options = parser.parse_args()
-    machine = report.machine()
-    cells = list(grid(options.runs))
-    ordered = sorted(cells, key=lambda cell: cell.coverage)
-    result: dict[str, object] = {
-        "machine": machine,
-        "runs": options.runs,
-        "binary": by_prompts([(cell.prompts, cell.coverage) for cell in cells]),
-        "binary_by_attempts": {str(count): summary([cell.coverage for cell in cells if cell.attempts == count]) for count in ATTEMPTS},
-        "lowest": [cell._asdict() for cell in ordered[:8]],
-        "highest": [cell._asdict() for cell in ordered[-8:]],
-        "graded": by_prompts([(cell.prompts, cell.coverage) for cell in graded_grid(options.runs // 4)]),
-        "paired": by_prompts([(pairs.prompts, covered) for pairs, covered in paired_grid(options.runs // 2)]),
-        "power": [power(0.5, differing, options.runs // 2) for differing in (0.1, 0.15, 0.25)],
-    }
-    print(*(f"{name}: {result[name]}" for name in ("binary", "graded", "paired", "power")), sep="\n")
-    report.write("intervals", result, ["common/evaluation/intervals.py", "bench/intervals.py"])
-
-
-if __name__ == "__main__":
-    main()

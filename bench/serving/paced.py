@@ -1,4 +1,4 @@
-"""A source of tokens at a rate, in place of sampler and engine: `python -m bench.serving.standins.paced NATS_URL TOKENS_PER_S`.
+"""A source of tokens at a rate, in place of sampler and engine: `python -m bench.serving.paced NATS_URL TOKENS_PER_S`.
 
 Each token's text is the moment at which it was due, on the monotonic clock, which all processes of a machine share. Tokens that are
 due are sent every FLUSH_S, one message for each gateway, as the sampler sends them. Its first line says that it is ready, its last
