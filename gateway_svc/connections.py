@@ -16,7 +16,6 @@ from common.bus.transport.timings import DEFAULT, Timings
 from common.door.asking import Door
 from common.errors import Fatal, KeyRefused, Unavailable
 from common.messages import HttpKey
-from common.resilience.cancellation import notice_cancellation
 from gateway_svc.access import Caller, Unauthorized
 from gateway_svc.keys import HttpKeys
 
@@ -125,7 +124,6 @@ class KeyAccess:
 
     async def _sweep(self) -> None:
         while True:
-            notice_cancellation()
             await asyncio.sleep(SWEEP_S)
             before = time.monotonic() - self._nats.idle_s
             for digest, found in list(self._connected.items()):

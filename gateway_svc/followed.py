@@ -10,7 +10,6 @@ import structlog
 from common.bus import Bus, NatsError
 from common.errors import MarlaasError
 from common.messages import Message
-from common.resilience.cancellation import notice_cancellation
 
 REREAD_S = 30.0
 """Interval of readings of the whole bucket: one that lost entries, or was made again, tells no change of them."""
@@ -60,7 +59,6 @@ class FollowedBucket(Generic[M]):
     async def follow(self) -> None:
         """Follow the bucket until cancelled."""
         while True:
-            notice_cancellation()
             watching = asyncio.create_task(self._watch())
             try:
                 while await self._was_told():

@@ -13,7 +13,6 @@ from common.blobs import Blobs
 from common.bus import Bus, batch_interval_s
 from common.errors import MarlaasError, Retry
 from common.pools import Accelerators, Pools
-from common.resilience.cancellation import notice_cancellation
 from common.resilience.periodic import run_periodically
 from scheduler_svc import metrics
 from scheduler_svc.accelerators.deployed import Deployed
@@ -175,7 +174,6 @@ class Scheduler:
     async def _admit_when_wanted(self) -> None:
         not_before = 0.0
         while True:
-            notice_cancellation()
             await self._admission_wanted.wait()
             await asyncio.sleep(max(0.0, not_before - time.monotonic()))
             began = time.monotonic()

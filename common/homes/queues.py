@@ -16,7 +16,6 @@ from common.errors import Retry
 from common.homes.reading import Patience, Sibling, Taking, taking
 from common.leases import AWAKE, BEGUN, OWN_QUEUE, Ages, Identity, Placed
 from common.messages import ReplicaReport
-from common.resilience.cancellation import notice_cancellation
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET, Consumer
 
 LOOK_S = 0.25
@@ -139,7 +138,6 @@ class Queues:
     async def _watch(self) -> None:
         due_s = 0.0
         while True:
-            notice_cancellation()
             is_due, is_idle = time.monotonic() >= due_s, self._is_idle
             try:
                 if is_due:

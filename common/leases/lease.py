@@ -16,7 +16,6 @@ from common.leases.means import Means
 from common.leases.watchdog import FENCE_S
 from common.messages import Lease
 from common.resilience import crashpoints
-from common.resilience.cancellation import notice_cancellation
 from common.streams import LEASES_BUCKET
 
 log = structlog.get_logger()
@@ -101,7 +100,6 @@ class LeaseHolder:
     async def keep(self) -> None:
         """Renew the lease while there is one, until cancelled."""
         while True:
-            notice_cancellation()
             await asyncio.sleep(self._renew_s)
             await self.renew()
 

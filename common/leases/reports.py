@@ -21,7 +21,6 @@ from common.leases.ages import Ages
 from common.leases.follower import Follower
 from common.leases.means import Means
 from common.messages import ExecutorReport, ReplicaReport
-from common.resilience.cancellation import notice_cancellation
 from common.resilience.periodic import run_periodically
 from common.streams import Consumer
 
@@ -227,7 +226,6 @@ class Reporter:
 
     async def _look(self, follower: Follower) -> None:
         while True:
-            notice_cancellation()
             before = self._backlog.ready
             try:
                 await self._backlog.look()
@@ -241,7 +239,6 @@ class Reporter:
         last: object = None
         due_s = tallied_s = 0.0
         while True:
-            notice_cancellation()
             self._changed.clear()
             now_s, is_awake = time.monotonic(), follower.state is ExecutorState.AWAKE
             if is_awake and now_s >= tallied_s + REPORT_S:

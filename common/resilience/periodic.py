@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from common.resilience.cancellation import notice_cancellation
-
 
 async def run_periodically(
     work: Callable[[], Awaitable[object]], every_s: float, failed: Callable[[Exception], None], *, at_once: bool = False
@@ -16,10 +14,8 @@ async def run_periodically(
     if not at_once:
         await asyncio.sleep(every_s)
     while True:
-        notice_cancellation()
         try:
             await work()
         except Exception as error:
             failed(error)
-        notice_cancellation()
         await asyncio.sleep(every_s)

@@ -165,7 +165,8 @@ class _Worker:
         try:
             # In a thread: the first start waits for the fork server to import everything.
             future = await asyncio.to_thread(self._pool.schedule, ready)
-            await asyncio.wait_for(asyncio.wrap_future(future), START_TIMEOUT_S)
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await asyncio.wrap_future(future)
         except (TimeoutError, RuntimeError, BrokenProcessPool, ProcessExpired) as error:
             raise Fatal(f"a worker process did not start: {type(error).__name__}: {error}; its standard error says why") from None
 
@@ -204,7 +205,8 @@ class _Worker:
 
     async def _replace(self) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.to_thread(_end, self._pool), GRACE_S)
+            async with asyncio.timeout(GRACE_S):
+                await asyncio.to_thread(_end, self._pool)
         self._pool = self._new_pool()
 
 

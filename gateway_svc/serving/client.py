@@ -15,7 +15,6 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import MarlaasError, Reject, StreamFull, Unavailable
 from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest, ServingEnded
-from common.resilience.cancellation import notice_cancellation
 from gateway_svc.serving.buffer import Buffer
 from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress
@@ -108,7 +107,6 @@ class Serving:
 
     async def _listen(self) -> None:
         while True:
-            notice_cancellation()
             try:
                 await self._bus.requests.hear(streams.replies(self.gateway), self._take, self._listens.set)
             except Unavailable as error:

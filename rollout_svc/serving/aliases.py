@@ -12,7 +12,6 @@ import structlog
 from common.bus import Bus, NatsError
 from common.errors import MarlaasError, Reject, Retry
 from common.messages import AdapterRef, KnownAlias
-from common.resilience.cancellation import notice_cancellation
 from common.streams import ALIASES_BUCKET
 from rollout_svc.adapters import Adapters
 
@@ -40,7 +39,6 @@ class KeptAliases:
 
     async def _follow(self, bus: Bus) -> None:
         while True:
-            notice_cancellation()
             try:
                 async for key, alias in bus.kv.watch(ALIASES_BUCKET, KnownAlias):
                     self.note(key, alias)
@@ -65,7 +63,6 @@ class KeptAliases:
 
     async def _load(self) -> None:
         while True:
-            notice_cancellation()
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await self._missing.wait()

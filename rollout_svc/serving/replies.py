@@ -14,7 +14,6 @@ from common import streams
 from common.errors import MarlaasError
 from common.messages import Message, Served, ServedAttempt, ServedDelta, TokenTexts
 from common.messages.serving import ALIVE_S
-from common.resilience.cancellation import notice_cancellation
 from rollout_svc.serving.reply import Piece
 
 FLUSH_S = 0.005
@@ -98,7 +97,6 @@ class Replies:
     async def _flush_often(self) -> None:
         sent_s = -FLUSH_S
         while True:
-            notice_cancellation()
             await self._woken.wait()
             await asyncio.sleep(max(GATHER_S, sent_s + FLUSH_S - time.monotonic()))
             self._woken.clear()
@@ -107,7 +105,6 @@ class Replies:
 
     async def _show_life(self) -> None:
         while True:
-            notice_cancellation()
             with suppress(MarlaasError):
                 await self.show_life()
             await asyncio.sleep(ALIVE_S)

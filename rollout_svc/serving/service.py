@@ -14,7 +14,6 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.errors import Fatal, HandedBack, MarlaasError, Reject, Unavailable
 from common.messages import CancelServing, Failure, ReplicaReport, ServedDelta, ServeRequest, TextsRequest
-from common.resilience.cancellation import notice_cancellation
 from common.streams import KIND_HEADER
 from rollout_svc.serving.prompts import Refused
 from rollout_svc.serving.replies import Address, Replies
@@ -159,7 +158,6 @@ class Serving:
 
     async def _follow_cancellations(self, bus: Bus, replica: str) -> None:
         while True:
-            notice_cancellation()
             try:
                 async with bus.requests.listening(streams.cancels(replica)) as listening:
                     while True:
@@ -181,7 +179,6 @@ class Serving:
     async def _end_with_gateways(self, bus: Bus) -> None:
         """End the requests of gateways that have died."""
         while True:
-            notice_cancellation()
             await asyncio.sleep(GATEWAYS_S)
             if not self._running:
                 continue

@@ -23,7 +23,6 @@ from common.bus.requests import Listening
 from common.errors import Fatal, Retry
 from common.messages import ExecutorReport
 from common.resilience import crashpoints
-from common.resilience.cancellation import apart, notice_cancellation
 from common.resilience.periodic import run_periodically
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.answers import died_waking, pause_s, wake_reported
@@ -85,9 +84,8 @@ class Leader:
     async def run(self) -> None:
         """Lead while this replica holds the lock, until cancelled."""
         while True:
-            notice_cancellation()
             try:
-                await apart(self._lead_alone())
+                await self._lead_alone()
             except* Fatal:
                 raise
             except* (Retry, OSError) as errors:
@@ -114,7 +112,6 @@ class Leader:
 
     async def _listen(self, listening: Listening) -> None:
         while True:
-            notice_cancellation()
             delivery = await listening.next(REFRESH_S)
             if delivery is not None and self._reports.take(delivery, self._bus.clock.now_s()):
                 self._stirred.set()
@@ -144,7 +141,6 @@ class Leader:
     async def _decide_when_stirred(self, connection: AsyncConnection) -> None:
         until_s, refreshed_s, looked_s = 0.0, 0.0, time.monotonic()
         while True:
-            notice_cancellation()
             await self._wait(min(until_s, refreshed_s + REFRESH_S))
             self._stirred.clear()
             now_s = self._bus.clock.now_s()

@@ -12,7 +12,6 @@ import structlog
 
 from common.errors import Retry
 from common.resilience.backoff import jittered
-from common.resilience.cancellation import notice_cancellation
 from scheduler_svc.metrics import WEBHOOKS
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.tenancy import webhooks
@@ -57,7 +56,6 @@ class WebhookSender:
         """Send until cancelled."""
         async with asyncio.TaskGroup() as runners:
             while True:
-                notice_cancellation()
                 due = await self._take()
                 for each in due:
                     runner = runners.create_task(self._send_quietly(each))

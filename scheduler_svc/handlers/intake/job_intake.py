@@ -25,7 +25,6 @@ from common.bus import Bus, Delivery
 from common.errors import Unavailable, Undeclared
 from common.fairness.fair_queue import Claimant
 from common.fairness.fair_slots import FairSlots
-from common.resilience.cancellation import notice_cancellation
 from common.spec import NAME_PATTERN
 from common.streams import Consumer
 from scheduler_svc.handlers.context import HandlerContext, verb_of
@@ -58,14 +57,12 @@ class JobIntake:
         """Take jobs until cancelled. Raises: Fatal from a handler."""
         async with asyncio.TaskGroup() as runners:
             while True:
-                notice_cancellation()
                 try:
                     await self._bus.declarations.forget_consumer(streams.JOBS, streams.ALL_JOBS)
                     await self._declare()
                     async with self._bus.requests.listening(streams.STORED_JOBS) as stored:
                         looked_s = 0.0
                         while True:
-                            notice_cancellation()
                             if time.monotonic() - looked_s >= LOOK_EVERY_S:
                                 self._follow(runners, await self._waiting())
                                 looked_s = time.monotonic()

@@ -16,7 +16,6 @@ from common import streams
 from common.blobs import BLOB_NAME, Blobs, StoredBlob
 from common.bus import Bus
 from common.errors import MarlaasError, Retry
-from common.resilience.cancellation import notice_cancellation
 from common.resilience.periodic import run_periodically
 from scheduler_svc.maintenance.deletion import serving_requests
 from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs, superseded_blobs, version_of
@@ -75,7 +74,6 @@ class GarbageCollector:
 
     async def _follow_deletions(self) -> None:
         while True:
-            notice_cancellation()
             await self._deleted.wait()
             self._deleted.clear()
             try:
@@ -87,7 +85,6 @@ class GarbageCollector:
 
     async def _follow_steps(self) -> None:
         while True:
-            notice_cancellation()
             await self._woken.wait()
             self._woken.clear()
             advanced = list(self._advanced)

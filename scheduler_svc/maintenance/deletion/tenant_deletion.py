@@ -14,7 +14,6 @@ import structlog
 from common import streams
 from common.bus import Bus
 from common.resilience import crashpoints
-from common.resilience.cancellation import notice_cancellation
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
 from scheduler_svc.lifecycle.tenancy.access import revoke_all
 from scheduler_svc.lifecycle.tenancy.aliases import remove_all
@@ -53,7 +52,6 @@ class TenantDeletion:
     async def run(self) -> None:
         """Delete marked tenants, until cancelled."""
         while True:
-            notice_cancellation()
             await self._woken.wait()
             self._woken.clear()
             try:
