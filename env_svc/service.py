@@ -31,7 +31,7 @@ from env_svc.replies import EndedTurn
 
 CHECK_TIMEOUT_S = 120.0
 CHECK_RETRY_S = 10.0
-"""Delay of a check's retry: longer than a failed build is cached (`concurrency/single_flight.py`)."""
+"""Delay of a check's retry: longer than a failed build is cached (`common/caches.py`)."""
 
 log = structlog.get_logger()
 

@@ -21,7 +21,7 @@ from common.leases.ages import Ages
 from common.leases.follower import Follower
 from common.leases.means import Means
 from common.messages import ExecutorReport, ReplicaReport
-from common.resilience.periodic import run_periodically
+from common.runtime.periodic import run_forever
 from common.streams import Consumer
 
 AWAKE_LOOK_S = 0.02
@@ -218,7 +218,7 @@ class Reporter:
             runners.create_task(self._report(follower))
             runners.create_task(self._look(follower))
             if self._has_siblings:
-                runners.create_task(run_periodically(self._look_elsewhere, streams.REPLICA_TTL_S / 4, _failed, at_once=True))
+                runners.create_task(run_forever(self._look_elsewhere, streams.REPLICA_TTL_S / 4, "queues_unknown"))
 
     async def _look_elsewhere(self) -> None:
         me = self._means.me

@@ -18,12 +18,12 @@ from common.bus import Bus, TlsFiles
 from common.errors import Fatal
 from common.messages import ReplicaReport
 from common.resilience import crashpoints
-from common.resilience.periodic import run_periodically
 from common.runtime.exposure import objection_to_exposure, warning_about_password
 from common.runtime.garbage import collect_rarely
 from common.runtime.health import Health, serve_http
 from common.runtime.lives import leaves, living
 from common.runtime.logs import configure_logs
+from common.runtime.periodic import run_forever
 from common.runtime.settings import Settings, describe, read_or_exit
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
 
@@ -140,10 +140,7 @@ async def report_replica(bus: Bus, report: Callable[[], ReplicaReport]) -> None:
     def counted() -> ReplicaReport:
         return report().model_copy(update={"forbidden": bus.forbidden})
 
-    def failed(error: Exception) -> None:  # the next report comes soon, and the bus reports that NATS is unavailable
-        log.warning("replica_report_failed", error=str(error) or type(error).__name__)
-
     try:
-        await run_periodically(lambda: bus.kv.put(REPLICAS_BUCKET, key, counted()), REPLICA_TTL_S / 4, failed, at_once=True)
+        await run_forever(lambda: bus.kv.put(REPLICAS_BUCKET, key, counted()), REPLICA_TTL_S / 4, "replica_report_failed")
     finally:
         await asyncio.shield(bus.kv.delete(REPLICAS_BUCKET, key))

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +13,7 @@ from common import streams
 from common.errors import MarlaasError
 from common.messages import Message, Served, ServedAttempt, ServedDelta, TokenTexts
 from common.messages.serving import ALIVE_S
+from common.runtime.periodic import run_forever
 from rollout_svc.serving.reply import Piece
 
 FLUSH_S = 0.005
@@ -66,7 +66,7 @@ class Replies:
         """Send what is added, until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._flush_often())
-            runners.create_task(self._show_life())
+            runners.create_task(run_forever(self.show_life, ALIVE_S, "reply_lost"))
 
     async def flush(self) -> None:
         """Send all that waits."""
@@ -102,12 +102,6 @@ class Replies:
             self._woken.clear()
             sent_s = time.monotonic()
             await self.flush()
-
-    async def _show_life(self) -> None:
-        while True:
-            with suppress(MarlaasError):
-                await self.show_life()
-            await asyncio.sleep(ALIVE_S)
 
 
 def delta_of(address: Address, piece: Piece) -> ServedDelta:

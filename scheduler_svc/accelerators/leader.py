@@ -23,7 +23,7 @@ from common.bus.requests import Listening
 from common.errors import Fatal, Retry
 from common.messages import ExecutorReport
 from common.resilience import crashpoints
-from common.resilience.periodic import run_periodically
+from common.runtime.periodic import run_forever
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.answers import died_waking, pause_s, wake_reported
 from scheduler_svc.accelerators.booking import Use, book_ended
@@ -108,7 +108,7 @@ class Leader:
             async with asyncio.TaskGroup() as runners:
                 runners.create_task(self._listen(listening))
                 runners.create_task(self._decide_when_stirred(connection))
-                runners.create_task(run_periodically(self._forget, FORGET_S, _not_forgotten, at_once=True))
+                runners.create_task(run_forever(self._forget, FORGET_S, "slices_not_led"))
 
     async def _listen(self, listening: Listening) -> None:
         while True:
@@ -329,10 +329,6 @@ class Leader:
 
     def _now_ms(self) -> int:
         return round(1000 * self._bus.clock.now_s())
-
-
-def _not_forgotten(error: Exception) -> None:
-    log.warning("slices_not_led", error=str(error))
 
 
 def _seen(standing: Standing) -> Seen:

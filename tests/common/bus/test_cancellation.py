@@ -45,7 +45,7 @@ async def test_cancellation_that_comes_with_the_answer_to_a_ping_ends_the_runner
     runner, pongs = asyncio.create_task(for_ever(bus, heard)), bus._connection.client._pongs  # pyright: ignore[reportPrivateUsage]
     while not pongs:
         await asyncio.sleep(0)
-    pongs[0].add_done_callback(lambda _: runner.cancel())
+    pongs[0].add_done_callback(lambda _: runner.cancel())  # pyright: ignore[reportUnknownLambdaType]
     await ends(runner)
 
 
@@ -70,7 +70,7 @@ async def test_cancellation_that_a_wait_with_a_deadline_loses_is_raised_at_the_e
 
     runner = asyncio.create_task(waits())
     await asyncio.sleep(0)
-    answer.add_done_callback(lambda _: runner.cancel())
+    answer.add_done_callback(lambda _: runner.cancel())  # pyright: ignore[reportUnknownLambdaType]
     answer.set_result(None)
     await ends(runner)
 
@@ -121,7 +121,7 @@ async def cancelled_with_an_answer(bus: Bus, runner: asyncio.Task[None]) -> None
     awaited = bus._connection.client._resp_map  # pyright: ignore[reportPrivateUsage]
     while not awaited:
         await asyncio.sleep(0)
-    next(iter(awaited.values())).add_done_callback(lambda _: runner.cancel())
+    next(iter(awaited.values())).add_done_callback(lambda _: runner.cancel())  # pyright: ignore[reportUnknownLambdaType]
 
 
 async def ends(runner: asyncio.Task[Any]) -> None:
