@@ -12,8 +12,8 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, batch_interval_s
 from common.errors import MarlaasError, Retry
+from common.periodic import log_failed, run_forever
 from common.pools import Accelerators, Pools
-from common.runtime.periodic import log_failed, run_forever
 from scheduler_svc import metrics
 from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.leader import Leader

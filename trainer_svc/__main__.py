@@ -13,10 +13,10 @@ from common.errors import Fatal
 from common.homes import Queues, queues_of
 from common.leases import Identity, LeasedExecutor, Placed, Reading, budget_bytes, leased_executor, placed
 from common.messages import ReplicaReport
+from common.periodic import run_forever
 from common.pools import Pool, chosen_pool
 from common.pools.model_files import name_in_file, with_model_files
 from common.runtime.cores import leave, pin
-from common.runtime.periodic import run_forever
 from common.runtime.service import Running, report_replica, run_service
 from trainer_svc.settings import TrainerSettings
 

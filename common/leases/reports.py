@@ -21,7 +21,7 @@ from common.leases.ages import Ages
 from common.leases.follower import Follower
 from common.leases.means import Means
 from common.messages import ExecutorReport, ReplicaReport
-from common.runtime.periodic import run_forever
+from common.periodic import run_forever
 from common.streams import Consumer
 
 AWAKE_LOOK_S = 0.02

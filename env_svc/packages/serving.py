@@ -12,7 +12,7 @@ import structlog
 from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import Fatal
-from common.runtime.periodic import run_forever
+from common.periodic import run_forever
 from env_svc.hosted.addresses import parsed_addresses
 from env_svc.hosted.confinement import Confinement, NotConfined
 from env_svc.packages.check import PackageChecks

@@ -15,7 +15,7 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import MarlaasError, Reject, StreamFull, Unavailable
 from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest, ServingEnded
-from common.runtime.periodic import run_forever
+from common.periodic import run_forever
 from gateway_svc.serving.buffer import Buffer
 from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress

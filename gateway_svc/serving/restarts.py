@@ -7,7 +7,7 @@ import structlog
 from common.bus import Bus
 from common.messages import ProcessLife, ReplicaReport, trouble_of
 from common.messages.lives import LIVES, life_key
-from common.runtime.periodic import run_forever
+from common.periodic import run_forever
 from common.streams import HISTORY_BUCKET, REPLICA_TTL_S, REPLICAS_BUCKET
 
 log = structlog.get_logger()

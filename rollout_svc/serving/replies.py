@@ -13,7 +13,7 @@ from common import streams
 from common.errors import MarlaasError
 from common.messages import Message, Served, ServedAttempt, ServedDelta, TokenTexts
 from common.messages.serving import ALIVE_S
-from common.runtime.periodic import run_forever
+from common.periodic import run_forever
 from rollout_svc.serving.reply import Piece
 
 FLUSH_S = 0.005

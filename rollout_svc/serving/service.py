@@ -15,7 +15,7 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.errors import Fatal, HandedBack, Reject, Unavailable
 from common.messages import CancelServing, Failure, ReplicaReport, ServedDelta, ServeRequest, TextsRequest
-from common.runtime.periodic import run_forever
+from common.periodic import run_forever
 from common.streams import KIND_HEADER
 from rollout_svc.serving.prompts import Refused
 from rollout_svc.serving.replies import Address, Replies

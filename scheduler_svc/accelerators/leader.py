@@ -22,8 +22,8 @@ from common.bus import Bus
 from common.bus.requests import Listening
 from common.errors import Fatal, Retry
 from common.messages import ExecutorReport
+from common.periodic import run_forever
 from common.resilience import crashpoints
-from common.runtime.periodic import run_forever
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.answers import died_waking, pause_s, wake_reported
 from scheduler_svc.accelerators.booking import Use, book_ended

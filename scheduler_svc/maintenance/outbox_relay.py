@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.bus import Bus
 from common.errors import Fatal, Reject
+from common.periodic import run_forever
 from common.resilience import crashpoints
-from common.runtime.periodic import run_forever
 from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.maintenance.store_consistency import HighWaterMark
 from scheduler_svc.store.database import RELAY_LOCK, Database

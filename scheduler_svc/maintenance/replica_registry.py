@@ -9,7 +9,7 @@ from common.bus import Bus
 from common.leases import AWAKE, BEGUN
 from common.messages import ProcessLife, ReplicaReport, TroubleOf, trouble_of
 from common.messages.lives import LIVES, life_key
-from common.runtime.periodic import run_forever
+from common.periodic import run_forever
 from common.streams import HISTORY_BUCKET, REPLICA_TTL_S, REPLICAS_BUCKET
 from scheduler_svc.decisions.sharing.shares import Capacity
 

@@ -25,7 +25,7 @@ from common.bus import Bus, Delivery
 from common.errors import Undeclared
 from common.fairness.fair_queue import Claimant
 from common.fairness.fair_slots import FairSlots
-from common.runtime.periodic import run_forever
+from common.periodic import run_forever
 from common.spec import NAME_PATTERN
 from common.streams import Consumer
 from scheduler_svc.handlers.context import HandlerContext, verb_of

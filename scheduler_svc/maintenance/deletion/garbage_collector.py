@@ -15,7 +15,7 @@ from common import streams
 from common.blobs import BLOB_NAME, Blobs, StoredBlob
 from common.bus import Bus
 from common.errors import Retry
-from common.runtime.periodic import run_forever
+from common.periodic import run_forever
 from scheduler_svc.maintenance.deletion import serving_requests
 from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs, superseded_blobs, version_of
 from scheduler_svc.samples import StoredSamples

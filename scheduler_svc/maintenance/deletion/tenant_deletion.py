@@ -13,8 +13,8 @@ import structlog
 
 from common import streams
 from common.bus import Bus
+from common.periodic import run_forever
 from common.resilience import crashpoints
-from common.runtime.periodic import run_forever
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
 from scheduler_svc.lifecycle.tenancy.access import revoke_all
 from scheduler_svc.lifecycle.tenancy.aliases import remove_all
