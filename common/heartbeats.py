@@ -17,8 +17,6 @@ import structlog
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from common.resilience.cancellation import notice_cancellation
-
 STALLED_S = 30.0
 """Seconds without a turn of the event loop after which a process counts as hung."""
 IN_PROGRESS = b"+WPI"
@@ -107,7 +105,6 @@ class Heartbeats:
         client = self._client = await self._connected()
         try:
             while True:
-                notice_cancellation()
                 await asyncio.sleep(self._min_interval_s / 2)
                 if client.is_connected:
                     await beat(client, self.due())
@@ -122,7 +119,6 @@ class Heartbeats:
                 return await self._connect()
             except (TimeoutError, OSError, NatsError) as error:
                 log.warning("heartbeats_unreachable", error=str(error) or type(error).__name__)
-                notice_cancellation()
                 await asyncio.sleep(RECONNECT_S)
 
 

@@ -1,8 +1,8 @@
 """States of tasks, from the key-value bucket that the scheduler keeps."""
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 
-from common.bus import Bus
+from common.bus import REREAD_S, Bus, FollowedBucket
 from common.messages import TaskStatus
 from common.streams import TASKS_BUCKET
 
@@ -29,13 +29,15 @@ class TaskStates:
         found = await bus.retry_until_ready(lambda: bus.kv.values(TASKS_BUCKET, TaskStatus))
         self._states = {status.task: status.state for status in found}
 
-    async def ended_tasks(self, bus: Bus) -> AsyncIterator[str]:
-        """Ids of tasks that are not live, each as it becomes known."""
-        async for task, status in bus.kv.watch(TASKS_BUCKET, TaskStatus):
-            if status is None:  # deleted: an ended one stays ended
-                if not self.has_ended(task):
-                    self._states.pop(task, None)
-                continue
-            self._states[task] = status.state
-            if status.state not in LIVE:
-                yield task
+    async def follow(self, bus: Bus, ended: Callable[[str], None], *, reread_s: float = REREAD_S) -> None:
+        """Keep the states, until cancelled; `ended` is called with each task that is not live, as it becomes known."""
+
+        def note(task: str, status: TaskStatus | None) -> None:
+            if status is not None:
+                self._states[task] = status.state
+                if status.state not in LIVE:
+                    ended(task)
+            elif not self.has_ended(task):  # deleted: an ended one stays ended
+                self._states.pop(task, None)
+
+        await FollowedBucket(bus, TASKS_BUCKET, TaskStatus, note, reread_s=reread_s).follow()

@@ -31,7 +31,7 @@ from env_svc.replies import EndedTurn
 
 CHECK_TIMEOUT_S = 120.0
 CHECK_RETRY_S = 10.0
-"""Delay of a check's retry: longer than a failed build is cached (`concurrency/single_flight.py`)."""
+"""Delay of a check's retry: longer than a failed build is cached (`common/caches.py`)."""
 
 log = structlog.get_logger()
 
@@ -119,11 +119,13 @@ class EnvService:
 
     async def follow_tasks(self, bus: Bus) -> None:
         """End the calls of tasks that have ended, until cancelled."""
-        async for task in self._tasks.ended_tasks(bus):
-            if self._tasks.has_ended(task):
-                for calls in [calls for calls in self._calls.get(task, ()) if not calls.expired()]:
-                    calls.reschedule(asyncio.get_running_loop().time())
-                self._on_task_end(task)
+        await self._tasks.follow(bus, self._end_calls)
+
+    def _end_calls(self, task: str) -> None:
+        if self._tasks.has_ended(task):
+            for calls in [calls for calls in self._calls.get(task, ()) if not calls.expired()]:
+                calls.reschedule(asyncio.get_running_loop().time())
+            self._on_task_end(task)
 
     async def _play(
         self,

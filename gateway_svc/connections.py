@@ -16,7 +16,7 @@ from common.bus.transport.timings import DEFAULT, Timings
 from common.door.asking import Door
 from common.errors import Fatal, KeyRefused, Unavailable
 from common.messages import HttpKey
-from common.resilience.cancellation import notice_cancellation
+from common.resilience.task_set import TaskSet
 from gateway_svc.access import Caller, Unauthorized
 from gateway_svc.keys import HttpKeys
 
@@ -85,7 +85,7 @@ class KeyAccess:
         self._nats = nats
         self._connected: dict[str, _Connected] = {}
         """By the digest of the key's text."""
-        self._attending: set[asyncio.Task[None]] = set()
+        self._attending = TaskSet()
         keys.on_removal(self._end)
 
     @property
@@ -125,7 +125,6 @@ class KeyAccess:
 
     async def _sweep(self) -> None:
         while True:
-            notice_cancellation()
             await asyncio.sleep(SWEEP_S)
             before = time.monotonic() - self._nats.idle_s
             for digest, found in list(self._connected.items()):
@@ -143,9 +142,7 @@ class KeyAccess:
             self._close(min(idle)[1])
         found = _Connected(key, asyncio.create_task(self._open(key, seed)), time.monotonic())
         self._connected[key.digest] = found
-        attending = asyncio.create_task(self._attend(key.digest, found))
-        self._attending.add(attending)
-        attending.add_done_callback(self._attending.discard)
+        self._attending.start(self._attend(key.digest, found))
         return found
 
     async def _open(self, key: HttpKey, seed: Seed) -> Bus:

@@ -3,11 +3,10 @@
 import time
 from collections.abc import Callable
 
-from common.bus import Bus
+from common.bus import REREAD_S, Bus, FollowedBucket
 from common.errors import Unavailable
 from common.messages import HttpKey
 from common.streams import HTTP_KEYS_BUCKET
-from gateway_svc.followed import REREAD_S, FollowedBucket, Reading
 
 
 class HttpKeys:
@@ -16,12 +15,16 @@ class HttpKeys:
     def __init__(self, bus: Bus, *, clock: Callable[[], float] = time.time, reread_s: float = REREAD_S) -> None:
         """`clock`: Unix time."""
         self._clock = clock
-        reading = Reading(lambda: bus.kv.values(HTTP_KEYS_BUCKET, HttpKey), lambda: bus.kv.watch(HTTP_KEYS_BUCKET, HttpKey))
-        self._followed = FollowedBucket(bus, reading, lambda key: key.digest, unread="http_keys_not_read", reread_s=reread_s)
+        self._removed: Callable[[str], None] = lambda _: None
+        self._followed = FollowedBucket(bus, HTTP_KEYS_BUCKET, HttpKey, self._note, reread_s=reread_s)
 
     def on_removal(self, call: Callable[[str], None]) -> None:
         """`call` gets the digest of each key that is revoked, or whose tenant is suspended or deleted."""
-        self._followed.removed = call
+        self._removed = call
+
+    def _note(self, digest: str, key: HttpKey | None) -> None:
+        if key is None:
+            self._removed(digest)
 
     def find(self, digest: str) -> HttpKey | None:
         """None for one that is unknown, revoked or ended. Raises: Unavailable when it may be known to NATS only, which is away."""

@@ -8,7 +8,6 @@ from common import streams
 from common.bus import Bus, NoResponder
 from common.errors import Forbidden, Unavailable
 from common.messages import AskDeployment, PoolsAnswer
-from common.resilience.cancellation import notice_cancellation
 from common.runtime.health import Health
 from common.streams import KIND_HEADER
 from gateway_svc.serving.offers import Offers
@@ -22,7 +21,6 @@ log = structlog.get_logger()
 async def keep_readiness(bus: Bus, health: Health, offers: Offers) -> None:
     """Keep `health` and `offers` as they are, until cancelled."""
     while True:
-        notice_cancellation()
         obstacle = await obstacle_of(bus, offers)
         if obstacle is None and not health.ready:
             health.set_ready()

@@ -234,13 +234,19 @@ class Rollout:
 
     async def follow_tasks(self, bus: Bus) -> None:
         """Abort the requests and release the adapters of ended tasks, until cancelled."""
-        async for task in self._tasks.ended_tasks(bus):
-            if self._tasks.has_ended(task):
-                running = sorted(self._running.get(task, ()))
-                if running:
-                    log.info("requests_aborted", task=task, sequences=len(running))
-                await self._engine.abort(running)
-            self._adapters.end(task)
+        ended = asyncio.Queue[str]()
+        async with asyncio.TaskGroup() as runners:
+            runners.create_task(self._tasks.follow(bus, ended.put_nowait))
+            while True:
+                await self._end(await ended.get())
+
+    async def _end(self, task: str) -> None:
+        if self._tasks.has_ended(task):
+            running = sorted(self._running.get(task, ()))
+            if running:
+                log.info("requests_aborted", task=task, sequences=len(running))
+            await self._engine.abort(running)
+        self._adapters.end(task)
 
     async def follow_versions(self, bus: Bus, pool: str, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
         """Load each new version of a live task before its first request, until cancelled. While parked each is fetched as it comes.

@@ -12,9 +12,8 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, batch_interval_s
 from common.errors import MarlaasError, Retry
+from common.periodic import log_failed, run_forever
 from common.pools import Accelerators, Pools, named_replicas
-from common.resilience.cancellation import notice_cancellation
-from common.resilience.periodic import run_periodically
 from scheduler_svc import metrics
 from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.leader import Leader
@@ -42,7 +41,7 @@ from scheduler_svc.maintenance import store_alarm
 from scheduler_svc.maintenance.budgets import enforce_budgets
 from scheduler_svc.maintenance.deaths import forget_lives, report_deaths
 from scheduler_svc.maintenance.deletion import http_keys, status_bucket
-from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector, log_postponed
+from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.maintenance.deletion.packages import clean_packages
 from scheduler_svc.maintenance.deletion.retention import apply_retention
 from scheduler_svc.maintenance.deletion.tenant_deletion import TenantDeletion
@@ -153,21 +152,19 @@ class Scheduler:
             runners.create_task(self._collector.run())
             runners.create_task(self._tenant_deletion.run())
             runners.create_task(self._webhooks.run())
-            postpone = partial(log_postponed, "tick_postponed")
-            runners.create_task(run_periodically(self.tick, self._settings.tick_s, self._tick_failed))
-            runners.create_task(run_periodically(self._rescue_steps, LOST_STEPS_EVERY_S, postpone))
-            runners.create_task(run_periodically(self._watch_store, STORE_EVERY_TICKS * self._settings.tick_s, postpone, at_once=True))
-            runners.create_task(run_periodically(self.apply_retention, RETENTION_EVERY_S, postpone, at_once=True))
-            runners.create_task(run_periodically(self._clean_packages, PACKAGES_EVERY_S, postpone, at_once=True))
-            runners.create_task(run_periodically(self._remove_old_keys, OLD_KEYS_EVERY_S, postpone, at_once=True))
-            runners.create_task(run_periodically(self._find_stalls, STALLS_EVERY_S, postpone))
-            runners.create_task(run_periodically(self._end_long_sessions, LONG_SESSIONS_EVERY_S, postpone))
-            runners.create_task(run_periodically(self._record_stored, STORED_EVERY_S, postpone, at_once=True))
+            runners.create_task(run_forever(self._tick_or_reset, self._settings.tick_s, "tick_postponed", pauses_first=True))
+            runners.create_task(run_forever(self._rescue_steps, LOST_STEPS_EVERY_S, "tick_postponed", pauses_first=True))
+            runners.create_task(run_forever(self._watch_store, STORE_EVERY_TICKS * self._settings.tick_s, "tick_postponed"))
+            runners.create_task(run_forever(self.apply_retention, RETENTION_EVERY_S, "tick_postponed"))
+            runners.create_task(run_forever(self._clean_packages, PACKAGES_EVERY_S, "tick_postponed"))
+            runners.create_task(run_forever(self._remove_old_keys, OLD_KEYS_EVERY_S, "tick_postponed"))
+            runners.create_task(run_forever(self._find_stalls, STALLS_EVERY_S, "tick_postponed", pauses_first=True))
+            runners.create_task(run_forever(self._end_long_sessions, LONG_SESSIONS_EVERY_S, "tick_postponed", pauses_first=True))
+            runners.create_task(run_forever(self._record_stored, STORED_EVERY_S, "tick_postponed"))
             if self._leader is not None:
                 runners.create_task(self._leader.run())
             if (look_s := self._homes.look_s) is not None:
-                homes_postponed = partial(log_postponed, "homes_postponed")
-                runners.create_task(run_periodically(self._homes.look, look_s, homes_postponed, at_once=True))
+                runners.create_task(run_forever(self._homes.look, look_s, "homes_postponed"))
             for consumer, (handler, most, spacing_s) in CONSUMERS.items():
                 if consumer is streams.SCHEDULER_LEASES and self._leader is None:
                     continue
@@ -177,7 +174,6 @@ class Scheduler:
     async def _admit_when_wanted(self) -> None:
         not_before = 0.0
         while True:
-            notice_cancellation()
             await self._admission_wanted.wait()
             await asyncio.sleep(max(0.0, not_before - time.monotonic()))
             began = time.monotonic()
@@ -192,7 +188,7 @@ class Scheduler:
                         self._relay.wake()
                 not_before = began + batch_interval_s(SPACING_S, time.monotonic() - began)
             except Exception as error:
-                log_postponed("admission_postponed", error)
+                log_failed("admission_postponed", error)
                 await asyncio.sleep(0.2 if isinstance(error, Retry) else POSTPONED_S)
                 self._admission_wanted.set()
 
@@ -209,9 +205,12 @@ class Scheduler:
         self._parked = times.parked
         return times
 
-    def _tick_failed(self, error: Exception) -> None:
-        log_postponed("tick_postponed", error)
-        self._stability.reset()
+    async def _tick_or_reset(self) -> None:
+        try:
+            await self.tick()
+        except Exception:
+            self._stability.reset()
+            raise
 
     async def _rescue_steps(self) -> None:
         if await resend_lost_steps(self._database, self._bus, self._homes.queues):

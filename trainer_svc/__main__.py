@@ -13,9 +13,9 @@ from common.errors import Fatal
 from common.homes import Queues
 from common.leases import Identity, LeasedExecutor, Placed, Reading, budget_bytes, leased_executor, placed
 from common.messages import ReplicaReport
+from common.periodic import run_forever
 from common.pools import Pool, chosen_pool
 from common.pools.model_files import name_in_file, with_model_files
-from common.resilience.periodic import run_periodically
 from common.runtime.cores import leave, pin
 from common.runtime.service import Running, report_replica, run_service
 from trainer_svc.settings import TrainerSettings
@@ -116,10 +116,7 @@ async def _share_batches(bus: Bus, pool: str, replica: str, slots: Slots, gate: 
             slots.release(MAX_WAITING_BATCHES)
         gate.note_others(have=not is_alone)
 
-    def unknown(error: Exception) -> None:
-        log.warning("replicas_unknown", error=str(error) or type(error).__name__)
-
-    await run_periodically(look, streams.REPLICA_TTL_S / 2, unknown, at_once=True)
+    await run_forever(look, streams.REPLICA_TTL_S / 2, "replicas_unknown")
 
 
 def _pinned(cores: tuple[int, ...], place: Placed | None) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.errors import MarlaasError
 from common.messages import StepSamples, TrainBatch
+from common.resilience.task_set import TaskSet
 from trainer_svc.algorithm.step import StepResult
 
 MAX_WAITING = 8
@@ -21,7 +22,7 @@ log = structlog.get_logger()
 class SampleKeeper:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._running: set[asyncio.Task[None]] = set()
+        self._running = TaskSet()
 
     def keep(self, batch: TrainBatch, step: StepResult) -> None:
         """Begin to store what the step keeps, in place of what the same step kept before."""
@@ -30,9 +31,7 @@ class SampleKeeper:
         if len(self._running) >= MAX_WAITING:
             _drop(batch, "NATS is slow")
             return
-        runner = asyncio.create_task(self._store(batch, step))
-        self._running.add(runner)
-        runner.add_done_callback(self._running.discard)
+        self._running.start(self._store(batch, step))
 
     async def flush(self, within_s: float | None = None) -> bool:
         """Wait until nothing is being stored; False when something still is after `within_s` seconds (None: no bound)."""

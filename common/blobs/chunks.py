@@ -1,10 +1,6 @@
 """Reads blobs a part at a time, for clients that have no JetStream of their own."""
 
-import asyncio
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from nats.js.errors import NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
@@ -12,6 +8,7 @@ from nats.js.object_store import ObjectStore
 from common.blobs.content import STREAM_NAME, chunk_subject, in_part
 from common.blobs.store import CHUNK_BYTES, chunk_sequences
 from common.bus import Bus, unavailable_as
+from common.caches import SingleFlightCache
 from common.errors import Reject
 from common.messages import BlobRef
 from common.streams import BLOBS_BUCKET
@@ -20,9 +17,6 @@ LAYOUTS = 256
 """Blobs of which it is remembered where their chunks are."""
 CHUNKS = 8
 """Chunks of the store in memory, of 4 MiB each: the parts of one are requested one after the other."""
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -41,8 +35,8 @@ class BlobChunks:
     def __init__(self, bus: Bus) -> None:
         self._js = bus.blobs_context()
         self._bucket: ObjectStore | None = None
-        self._layouts: _Latest[str, Layout] = _Latest(LAYOUTS)
-        self._chunks: _Latest[int, bytes] = _Latest(CHUNKS)
+        self._layouts: SingleFlightCache[str, Layout] = SingleFlightCache(LAYOUTS, keeps_failures=False)
+        self._chunks: SingleFlightCache[int, bytes] = SingleFlightCache(CHUNKS, keeps_failures=False)
 
     async def read(self, ref: BlobRef, offset: int, size: int) -> bytes:
         """`size` bytes of the blob from `offset` on, fewer at its end.
@@ -84,30 +78,3 @@ class BlobChunks:
             except NotFoundError:
                 raise Reject(f"blob {ref.name} is no longer in the store") from None
             return found.data or b""
-
-
-class _Latest(Generic[K, V]):
-    """Values that were used last; one that several want at once is made once."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._found: OrderedDict[K, asyncio.Task[V]] = OrderedDict()
-
-    async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
-        """Raises: what `make` raises, to all that wait for it; then the next one tries again."""
-        making = self._found.get(key)
-        if making is None:
-            making = self._found[key] = asyncio.ensure_future(_made(make))
-        self._found.move_to_end(key)
-        while len(self._found) > self._most:
-            self._found.popitem(last=False)
-        try:
-            return await asyncio.shield(making)
-        except (Exception, asyncio.CancelledError):
-            if making.done() and self._found.get(key) is making and (making.cancelled() or making.exception()):
-                del self._found[key]
-            raise
-
-
-async def _made(make: Callable[[], Awaitable[V]]) -> V:
-    return await make()

@@ -29,6 +29,7 @@ from common.blobs.content import STREAM_NAME, chunk_subject, fetch_timeout_s, fe
 from common.bus import Bus, erase_message, unavailable_as
 from common.errors import Reject, Unavailable
 from common.messages import BlobRef
+from common.resilience.cancellation import cancellation_kept
 from common.streams import BLOBS_BUCKET
 
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -254,7 +255,8 @@ async def chunk_sequences(js: JetStreamContext, subject: str, count: int, *, ans
     config = api.ConsumerConfig(headers_only=True, deliver_policy=api.DeliverPolicy.ALL)
     subscription = await js.subscribe(subject, stream=STREAM_NAME, ordered_consumer=True, config=config)
     try:
-        return [(await subscription.next_msg(timeout=answer_s)).metadata.sequence.stream for _ in range(count)]
+        with cancellation_kept():
+            return [(await subscription.next_msg(timeout=answer_s)).metadata.sequence.stream for _ in range(count)]
     finally:
         await subscription.unsubscribe()
 

@@ -10,7 +10,8 @@ Delivery is at least once; derived message ids, guarded statements of the schedu
   failed `max_attempts` times in a process (`outcomes.py`); one that a parked replica hands back has not failed.
 
 Layout: bus (publish, consume) on handling (one message), outcomes (its past) and pull (requests, leases); stored/ (streams and buckets);
-requests (request and reply), accounts, clock, metrics; transport/ (the connection); delivery (what a handler gets and returns).
+followed (a bucket as it is now); requests (request and reply), accounts, clock, metrics; transport/ (the connection); delivery (what a
+handler gets and returns).
 """
 
 # pyright: reportUnusedImport=false
@@ -19,6 +20,7 @@ from nats.js.errors import BucketNotFoundError
 
 from common.bus.bus import Bus, batch_interval_s
 from common.bus.delivery import MAX_PAYLOAD_BYTES, BatchHandler, Delivery, GatedSlots, Handler, Outgoing, Slots, refuse_oversize
+from common.bus.followed import REREAD_S, FollowedBucket
 from common.bus.pull import HEARTBEATS_PER_LEASE
 from common.bus.requests import Listening, NoResponder, Request
 from common.bus.stored.erasure import erase_message

@@ -9,7 +9,6 @@ from datetime import datetime
 from nats.errors import Error as NatsError
 
 from common.bus.transport.connection import Connection
-from common.resilience.cancellation import notice_cancellation
 from common.streams import STREAMS
 
 
@@ -27,7 +26,6 @@ class Clock:
     async def sync(self) -> None:
         """Follow NATS's clock, until cancelled; while NATS is unavailable the last reading counts."""
         while True:
-            notice_cancellation()
             await asyncio.sleep(self._timings.clock_every_s)
             with suppress(TimeoutError, NatsError, OSError):
                 await self._read(self._timings.max_clock_read_s)

@@ -18,7 +18,6 @@ from common.errors import MEMORY_DELAY_S, Fatal, HandedBack, Reject, Retry, Unav
 from common.messages import DeadLetter
 from common.resilience import crashpoints
 from common.resilience.backoff import Backoff, jittered
-from common.resilience.cancellation import notice_cancellation
 from common.streams import Consumer, failed, token
 
 MAX_DEAD_LETTER_BYTES = MAX_PAYLOAD_BYTES - 256 * 1024
@@ -105,7 +104,6 @@ class Handling:
             except Unavailable as error:
                 waits += 1
                 log.warning("server_away", reason=str(error), waits=waits)
-                notice_cancellation()
                 await asyncio.sleep(self._backoff.pause_s(waits))
 
     async def _dead_letter(self, pull: Pull, message: Msg, delivery: Delivery, reason: str) -> None:

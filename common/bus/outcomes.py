@@ -1,11 +1,11 @@
 """How often each message has failed in this process, or was handed back. NATS counts deliveries alone, whatever became of them."""
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
 
 from nats.aio.msg import Msg
 
+from common.caches import LRUCache
 from common.streams import Consumer
 
 KEPT = 10_000
@@ -28,15 +28,14 @@ class Outcomes:
     """Kept in memory: after a restart, or in another replica, counts begin at 0; `Consumer.max_deliveries` bounds all deliveries."""
 
     def __init__(self, kept: int = KEPT) -> None:
-        self._kept = kept
-        self._pasts: OrderedDict[_Key, Past] = OrderedDict()
+        self._pasts: LRUCache[_Key, Past] = LRUCache(kept)
 
     def __len__(self) -> int:
         return len(self._pasts)
 
     def of(self, consumer: Consumer, message: Msg) -> Past:
         """What is known; nothing for a message that has neither failed nor been handed back here."""
-        return self._pasts.get(_key(consumer, message), Past())
+        return self._pasts.peek(_key(consumer, message)) or Past()
 
     def failed(self, consumer: Consumer, message: Msg) -> int:
         """Count a failure; returns how many there are now."""
@@ -49,15 +48,10 @@ class Outcomes:
 
     def forget(self, consumer: Consumer, message: Msg) -> None:
         """The message is done, or a dead letter."""
-        self._pasts.pop(_key(consumer, message), None)
+        self._pasts.pop(_key(consumer, message))
 
     def _noted(self, consumer: Consumer, message: Msg) -> Past:
-        key = _key(consumer, message)
-        past = self._pasts.setdefault(key, Past())
-        self._pasts.move_to_end(key)
-        if len(self._pasts) > self._kept:
-            self._pasts.popitem(last=False)
-        return past
+        return self._pasts.get(_key(consumer, message), Past)
 
 
 def _key(consumer: Consumer, message: Msg) -> _Key:

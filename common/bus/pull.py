@@ -16,7 +16,6 @@ from common.bus.transport.connection import Connection
 from common.bus.transport.refusals import Refused
 from common.errors import Undeclared
 from common.heartbeats import beat
-from common.resilience.cancellation import notice_cancellation
 from common.streams import Consumer
 
 HEARTBEATS_PER_LEASE = 5
@@ -120,7 +119,6 @@ class Pull:
     async def receive(self, room: Callable[[], int]) -> list[Msg]:
         """Wait for messages: one at least, `room()` at most, which is called at each wake-up."""
         while True:
-            notice_cancellation()
             if self._missing:
                 self._missing = False
                 await self._redeclare()
@@ -188,7 +186,6 @@ class Pull:
 
     async def _withdraw_unwanted(self) -> None:
         while True:
-            notice_cancellation()
             await self._unwanted.wait()
             self._unwanted.clear()
             await self.withdraw()
@@ -196,7 +193,6 @@ class Pull:
 
     async def _acknowledge_soon(self) -> None:
         while True:
-            notice_cancellation()
             await self._any_done.wait()
             await asyncio.sleep(MAX_ACKNOWLEDGEMENT_DELAY_S)
             await self.acknowledge()
@@ -213,7 +209,6 @@ class Pull:
     async def _keep_alive(self) -> None:
         """Show that the event loop turns; send the heartbeats where their own connection cannot be made."""
         while True:
-            notice_cancellation()
             self._beats.turned()
             await asyncio.sleep(self._beat_s)
             if not self._beats.is_connected:

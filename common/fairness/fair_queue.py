@@ -180,6 +180,11 @@ class FairQueue(Generic[T]):
         self.waiting = 0
         self.running = 0
 
+    def running_of(self, tenant: str) -> int:
+        """Items of a tenant in service."""
+        found = self._tenants.get(tenant)
+        return found.running if found is not None else 0
+
     def put(self, claimant: Claimant, item: T) -> None:
         tenant = self._tenants.setdefault(claimant.tenant, _Tenant())
         tenant.tasks.setdefault(claimant.task, _Task()).items.append(item)

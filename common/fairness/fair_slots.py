@@ -1,42 +1,94 @@
 """Slots of a shared resource, granted to waiting claimants in the order of a fair queue (`fair_queue.py`)."""
 
 import asyncio
+from dataclasses import dataclass
+from typing import Protocol
 
 from common.fairness.fair_queue import Claimant, FairQueue
 
 
-class FairSlots:
-    """`total` slots, of which no task has more than `max_per_task`."""
+class Beside(Protocol):
+    """A named resource that a slot's holder may need beside its slot. A claimant has both, or waits with neither."""
 
-    def __init__(self, total: int, max_per_task: int | None = None) -> None:
+    def want(self, name: str | None) -> None:
+        """Note the name of the claimant whose turn it is."""
+        ...
+
+    def fits(self, name: str | None) -> bool:
+        """Whether a claimant may have it now; others go before one that may not. No effect."""
+        ...
+
+    def take(self, name: str | None) -> None: ...
+
+    def release(self, name: str | None) -> None: ...
+
+
+@dataclass(eq=False)
+class _Waiting:
+    turn: asyncio.Future[None]
+    tenant: str
+    name: str | None
+
+
+class FairSlots:
+    """`total` slots, of which no task has more than `max_per_task`, and the last `kept` go to tenants that have fewer than so many."""
+
+    def __init__(self, total: int, max_per_task: int | None = None, *, kept: int = 0, beside: Beside | None = None) -> None:
         self._total = total
-        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(max_per_task or total)
+        self._kept = kept
+        self._beside = beside
+        self._queue: FairQueue[_Waiting] = FairQueue(max_per_task or total)
 
     @property
     def waiting(self) -> int:
         return self._queue.waiting
 
-    async def acquire(self, claimant: Claimant) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put(claimant, turn)
+    @property
+    def running(self) -> int:
+        """Slots that are taken."""
+        return self._queue.running
+
+    async def acquire(self, claimant: Claimant, name: str | None = None) -> None:
+        """`name`: of the resource beside the slot; None: none is needed."""
+        waiting = _Waiting(asyncio.get_running_loop().create_future(), claimant.tenant, name)
+        self._queue.put(claimant, waiting)
         self._grant()
         try:
-            await turn
+            await waiting.turn
         except asyncio.CancelledError:
-            self._queue.discard(claimant, turn)
-            if turn.done() and not turn.cancelled():
-                self.release(claimant, 0.0)
+            self._queue.discard(claimant, waiting)
+            if waiting.turn.done() and not waiting.turn.cancelled():
+                self.release(claimant, 0.0, name)
+            else:
+                self._grant()  # others may have waited for its turn
             raise
 
-    def release(self, claimant: Claimant, service: float) -> None:
-        """`service`: what the claimant received in its slot, in seconds; 0 when it did not begin."""
+    def release(self, claimant: Claimant, service: float, name: str | None = None) -> None:
+        """`service`: what the claimant received in its slot, in seconds or tokens; 0 when it did not begin."""
+        if self._beside is not None:
+            self._beside.release(name)
         self._queue.done(claimant, service)
         self._grant()
 
     def _grant(self) -> None:
-        while self._queue.running < self._total and (item := self._queue.take()) is not None:
-            claimant, turn = item
-            if turn.cancelled():
+        while self._queue.running < self._total:
+            if self._beside is not None:
+                first = self._queue.first(self._has_slot)
+                self._beside.want(None if first is None else first.name)
+            item = self._queue.take(self._may_begin)
+            if item is None:
+                return
+            claimant, waiting = item
+            if waiting.turn.cancelled():
                 self._queue.done(claimant, 0.0)
                 continue
-            turn.set_result(None)
+            if self._beside is not None:
+                self._beside.take(waiting.name)
+            waiting.turn.set_result(None)
+
+    def _has_slot(self, waiting: _Waiting) -> bool:
+        """Whether one of those that are free is for the tenant."""
+        return self._queue.running < self._total - self._kept or self._queue.running_of(waiting.tenant) < self._kept
+
+    def _may_begin(self, waiting: _Waiting) -> bool:
+        return self._has_slot(waiting) and (self._beside is None or self._beside.fits(waiting.name))

@@ -17,7 +17,6 @@ from common.errors import Retry
 from common.homes.ages import Ages
 from common.homes.reading import AWAKE, BEGUN, OWN_QUEUE, Patience, Sibling, Taking, taking
 from common.messages import ReplicaReport
-from common.resilience.cancellation import notice_cancellation
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET, Consumer
 
 LOOK_S = 0.25
@@ -152,7 +151,6 @@ class Queues:
     async def _watch(self) -> None:
         due_s = 0.0
         while True:
-            notice_cancellation()
             is_due, is_idle = time.monotonic() >= due_s, self._is_idle
             try:
                 if is_due:

@@ -14,7 +14,6 @@ from common.errors import Reject, Retry
 from common.leases.means import Means
 from common.messages import LeaseDone, ProcessLife
 from common.messages.lives import life_key
-from common.resilience.cancellation import notice_cancellation
 from common.streams import HISTORY_BUCKET
 
 MAX_UNSENT = 64
@@ -101,7 +100,6 @@ class Answers:
     async def run(self) -> None:
         """Send them, until cancelled."""
         while True:
-            notice_cancellation()
             await self._added.wait()
             self._added.clear()
             while self._unsent:

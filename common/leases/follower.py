@@ -26,7 +26,6 @@ from common.leases.means import Means
 from common.leases.memory import private_bytes
 from common.messages import LeaseOrder
 from common.resilience import crashpoints
-from common.resilience.cancellation import notice_cancellation
 from common.streams import LEASES
 
 LOCK_LOOK_S = 0.05
@@ -109,7 +108,6 @@ class Follower:
 
     async def _obey(self) -> None:
         while True:
-            notice_cancellation()
             self._stirred.clear()
             if self.state is ExecutorState.AWAKE and self._lease.is_overdue():
                 await self._fence()
@@ -123,7 +121,6 @@ class Follower:
         means, pause_s = self._means, self._means.renew_s / 12
         try:
             while True:
-                notice_cancellation()
                 means.watchdog.turned()
                 if not means.bus.is_connected:  # a step's version may wait for NATS, and no other executor can be ordered meanwhile
                     means.watchdog.postpone(pause_s)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import structlog
 
+from common.bus import FollowedBucket
 from common.errors import Retry, Unavailable
 from common.leases.means import Means
 from common.leases.watchdog import FENCE_S
 from common.messages import Lease
 from common.resilience import crashpoints
-from common.resilience.cancellation import notice_cancellation
 from common.streams import LEASES_BUCKET
 
 log = structlog.get_logger()
@@ -101,7 +101,6 @@ class LeaseHolder:
     async def keep(self) -> None:
         """Renew the lease while there is one, until cancelled."""
         while True:
-            notice_cancellation()
             await asyncio.sleep(self._renew_s)
             await self.renew()
 
@@ -137,13 +136,15 @@ class LeaseHolder:
             log.warning("lease_not_renewed", epoch=held.epoch, reason=str(error))
 
     async def watch(self) -> None:
-        """Report changes of the entry, until cancelled. Its expiry is none: who waits for it must look again by its own clock."""
-        async for key, lease in self._bus.kv.watch(LEASES_BUCKET, Lease):
-            if key == self._me.accelerator:
-                self.is_elsewhere = lease is not None and not self._is_mine(lease)
-                if lease is not None and self._held is not None and lease.epoch > self._held.epoch and not self._is_mine(lease):
-                    self._is_lost = True
-                self._stir()
+        """Report changes of the entry, until cancelled. Its expiry is noticed late: who waits for it must look again by its own clock."""
+        await FollowedBucket(self._bus, LEASES_BUCKET, Lease, self._note).follow()
+
+    def _note(self, key: str, lease: Lease | None) -> None:
+        if key == self._me.accelerator:
+            self.is_elsewhere = lease is not None and not self._is_mine(lease)
+            if lease is not None and self._held is not None and lease.epoch > self._held.epoch and not self._is_mine(lease):
+                self._is_lost = True
+            self._stir()
 
     async def _set(self, epoch: int, revision: int) -> int:
         me, now_s = self._me, self._bus.clock.now_s()

@@ -20,8 +20,7 @@ from common.homes import BEGUN, Ages, Queues
 from common.leases.follower import Follower
 from common.leases.means import Means
 from common.messages import ExecutorReport, ReplicaReport
-from common.resilience.cancellation import notice_cancellation
-from common.resilience.periodic import run_periodically
+from common.periodic import run_forever
 from common.streams import Consumer
 
 AWAKE_LOOK_S = 0.02
@@ -182,7 +181,7 @@ class Reporter:
             runners.create_task(self._report(follower))
             runners.create_task(self._look(follower))
             if self._has_siblings:
-                runners.create_task(run_periodically(self._look_elsewhere, streams.REPLICA_TTL_S / 4, _failed, at_once=True))
+                runners.create_task(run_forever(self._look_elsewhere, streams.REPLICA_TTL_S / 4, "queues_unknown"))
 
     async def _look_elsewhere(self) -> None:
         me = self._means.me
@@ -190,7 +189,6 @@ class Reporter:
 
     async def _look(self, follower: Follower) -> None:
         while True:
-            notice_cancellation()
             before = self._backlog.ready
             try:
                 await self._backlog.look()
@@ -204,7 +202,6 @@ class Reporter:
         last: object = None
         due_s = tallied_s = 0.0
         while True:
-            notice_cancellation()
             self._changed.clear()
             now_s, is_awake = time.monotonic(), follower.state is ExecutorState.AWAKE
             if is_awake and now_s >= tallied_s + REPORT_S:

@@ -1,32 +1,26 @@
-"""Cancellations that a library has lost, or has made up.
+"""Cancellations that a library loses.
 
-Until Python 3.11, `asyncio.wait_for` returns the result, and forgets the cancellation, when both arrive in one turn of the
-event loop. nats-py and psycopg wait that way, so on a busy machine a loop around them would sometimes never end.
-Loops that run until cancelled check here.
+Until Python 3.12, `asyncio.wait_for` returns the result, and forgets the cancellation, when both arrive in one turn of the event loop.
+nats-py and psycopg wait that way, and nats-py swallows one while it writes, so on a busy machine a loop around them would sometimes never
+end. The doors to both check here (`common/bus`, `scheduler_svc/store/database.py`); own code uses `asyncio.timeout`, which loses none.
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from collections.abc import Generator
+from contextlib import contextmanager
 
 
-def notice_cancellation() -> None:
-    """Raises: CancelledError when the current runner was cancelled and has not ended."""
-    runner = asyncio.current_task()
-    if runner is not None and runner.cancelling():
-        raise asyncio.CancelledError
+@contextmanager
+def cancellation_kept() -> Generator[None]:
+    """Raises: CancelledError at the end of the block if its runner was cancelled inside it, whatever the block did with that.
 
-
-async def apart(work: Coroutine[Any, Any, T]) -> T:
-    """Result of `work`, in a runner of its own, which ends with this one.
-
-    Until Python 3.12, a TaskGroup that ends because one of its runners has failed leaves the runner around it marked as cancelled. A loop
-    that begins another such group would then end at its next `notice_cancellation`.
+    Earlier cancellations do not count: a runner that cleans up after one may call the library, and until Python 3.12 a TaskGroup that ends
+    by an error of its runners leaves the runner around it marked as cancelled.
     """
-    runner = asyncio.ensure_future(work)
+    runner = asyncio.current_task()
+    before = runner.cancelling() if runner is not None else 0
     try:
-        return await runner
+        yield
     finally:
-        runner.cancel()
+        if runner is not None and runner.cancelling() > before:
+            raise asyncio.CancelledError

@@ -17,8 +17,8 @@ import structlog
 from common.bus import Bus, TlsFiles
 from common.errors import Fatal
 from common.messages import ReplicaReport
+from common.periodic import run_forever
 from common.resilience import crashpoints
-from common.resilience.periodic import run_periodically
 from common.runtime.exposure import objection_to_exposure
 from common.runtime.garbage import collect_rarely
 from common.runtime.health import Health, serve_http
@@ -138,10 +138,7 @@ async def report_replica(bus: Bus, report: Callable[[], ReplicaReport]) -> None:
     def counted() -> ReplicaReport:
         return report().model_copy(update={"forbidden": bus.forbidden})
 
-    def failed(error: Exception) -> None:  # the next report comes soon, and the bus reports that NATS is unavailable
-        log.warning("replica_report_failed", error=str(error) or type(error).__name__)
-
     try:
-        await run_periodically(lambda: bus.kv.put(REPLICAS_BUCKET, key, counted()), REPLICA_TTL_S / 4, failed, at_once=True)
+        await run_forever(lambda: bus.kv.put(REPLICAS_BUCKET, key, counted()), REPLICA_TTL_S / 4, "replica_report_failed")
     finally:
         await asyncio.shield(bus.kv.delete(REPLICAS_BUCKET, key))

@@ -18,7 +18,6 @@ import inspect
 import itertools
 import json
 import zlib
-from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypedDict
@@ -28,6 +27,7 @@ from pydantic import JsonValue, ValidationError
 from verifiers.v1.session import hook_boundary  # pyright: ignore[reportMissingImports]
 from verifiers.v1.utils.decorators import discover_decorated  # pyright: ignore[reportMissingImports]
 
+from common.caches import LRUCache
 from common.formats.wrong_values import field_of, reason_of
 from env_svc.adapters.verifiers_episode import HeldEpisode, PolicyAgent, PromptStyle
 from env_svc.adapters.verifiers_tools import ServedToolset, check_toolset
@@ -94,7 +94,7 @@ class Taskset(Environment[VerifiersState]):
         self._shared = [ServedToolset(toolset) for toolset in self._env.taskset.toolsets(self._env.taskset.config)]
         self._rows, self._manner = rows, PromptStyle(system, instruction, reasoning)
         self._starting: asyncio.Future[list[Any]] | None = None
-        self._held: OrderedDict[str, HeldEpisode] = OrderedDict()
+        self._held: LRUCache[str, HeldEpisode] = LRUCache(self.max_held)
 
     async def open(self, index: int, seed: int) -> Opening[VerifiersState]:
         tasks = await self._started()
@@ -106,7 +106,7 @@ class Taskset(Environment[VerifiersState]):
         return Opening(messages, state, episode.tools)
 
     async def step(self, state: VerifiersState, reply: Reply) -> Turn[VerifiersState]:
-        episode = self._held.pop(_history(state), None) or await self._replayed(state)
+        episode = self._held.pop(_history(state)) or await self._replayed(state)
         messages = await _answered(episode, reply)
         if messages is None:
             return _finish(episode.trace)
@@ -117,15 +117,15 @@ class Taskset(Environment[VerifiersState]):
 
     async def conclude(self, state: VerifiersState) -> Finish:
         """The grade of the episode so far, as where verifiers' own limits end a rollout."""
-        episode = self._held.pop(_history(state), None) or await self._replayed(state)
+        episode = self._held.pop(_history(state)) or await self._replayed(state)
         if await _answered(episode, None) is not None:
             await episode.end()
             raise RuntimeError("the environment continues to ask an agent that has used up its turns")
         return _finish(episode.trace)
 
     async def close(self) -> None:
-        while self._held:
-            await self._held.popitem()[1].end()
+        for episode in self._held.clear():
+            await episode.end()
         starting, self._starting = self._starting, None
         if starting is not None:
             await asyncio.gather(starting, return_exceptions=True)
@@ -134,11 +134,7 @@ class Taskset(Environment[VerifiersState]):
                 await served.end()
 
     async def _hold(self, state: VerifiersState, episode: HeldEpisode) -> None:
-        replaced = self._held.pop(_history(state), None)
-        self._held[_history(state)] = episode
-        if replaced is None and len(self._held) > self.max_held:
-            _, replaced = self._held.popitem(last=False)
-        if replaced is not None:
+        if (replaced := self._held.put(_history(state), episode)) is not None:
             await replaced.end()
 
     async def _begin(self, task: Any) -> tuple[HeldEpisode, list[ChatMessage]]:

@@ -16,9 +16,9 @@ from typing import Any, TypedDict
 from pydantic import JsonValue
 from reasoning_gym.factory import DATASETS, create_dataset
 
+from common.caches import LRUCache
 from env_svc.builtin.reasoning_gym_options import OF_THE_TASK, check_texts, options_of
 from env_svc.builtin.reply_filter import UNREADABLE, readable
-from env_svc.concurrency.lru_cache import LRUCache
 from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.options import Option, validated_options
 
@@ -106,7 +106,7 @@ class ReasoningGym(Environment[ReasoningGymState]):
 
     def _entry(self, row: int, seed: int) -> Entry:
         if self._dataset in UNREPEATABLE:  # its items also depend on earlier uses of its class
-            _datasets().forget((self._dataset, self._key, seed, row // ROWS))
+            _datasets().pop((self._dataset, self._key, seed, row // ROWS))
             return self._item(row, seed)
         return _entries().get((self._dataset, self._key, seed, row), lambda: self._item(row, seed))
 
@@ -117,7 +117,7 @@ class ReasoningGym(Environment[ReasoningGymState]):
                 return self._made(seed, block)[index]
         except Exception:
             # A data set may have changed under a failure (word_ladder shrinks): the next row gets a new one.
-            _datasets().forget((self._dataset, self._key, seed, block))
+            _datasets().pop((self._dataset, self._key, seed, block))
             raise
 
     def _made(self, seed: int, block: int) -> Any:

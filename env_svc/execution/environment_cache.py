@@ -4,7 +4,7 @@ import json
 
 from pydantic import JsonValue
 
-from env_svc.concurrency.lru_cache import LRUCache
+from common.caches import LRUCache
 from env_svc.registry import AnyEnvironment, build
 
 MAX_BUILT = 256

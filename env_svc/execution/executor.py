@@ -11,12 +11,11 @@ from functools import partial
 from pydantic import JsonValue
 
 from common import spec
+from common.caches import LRUCache, SingleFlightCache
 from common.fairness.fair_queue import Claimant
 from common.messages import FILE_FAMILY, OWN_FAMILY, BlobRef, is_file, is_own
 from env_svc.calls import BuildFailed, Call, EnvironmentJob, OpenCall, Outcome, build_safely, failed, perform
 from env_svc.concurrency.completion import as_completed_batches
-from env_svc.concurrency.lru_cache import LRUCache
-from env_svc.concurrency.single_flight import SingleFlightCache
 from env_svc.errors import WrongOptions
 from env_svc.execution.rewards import apply_weights, check_weights
 from env_svc.execution.workers import Workers

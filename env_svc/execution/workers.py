@@ -19,7 +19,7 @@ import structlog
 from pebble import ProcessExpired, ProcessPool
 
 from common.errors import Fatal
-from common.fairness.fair_queue import Claimant, FairQueue
+from common.fairness.fair_slots import FairSlots
 from env_svc.calls import Call, EnvironmentJob, Outcome, failed
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.execution.worker_process import SLICE_S, WORKER_VARIABLES, prepare, ready, work
@@ -57,15 +57,15 @@ class Workers:
 
         self._all = [_Worker(new_pool) for _ in range(count)]
         self._free = list(self._all)
-        self._queue: FairQueue[asyncio.Future[_Worker]] = FairQueue(max(1, count - 1))
+        self._slots = FairSlots(count, max(1, count - 1))
 
     @property
     def busy(self) -> int:
-        return self._queue.running
+        return self._slots.running
 
     @property
     def waiting(self) -> int:
-        return self._queue.waiting
+        return self._slots.waiting
 
     async def start(self) -> None:
         """Returns when every worker has imported what it needs. Raises: Fatal when one does not come up."""
@@ -114,8 +114,8 @@ class Workers:
 
     async def _on_worker(self, job: EnvironmentJob, calls: Sequence[Call], held: list[float]) -> list[Outcome]:
         """Adds the seconds that the worker was held to `held`, also when it raises."""
-        worker = await self._acquire(job.claimant)
-        began = time.monotonic()
+        await self._slots.acquire(job.claimant)
+        began, worker = time.monotonic(), self._take(job.claimant.task)
         try:
             if began > job.ends_at:
                 raise _DeadlinePassed
@@ -124,33 +124,13 @@ class Workers:
             worker.last_task = job.claimant.task
             self._free.append(worker)
             held.append(time.monotonic() - began)
-            self._queue.done(job.claimant, held[-1])
-            self._grant()
+            self._slots.release(job.claimant, held[-1])
 
-    async def _acquire(self, claimant: Claimant) -> "_Worker":
-        handed: asyncio.Future[_Worker] = asyncio.get_running_loop().create_future()
-        self._queue.put(claimant, handed)
-        self._grant()
-        try:
-            return await handed
-        except asyncio.CancelledError:
-            self._queue.discard(claimant, handed)
-            if handed.done() and not handed.cancelled():
-                self._free.append(handed.result())
-                self._queue.done(claimant, 0.0)
-                self._grant()
-            raise
-
-    def _grant(self) -> None:
-        while self._free and (item := self._queue.take()) is not None:
-            claimant, handed = item
-            if handed.cancelled():
-                self._queue.done(claimant, 0.0)
-                continue
-            # The worker that served this task last has its data sets in memory.
-            worker = next((worker for worker in self._free if worker.last_task == claimant.task), self._free[0])
-            self._free.remove(worker)
-            handed.set_result(worker)
+    def _take(self, task: str) -> "_Worker":
+        """A free worker, one that served this task last if there is one: it has the task's data sets in memory."""
+        worker = next((worker for worker in self._free if worker.last_task == task), self._free[0])
+        self._free.remove(worker)
+        return worker
 
 
 class _Worker:
@@ -165,7 +145,8 @@ class _Worker:
         try:
             # In a thread: the first start waits for the fork server to import everything.
             future = await asyncio.to_thread(self._pool.schedule, ready)
-            await asyncio.wait_for(asyncio.wrap_future(future), START_TIMEOUT_S)
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await asyncio.wrap_future(future)
         except (TimeoutError, RuntimeError, BrokenProcessPool, ProcessExpired) as error:
             raise Fatal(f"a worker process did not start: {type(error).__name__}: {error}; its standard error says why") from None
 
@@ -204,7 +185,8 @@ class _Worker:
 
     async def _replace(self) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.to_thread(_end, self._pool), GRACE_S)
+            async with asyncio.timeout(GRACE_S):
+                await asyncio.to_thread(_end, self._pool)
         self._pool = self._new_pool()
 
 

@@ -11,9 +11,9 @@ import structlog
 from pydantic import JsonValue
 
 from common.blobs import Blobs
+from common.caches import SingleFlightCache
 from common.errors import Reject, Unavailable
 from common.messages import MAX_FILE_BYTES, file_blob
-from env_svc.concurrency.single_flight import SingleFlightCache
 from env_svc.errors import WrongOptions
 from env_svc.files.environment import FileRows, digest_of, file_rows
 from env_svc.files.row_file import RowFile

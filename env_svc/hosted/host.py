@@ -13,8 +13,8 @@ import sys
 import threading
 from typing import Any
 
+from common.caches import LRUCache
 from env_svc.calls import BuildFailed, build_safely, failed, perform
-from env_svc.concurrency.lru_cache import LRUCache
 from env_svc.errors import WrongOptions
 from env_svc.hosted import wire
 from env_svc.hosted.forwarder import forward, proxy_variables

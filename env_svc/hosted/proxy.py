@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from common.resilience.task_set import TaskSet
 from env_svc.hosted.addresses import Address, is_public, parsed_address
 from env_svc.hosted.forwarder import CHUNK_BYTES
 
@@ -52,7 +53,7 @@ class Proxy:
         self._resolve = resolve or resolved
         self._idle_s = idle_s
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections = TaskSet()
 
     async def start(self) -> Path:
         """Its socket. Raises: OSError."""
@@ -78,9 +79,7 @@ class Proxy:
         if len(self._connections) >= MAX_CONNECTIONS:
             writer.close()
             return
-        connection = asyncio.ensure_future(self._serve(reader, writer))
-        self._connections.add(connection)
-        connection.add_done_callback(self._connections.discard)
+        self._connections.start(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream: asyncio.StreamWriter | None = None

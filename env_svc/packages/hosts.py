@@ -8,15 +8,15 @@ long, its last task has ended, or its room is needed, least recently used first:
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from common.errors import MarlaasError, Unavailable
 from common.fairness.fair_queue import Claimant
 from common.fairness.fair_slots import FairSlots
 from common.messages import BlobRef
+from common.resilience.task_set import TaskSet
 from env_svc.calls import EnvironmentJob, Outcome, failed
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.errors import WrongOptions
@@ -55,8 +55,8 @@ class OwnHosts:
         self._by_key: dict[OwnEnvironmentKey, OwnHost] = {}
         self._all: set[OwnHost] = set()
         """Those of `_by_key`, and those that are examined."""
-        self._holders: set[asyncio.Task[None]] = set()
-        self._ending: set[asyncio.Task[None]] = set()
+        self._holders = TaskSet()
+        self._ending = TaskSet()
         """Processes that are being stopped, each to its end, whatever becomes of the caller."""
 
     @property
@@ -99,7 +99,7 @@ class OwnHosts:
         for host in list(self._by_key.values()):
             if task in host.tasks:
                 host.tasks.discard(task)
-                _spawn(self._stop_unless_used(host), self._ending)
+                self._ending.start(self._stop_unless_used(host))
 
     async def stop_idle(self) -> None:
         """Stop the processes that have been idle for long, and forget environments without one."""
@@ -163,7 +163,7 @@ class OwnHosts:
             raise host.failure.with_traceback(None)
         if host.holder is None:
             host.failure = None
-            host.holder = _spawn(self._hold(host), self._holders)
+            host.holder = self._holders.start(self._hold(host))
 
     async def _hold(self, host: OwnHost) -> None:
         """Hold a place while there are calls."""
@@ -220,7 +220,7 @@ class OwnHosts:
     async def _stop(self, host: OwnHost) -> None:
         process, host.process = host.process, None
         if process is not None:
-            await asyncio.shield(_spawn(process.stop(), self._ending))
+            await asyncio.shield(self._ending.start(process.stop()))
 
     async def _stop_unless_used(self, host: OwnHost) -> None:
         """Stop a process whose tasks have ended."""
@@ -229,14 +229,6 @@ class OwnHosts:
 
     def _forget(self, key: OwnEnvironmentKey) -> None:
         self._all.discard(self._by_key.pop(key))
-
-
-def _spawn(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> asyncio.Task[None]:
-    """Run `work`, which is `among` others until it ends."""
-    runner = asyncio.create_task(work)
-    among.add(runner)
-    runner.add_done_callback(among.discard)
-    return runner
 
 
 def _of_tenant(tenant: str, weight: float) -> Claimant:

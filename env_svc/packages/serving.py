@@ -12,7 +12,7 @@ import structlog
 from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import Fatal
-from common.resilience.periodic import run_periodically
+from common.periodic import run_forever
 from env_svc.hosted.addresses import parsed_addresses
 from env_svc.hosted.confinement import Confinement, NotConfined
 from env_svc.packages.check import PackageChecks
@@ -66,7 +66,7 @@ async def serving_own(settings: EnvSettings, bus: Bus, confinement: Confinement 
     listed = [name.strip() for name in settings.own_requires.split(",") if name.strip()] or installed
     await asyncio.to_thread(store.open)
     log.info("own_served", meaning=confinement.meaning, python=settings.own_python, tenants_with_addresses=sorted(addresses))
-    stopping = asyncio.create_task(run_periodically(hosts.stop_idle, min(IDLE_CHECK_S, settings.own_idle_s), _failed))
+    stopping = asyncio.create_task(run_forever(hosts.stop_idle, min(IDLE_CHECK_S, settings.own_idle_s), "own_idle_check_failed"))
     try:
         yield OwnService(hosts, PackageChecks(store, hosts, listed))
     finally:
@@ -91,7 +91,3 @@ async def _installed(settings: EnvSettings, confinement: Confinement) -> list[st
             raise Fatal(reason) from None
         log.warning("own_not_served", reason=reason)
         return None
-
-
-def _failed(error: Exception) -> None:
-    log.error("own_idle_check_failed", error=f"{type(error).__name__}: {error}")

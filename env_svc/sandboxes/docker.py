@@ -21,6 +21,7 @@ import structlog
 from docker.errors import DockerException, NotFound
 
 from common.errors import Fatal
+from common.resilience.task_set import TaskSet
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.interpreter import cpu_limit_s
 from env_svc.sandboxes.output import CapturedOutput, OutputLimitExceeded
@@ -63,7 +64,7 @@ class DockerSandbox(Sandbox):
         self._max_warm = warm
         self._warm: list[_Container] = []
         self._warming = 0
-        self._side_work: set[asyncio.Task[None]] = set()
+        self._side_work = TaskSet()
         self._is_closed = False
 
     @functools.cached_property
@@ -119,9 +120,7 @@ class DockerSandbox(Sandbox):
         if self._is_closed:
             work.close()
             return
-        runner = asyncio.ensure_future(work)
-        self._side_work.add(runner)
-        runner.add_done_callback(self._side_work.discard)
+        self._side_work.start(work)
 
     async def _fill(self) -> None:
         if self._is_closed or len(self._warm) + self._warming >= self._max_warm:

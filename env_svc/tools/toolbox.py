@@ -17,8 +17,9 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from common import spec
+from common.caches import SingleFlightCache
+from common.resilience.task_set import TaskSet
 from common.tool_calls import Schema
-from env_svc.concurrency.single_flight import SingleFlightCache
 from env_svc.tools import registry
 from env_svc.tools.tool import Arguments, Tool, ToolSource, ToolUnavailable, WrongOptions
 
@@ -73,7 +74,7 @@ class Toolbox:
     def __init__(self) -> None:
         self._built: SingleFlightCache[tuple[str, str], _BuiltTools] = SingleFlightCache(MAX_BUILT, on_evict=self._close_later)
         self._builders = ThreadPoolExecutor(MAX_CONCURRENT_BUILDS, "build-tool")
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = TaskSet()
 
     async def tool_set(self, wanted: Sequence[str | spec.ToolSection | Tool]) -> ToolSet:
         """The named tools, by their own names. Raises: WrongOptions, ToolUnavailable when a tool source is unavailable."""
@@ -105,9 +106,7 @@ class Toolbox:
         return _BuiltTools(source, tools)
 
     def _close_later(self, built: _BuiltTools) -> None:
-        closing = asyncio.create_task(built.source.close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        self._closing.start(built.source.close())
 
 
 def _build_tool(name: str, options: dict[str, JsonValue]) -> registry.AnyTool:

@@ -12,7 +12,6 @@ import structlog
 from common.bus import Bus
 from common.errors import MarlaasError, Retry, Unavailable
 from common.messages import HttpUse
-from common.resilience.cancellation import notice_cancellation
 from common.streams import HTTP_USE_BUCKET
 from gateway_svc.limits.window import RATES, Allowed, Amounts, Kind, Rate, Use, slot_of
 
@@ -190,7 +189,6 @@ class Account:
     async def _exchange_all(self) -> None:
         try:
             while True:
-                notice_cancellation()
                 await self._exchange()
                 if not self._waiting:
                     return

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from common.bus import Bus
 from common.errors import Unavailable
 from common.messages import ServedDelta, TermsAnswer
-from common.resilience.cancellation import notice_cancellation
 from gateway_svc.access import Caller
 from gateway_svc.limits.account import Account, LimitMet, Standing, StoreAway
 from gateway_svc.limits.estimate import ASSUMED_REPLY, tokens_of
@@ -75,7 +74,6 @@ class Limiter:
         """Until cancelled; then the others are told of the last use."""
         try:
             while True:
-                notice_cancellation()
                 await asyncio.sleep(UPKEEP_S)
                 for name, account in list(self._accounts.items()):
                     account.upkeep()
@@ -84,7 +82,8 @@ class Limiter:
         finally:
             accounts = [account.close() for account in self._accounts.values()]
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.gather(*accounts, return_exceptions=True), CLOSE_S)
+                async with asyncio.timeout(CLOSE_S):
+                    await asyncio.gather(*accounts, return_exceptions=True)
 
     async def count_request(self, caller: Caller, tenant: str, noted: Noted, *, reads: bool) -> None:
         """Count an HTTP request. `reads`: while the store is away it is answered uncounted, as nothing but the scheduler's rate of

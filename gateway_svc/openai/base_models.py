@@ -1,10 +1,9 @@
 """Names that mean a base model, as the gateway knows by itself: without a question to the scheduler before each request."""
 
-from common.bus import Bus
+from common.bus import Bus, FollowedBucket
 from common.messages import KnownAlias
 from common.messages.tenancy.aliases import alias_key
 from common.streams import ALIASES_BUCKET
-from gateway_svc.followed import FollowedBucket, Reading
 from gateway_svc.serving.offers import Offers
 
 
@@ -13,8 +12,7 @@ class BaseModels:
 
     def __init__(self, bus: Bus, offers: Offers) -> None:
         self._offers = offers
-        reading = Reading(lambda: bus.kv.values(ALIASES_BUCKET, KnownAlias), lambda: bus.kv.watch(ALIASES_BUCKET, KnownAlias))
-        self._aliases = FollowedBucket(bus, reading, lambda alias: alias.key, unread="aliases_unknown")
+        self._aliases = FollowedBucket(bus, ALIASES_BUCKET, KnownAlias)
 
     async def run(self) -> None:
         """Until cancelled."""

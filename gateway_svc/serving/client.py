@@ -15,7 +15,7 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import MarlaasError, Reject, StreamFull, Unavailable
 from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest, ServingEnded
-from common.resilience.cancellation import notice_cancellation
+from common.periodic import run_forever
 from gateway_svc.serving.buffer import Buffer
 from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress
@@ -94,7 +94,7 @@ class Serving:
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self.reports.run())
             runners.create_task(self.restarts.run())
-            runners.create_task(self._listen())
+            runners.create_task(run_forever(self._listen, RECONNECT_S, "replies_unheard"))
             runners.create_task(self._look_often())
 
     async def _look_often(self) -> None:
@@ -107,14 +107,10 @@ class Serving:
                     stream.buffer.wake()
 
     async def _listen(self) -> None:
-        while True:
-            notice_cancellation()
-            try:
-                await self._bus.requests.hear(streams.replies(self.gateway), self._take, self._listens.set)
-            except Unavailable as error:
-                self._listens.clear()
-                log.warning("replies_unheard", reason=str(error))
-                await asyncio.sleep(RECONNECT_S)
+        try:
+            await self._bus.requests.hear(streams.replies(self.gateway), self._take, self._listens.set)
+        finally:
+            self._listens.clear()
 
     async def deltas(self, request: ServeRequest, report: Callable[[ServingEnded], None] | None = None) -> AsyncGenerator[ServedDelta]:
         """The deltas of a request, whose attempt is 0 and whose gateway is this one; the last has `finish` or `failure`.

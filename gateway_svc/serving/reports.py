@@ -11,7 +11,6 @@ from common.bus import Bus, Outgoing
 from common.errors import MarlaasError, Reject
 from common.messages import ServeRequest, ServingEnded
 from common.resilience.backoff import Backoff
-from common.resilience.cancellation import notice_cancellation
 from gateway_svc.serving.given import Given
 
 MAX_WAITING = 20_000
@@ -58,7 +57,6 @@ class Reports:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            notice_cancellation()
             report = await self._waiting.get()
             try:
                 await self._store(report)
@@ -74,7 +72,6 @@ class Reports:
     async def _store(self, report: ServingEnded) -> None:
         out, attempt = Outgoing(streams.served(report.task, report.request), report, f"served:{report.request}"), 0
         while True:
-            notice_cancellation()
             try:
                 await self._bus.publish(out)
                 return

@@ -7,7 +7,7 @@ import structlog
 from common.bus import Bus
 from common.messages import ProcessLife, ReplicaReport, trouble_of
 from common.messages.lives import LIVES, life_key
-from common.resilience.periodic import run_periodically
+from common.periodic import run_forever
 from common.streams import HISTORY_BUCKET, REPLICA_TTL_S, REPLICAS_BUCKET
 
 log = structlog.get_logger()
@@ -24,10 +24,7 @@ class Restarts:
     async def run(self) -> None:
         """Look periodically, until cancelled."""
 
-        def unknown(error: Exception) -> None:
-            log.warning("replicas_unknown", error=str(error) or type(error).__name__)
-
-        await run_periodically(self._look, REPLICA_TTL_S / 5, unknown, at_once=True)
+        await run_forever(self._look, REPLICA_TTL_S / 5, "replicas_unknown")
 
     async def _look(self) -> None:
         lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)  # first: what is ready there reports by then

@@ -5,16 +5,15 @@ tenant that asks a thousand times at once would fill the queue, and another's re
 and pool only some are sent and have no token yet; the others wait here, fair by key.
 """
 
-import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 
-from common.fairness.fair_queue import Claimant, FairQueue
+from common.fairness.fair_queue import Claimant
+from common.fairness.fair_slots import FairSlots
 
 AT_ONCE = 8
 """Requests of one tenant and pool that are sent and have no token. Fewer than a replica takes, so that one tenant's never fill what it
 takes; enough to begin some hundred requests a second."""
-
-Turn = asyncio.Future[None]
 
 
 class Turns:
@@ -22,48 +21,25 @@ class Turns:
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._at_once = at_once
-        self._queues: dict[tuple[str, str], FairQueue[Turn]] = {}
+        self._slots: dict[tuple[str, str], FairSlots] = {}
+        """By pool and tenant."""
 
     @property
     def waiting(self) -> int:
-        return sum(queue.waiting for queue in self._queues.values())
+        return sum(slots.waiting for slots in self._slots.values())
 
     async def begin(self, pool: str, tenant: str, key: str | None) -> Callable[[], None]:
         """Waits until a request may be sent. The function that it returns must be called when the request has its first token, or
         ends; more calls do nothing."""
-        place, claimant, turn = (pool, tenant), Claimant(key or "none", "requests"), asyncio.get_running_loop().create_future()
-        queue = self._queues.setdefault(place, FairQueue(self._at_once))
-        queue.put(claimant, turn)
-        self._grant(place)
-        has_ended = False
+        place, claimant = (pool, tenant), Claimant(key or "none", "requests")
+        slots, ending = self._slots.setdefault(place, FairSlots(self._at_once)), ExitStack()
+        ending.callback(self._forget_idle, place)
+        with ending:
+            await slots.acquire(claimant)
+            ending.callback(slots.release, claimant, 1.0)
+            return ending.pop_all().close
 
-        def end() -> None:
-            nonlocal has_ended
-            if not has_ended:
-                has_ended = True
-                queue.done(claimant, 1.0)
-                self._grant(place)
-
-        try:
-            await turn
-        except asyncio.CancelledError:
-            queue.discard(claimant, turn)
-            if turn.done() and not turn.cancelled():
-                end()
-            else:
-                self._grant(place)
-            raise
-        return end
-
-    def _grant(self, place: tuple[str, str]) -> None:
-        queue = self._queues.get(place)
-        if queue is None:
-            return
-        while queue.running < self._at_once and (item := queue.take()) is not None:
-            claimant, turn = item
-            if turn.cancelled():
-                queue.done(claimant, 0.0)
-            else:
-                turn.set_result(None)
-        if not queue.waiting and not queue.running:
-            del self._queues[place]
+    def _forget_idle(self, place: tuple[str, str]) -> None:
+        slots = self._slots.get(place)
+        if slots is not None and not slots.waiting and not slots.running:
+            del self._slots[place]

@@ -91,7 +91,8 @@ class SupervisedProcess:
                 return
             pause_s = self._count_death(outcome)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
         self._set("stopped")
 
     def stop(self) -> None:

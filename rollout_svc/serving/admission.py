@@ -10,13 +10,13 @@ No tenant has the last seats: requests of a burst begin together, and end togeth
 of their tokens. They cost little: the engine's steps are as much shorter as it has fewer sequences.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from common.fairness.fair_queue import Claimant, FairQueue
+from common.fairness.fair_queue import Claimant
+from common.fairness.fair_slots import FairSlots
 
 KEPT_SHARE = 8
 """One of so many seats is kept for tenants that have fewer than are kept."""
@@ -29,74 +29,25 @@ class Place:
     tokens: int = 0
 
 
-@dataclass(eq=False)
-class _Waiting:
-    turn: asyncio.Future[None]
-    tenant: str
-    adapter: str | None
-
-
 class Admission:
     """Waiting requests are ordered by tenants, by weight, and then by keys."""
 
     def __init__(self, sequences: int, adapters: int) -> None:
-        self._sequences = sequences
-        self._kept = sequences // KEPT_SHARE
-        self._seats: Counter[str] = Counter()
-        """Taken ones, by tenant."""
-        self._slots = AdapterSlots(adapters)
-        self._queue: FairQueue[_Waiting] = FairQueue(sequences)
+        self._seats = FairSlots(sequences, kept=sequences // KEPT_SHARE, beside=AdapterSlots(adapters))
 
     @property
     def waiting(self) -> int:
-        return self._queue.waiting
+        return self._seats.waiting
 
     @asynccontextmanager
     async def place(self, claimant: Claimant, adapter: str | None) -> AsyncGenerator[Place]:
         """`adapter`: its name; None for the base model, which needs no slot."""
-        place, waiting = Place(), _Waiting(asyncio.get_running_loop().create_future(), claimant.tenant, adapter)
-        self._queue.put(claimant, waiting)
-        self._grant()
-        try:
-            await waiting.turn
-        except asyncio.CancelledError:
-            self._queue.discard(claimant, waiting)
-            if waiting.turn.done() and not waiting.turn.cancelled():
-                self._release(claimant, adapter, 0.0)
-            else:
-                self._grant()
-            raise
+        await self._seats.acquire(claimant, adapter)
+        place = Place()
         try:
             yield place
         finally:
-            self._release(claimant, adapter, float(place.tokens))
-
-    def _release(self, claimant: Claimant, adapter: str | None, service: float) -> None:
-        self._slots.release(adapter)
-        self._seats[claimant.tenant] -= 1
-        if not self._seats[claimant.tenant]:
-            del self._seats[claimant.tenant]
-        self._queue.done(claimant, service)
-        self._grant()
-
-    def _grant(self) -> None:
-        while self._queue.running < self._sequences:
-            first = self._queue.first(self._has_seat)
-            self._slots.want(None if first is None else first.adapter)
-            item = self._queue.take(lambda waiting: self._has_seat(waiting) and self._slots.fits(waiting.adapter))
-            if item is None:
-                return
-            claimant, waiting = item
-            if waiting.turn.cancelled():
-                self._queue.done(claimant, 0.0)
-                continue
-            self._slots.take(waiting.adapter)
-            self._seats[waiting.tenant] += 1
-            waiting.turn.set_result(None)
-
-    def _has_seat(self, waiting: _Waiting) -> bool:
-        """Whether one of those that are free is for the tenant."""
-        return self._queue.running < self._sequences - self._kept or self._seats[waiting.tenant] < self._kept
+            self._seats.release(claimant, float(place.tokens), adapter)
 
 
 class AdapterSlots:

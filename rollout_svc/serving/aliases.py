@@ -9,10 +9,9 @@ from contextlib import suppress
 
 import structlog
 
-from common.bus import Bus, NatsError
-from common.errors import MarlaasError, Reject, Retry
+from common.bus import Bus, FollowedBucket
+from common.errors import Reject, Retry
 from common.messages import AdapterRef, KnownAlias
-from common.resilience.cancellation import notice_cancellation
 from common.streams import ALIASES_BUCKET
 from rollout_svc.adapters import Adapters
 
@@ -35,18 +34,8 @@ class KeptAliases:
     async def run(self, bus: Bus) -> None:
         """Follow aliases and keep their versions loaded, until cancelled. Raises: Fatal when the engine is dead."""
         async with asyncio.TaskGroup() as runners:
-            runners.create_task(self._follow(bus))
+            runners.create_task(FollowedBucket(bus, ALIASES_BUCKET, KnownAlias, self.note).follow())
             runners.create_task(self._load())
-
-    async def _follow(self, bus: Bus) -> None:
-        while True:
-            notice_cancellation()
-            try:
-                async for key, alias in bus.kv.watch(ALIASES_BUCKET, KnownAlias):
-                    self.note(key, alias)
-            except (MarlaasError, NatsError, OSError) as error:  # serving does not depend on it; a key may lack the permission
-                log.warning("aliases_unknown", reason=str(error))
-                await asyncio.sleep(AGAIN_S)
 
     def note(self, key: str, alias: KnownAlias | None) -> None:
         """An alias as it is now; None: there is none."""
@@ -65,7 +54,6 @@ class KeptAliases:
 
     async def _load(self) -> None:
         while True:
-            notice_cancellation()
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await self._missing.wait()

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,7 @@ from common import streams
 from common.errors import MarlaasError
 from common.messages import Message, Served, ServedAttempt, ServedDelta, TokenTexts
 from common.messages.serving import ALIVE_S
-from common.resilience.cancellation import notice_cancellation
+from common.periodic import run_forever
 from rollout_svc.serving.reply import Piece
 
 FLUSH_S = 0.005
@@ -67,7 +66,7 @@ class Replies:
         """Send what is added, until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._flush_often())
-            runners.create_task(self._show_life())
+            runners.create_task(run_forever(self.show_life, ALIVE_S, "reply_lost"))
 
     async def flush(self) -> None:
         """Send all that waits."""
@@ -98,19 +97,11 @@ class Replies:
     async def _flush_often(self) -> None:
         sent_s = -FLUSH_S
         while True:
-            notice_cancellation()
             await self._woken.wait()
             await asyncio.sleep(max(GATHER_S, sent_s + FLUSH_S - time.monotonic()))
             self._woken.clear()
             sent_s = time.monotonic()
             await self.flush()
-
-    async def _show_life(self) -> None:
-        while True:
-            notice_cancellation()
-            with suppress(MarlaasError):
-                await self.show_life()
-            await asyncio.sleep(ALIVE_S)
 
 
 def delta_of(address: Address, piece: Piece) -> ServedDelta:

@@ -6,15 +6,16 @@ attempt, has no use; a newer attempt replaces the one that runs here.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 
 import structlog
 from prometheus_client import Gauge
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.errors import Fatal, HandedBack, MarlaasError, Reject, Unavailable
+from common.errors import Fatal, HandedBack, Reject, Unavailable
 from common.messages import CancelServing, Failure, ReplicaReport, ServedDelta, ServeRequest, TextsRequest
-from common.resilience.cancellation import notice_cancellation
+from common.periodic import run_forever
 from common.streams import KIND_HEADER
 from rollout_svc.serving.prompts import Refused
 from rollout_svc.serving.replies import Address, Replies
@@ -26,6 +27,7 @@ TAKEN_PER_SEQUENCE = 4
 GATEWAYS_S = 2.5
 """Seconds between two looks for gateways that have died; their entries expire after REPLICA_TTL_S."""
 LISTEN_S = 60.0
+LISTEN_AGAIN_S = 1.0
 
 SERVING = Gauge("marlaas_rollout_serving", "Requests to versions that this replica has, waiting ones included")
 
@@ -59,8 +61,9 @@ class Serving:
         try:
             async with asyncio.TaskGroup() as self._runners:
                 self._runners.create_task(self._replies.run())
-                self._runners.create_task(self._follow_cancellations(bus, replica))
-                self._runners.create_task(self._end_with_gateways(bus))
+                hearing, looking = partial(self._follow_cancellations, bus, replica), partial(self._end_with_gateways, bus)
+                self._runners.create_task(run_forever(hearing, LISTEN_AGAIN_S, "cancellations_unheard"))
+                self._runners.create_task(run_forever(looking, GATEWAYS_S, "gateways_unknown"))
                 await bus.consume(streams.rollout_serves(pool), self.handle, self.slots)
         finally:
             await asyncio.shield(self._replies.flush())
@@ -158,16 +161,10 @@ class Serving:
     # ---------------------------------------------------------------------------------------------------- what ends one
 
     async def _follow_cancellations(self, bus: Bus, replica: str) -> None:
-        while True:
-            notice_cancellation()
-            try:
-                async with bus.requests.listening(streams.cancels(replica)) as listening:
-                    while True:
-                        if (delivery := await listening.next(LISTEN_S)) is not None:
-                            self._cancel(delivery)
-            except Unavailable as error:
-                log.warning("cancellations_unheard", reason=str(error))
-                await asyncio.sleep(1.0)
+        async with bus.requests.listening(streams.cancels(replica)) as listening:
+            while True:
+                if (delivery := await listening.next(LISTEN_S)) is not None:
+                    self._cancel(delivery)
 
     def _cancel(self, delivery: Delivery) -> None:
         try:
@@ -180,15 +177,8 @@ class Serving:
 
     async def _end_with_gateways(self, bus: Bus) -> None:
         """End the requests of gateways that have died."""
-        while True:
-            notice_cancellation()
-            await asyncio.sleep(GATEWAYS_S)
-            if not self._running:
-                continue
-            try:
-                reports = await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
-            except (MarlaasError, OSError, RuntimeError) as error:
-                log.warning("gateways_unknown", reason=str(error))
-                continue
-            live = {report.replica for report in reports if report.service == "gateway"}
-            self._end([address for address in self._running if address.gateway not in live])
+        if not self._running:
+            return
+        reports = await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
+        live = {report.replica for report in reports if report.service == "gateway"}
+        self._end([address for address in self._running if address.gateway not in live])

@@ -22,9 +22,8 @@ from common.bus import Bus
 from common.bus.requests import Listening
 from common.errors import Fatal, Retry
 from common.messages import ExecutorReport
+from common.periodic import run_forever
 from common.resilience import crashpoints
-from common.resilience.cancellation import apart, notice_cancellation
-from common.resilience.periodic import run_periodically
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.answers import died_waking, pause_s, wake_reported
 from scheduler_svc.accelerators.booking import Use, book_ended
@@ -85,9 +84,8 @@ class Leader:
     async def run(self) -> None:
         """Lead while this replica holds the lock, until cancelled."""
         while True:
-            notice_cancellation()
             try:
-                await apart(self._lead_alone())
+                await self._lead_alone()
             except* Fatal:
                 raise
             except* (Retry, OSError) as errors:
@@ -110,11 +108,10 @@ class Leader:
             async with asyncio.TaskGroup() as runners:
                 runners.create_task(self._listen(listening))
                 runners.create_task(self._decide_when_stirred(connection))
-                runners.create_task(run_periodically(self._forget, FORGET_S, _not_forgotten, at_once=True))
+                runners.create_task(run_forever(self._forget, FORGET_S, "slices_not_led"))
 
     async def _listen(self, listening: Listening) -> None:
         while True:
-            notice_cancellation()
             delivery = await listening.next(REFRESH_S)
             if delivery is not None and self._reports.take(delivery, self._bus.clock.now_s()):
                 self._stirred.set()
@@ -144,7 +141,6 @@ class Leader:
     async def _decide_when_stirred(self, connection: AsyncConnection) -> None:
         until_s, refreshed_s, looked_s = 0.0, 0.0, time.monotonic()
         while True:
-            notice_cancellation()
             await self._wait(min(until_s, refreshed_s + REFRESH_S))
             self._stirred.clear()
             now_s = self._bus.clock.now_s()
@@ -331,10 +327,6 @@ class Leader:
 
     def _now_ms(self) -> int:
         return round(1000 * self._bus.clock.now_s())
-
-
-def _not_forgotten(error: Exception) -> None:
-    log.warning("slices_not_led", error=str(error))
 
 
 def _seen(standing: Standing) -> Seen:

@@ -1,8 +1,9 @@
 """Downloads that the audit has a row of, so that their further parts need no statement about it."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
+
+from common.caches import LRUCache
 
 REMEMBERED_S = 60.0
 """Seconds for which a row is taken to be there: a restored database may have lost it."""
@@ -15,14 +16,11 @@ Download = tuple[str, str]
 class Downloads:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._recorded: OrderedDict[Download, float] = OrderedDict()
+        self._recorded: LRUCache[Download, float] = LRUCache(MAX_DOWNLOADS)
 
     def are_recorded(self, download: Download) -> bool:
-        return self._clock() < self._recorded.get(download, 0.0)
+        return self._clock() < (self._recorded.peek(download) or 0.0)
 
     def record(self, download: Download) -> None:
         """Once its row is committed."""
-        self._recorded[download] = self._clock() + REMEMBERED_S
-        self._recorded.move_to_end(download)
-        if len(self._recorded) > MAX_DOWNLOADS:
-            self._recorded.popitem(last=False)
+        self._recorded.put(download, self._clock() + REMEMBERED_S)

@@ -9,9 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.bus import Bus
-from common.errors import Fatal, Reject, Retry
+from common.errors import Fatal, Reject
+from common.periodic import run_forever
 from common.resilience import crashpoints
-from common.resilience.cancellation import notice_cancellation
 from scheduler_svc.maintenance import store_consistency
 from scheduler_svc.maintenance.store_consistency import HighWaterMark
 from scheduler_svc.store.database import RELAY_LOCK, Database
@@ -48,21 +48,17 @@ class OutboxRelay:
 
     async def run(self) -> None:
         """Relay until cancelled; when PostgreSQL is unavailable, wait for the lock as at start."""
-        while True:
-            notice_cancellation()
-            try:
-                async with self._database.alone(RELAY_LOCK) as connection:
-                    if found := await store_consistency.difference(self._database, self._bus):
-                        raise Fatal(f"{found}; {store_consistency.CORRECT}")
-                    mark = await HighWaterMark.read(self._bus, await self._deployment(connection))
-                    while True:
-                        notice_cancellation()
-                        self._woken.clear()
-                        if await self._relay_some(connection, mark) < RELAY_BATCH_SIZE:
-                            await self._wait()
-            except (Retry, OSError) as error:
-                log.warning("relay_interrupted", error=str(error))
-                await asyncio.sleep(IDLE_S)
+        await run_forever(self._relay, IDLE_S, "relay_interrupted")
+
+    async def _relay(self) -> None:
+        async with self._database.alone(RELAY_LOCK) as connection:
+            if found := await store_consistency.difference(self._database, self._bus):
+                raise Fatal(f"{found}; {store_consistency.CORRECT}")
+            mark = await HighWaterMark.read(self._bus, await self._deployment(connection))
+            while True:
+                self._woken.clear()
+                if await self._relay_some(connection, mark) < RELAY_BATCH_SIZE:
+                    await self._wait()
 
     async def _deployment(self, connection: AsyncConnection) -> str:
         async with self._database.patience(), connection.begin():

@@ -9,7 +9,7 @@ from common.bus import Bus
 from common.homes import AWAKE, BEGUN
 from common.messages import ProcessLife, ReplicaReport, TroubleOf, trouble_of
 from common.messages.lives import LIVES, life_key
-from common.resilience.periodic import run_periodically
+from common.periodic import run_forever
 from common.streams import HISTORY_BUCKET, REPLICA_TTL_S, REPLICAS_BUCKET
 from scheduler_svc.decisions.sharing.shares import Capacity
 
@@ -52,10 +52,7 @@ class ReplicaRegistry:
     async def watch(self) -> None:
         """Read the bucket periodically, until cancelled; it expires entries by itself."""
 
-        def unknown(error: Exception) -> None:  # NATS is unavailable: the last reports stay, work waits in the queues
-            log.warning("replicas_unknown", error=str(error) or type(error).__name__)
-
-        await run_periodically(self._read, REPLICA_TTL_S / 5, unknown, at_once=True)
+        await run_forever(self._read, REPLICA_TTL_S / 5, "replicas_unknown")
 
     async def _read(self) -> None:
         self.lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)  # first: what is ready there reports by then

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
 import psycopg
@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from common.errors import Unavailable
 from common.resilience.backoff import Backoff
-from common.resilience.cancellation import notice_cancellation
+from common.resilience.cancellation import cancellation_kept
 from scheduler_svc.revision import expected_revision
 from scheduler_svc.store.transaction import Transaction
 
@@ -95,7 +95,6 @@ class Database:
             tx = Transaction(connection)
             yield tx
             await tx.write_outbox()
-            notice_cancellation()
 
     @asynccontextmanager
     async def statements(self, *, patience_s: float | None = None) -> AsyncGenerator[AsyncConnection]:
@@ -104,7 +103,6 @@ class Database:
         """
         async with self._within(patience_s), self._committing.begin() as connection:
             yield connection
-            notice_cancellation()
 
     @asynccontextmanager
     async def _within(self, patience_s: float | None) -> AsyncGenerator[None]:
@@ -128,7 +126,9 @@ class Database:
         Raises: Unavailable when PostgreSQL is unavailable.
         """
         try:
-            async with self._committing.connect() as connection:
+            async with AsyncExitStack() as closing:
+                with cancellation_kept():
+                    connection = await closing.enter_async_context(self._committing.connect())
                 while not await self._locked(connection, lock):  # noqa: ASYNC110  another process can only be polled
                     await asyncio.sleep(1.0)
                 try:
@@ -147,7 +147,8 @@ class Database:
         """Time limit of the block, also where psycopg waits for the server to cancel. Raises: TimeoutError."""
         patience_s = patience_s or self._patience_s
         async with asyncio.timeout(patience_s + self._cancel_s), asyncio.timeout(patience_s):
-            yield
+            with cancellation_kept():
+                yield
 
 
 def _away(error: BaseException) -> Unavailable:

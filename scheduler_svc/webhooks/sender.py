@@ -12,7 +12,7 @@ import structlog
 
 from common.errors import Retry
 from common.resilience.backoff import jittered
-from common.resilience.cancellation import notice_cancellation
+from common.resilience.task_set import TaskSet
 from scheduler_svc.metrics import WEBHOOKS
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.tenancy import webhooks
@@ -51,18 +51,15 @@ class WebhookSender:
         self._pauses_s = pauses_s
         self._look_every_s = look_every_s
         self._now_s = now_s
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending = TaskSet()
 
     async def run(self) -> None:
         """Send until cancelled."""
         async with asyncio.TaskGroup() as runners:
             while True:
-                notice_cancellation()
                 due = await self._take()
                 for each in due:
-                    runner = runners.create_task(self._send_quietly(each))
-                    self._sending.add(runner)
-                    runner.add_done_callback(self._sending.discard)
+                    self._sending.hold(runners.create_task(self._send_quietly(each)))
                 if self._sending and len(due) > 0:
                     await asyncio.wait(self._sending, timeout=self._look_every_s, return_when=asyncio.FIRST_COMPLETED)
                 else:

@@ -2,18 +2,16 @@
 
 import asyncio
 import time
-from contextlib import aclosing, suppress
-from typing import Any, cast
+from contextlib import aclosing
 
 import pytest
 
 from common import streams
-from common.bus import Bus, Outgoing
+from common.bus import Bus
 from common.errors import Reject
-from common.messages import ProcessLife, ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest, ServingEnded
+from common.messages import ProcessLife, ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest
 from gateway_svc.serving.client import GRACE_S, MAX_UNHEARD, RESUME_S
 from gateway_svc.serving.progress import SILENT_S
-from gateway_svc.serving.reports import Reports
 from gateway_svc.serving.room import TooManyStreams
 from gateway_svc.serving.turns import AT_ONCE
 from tests.conftest import eventually
@@ -105,26 +103,6 @@ async def test_stream_whose_replicas_are_all_dead_ends_with_an_error(bus: Bus) -
         await stage.replicas[0].die()
         answer = await running
         assert (answer.last.failure, answer.last.finish) == ("engine_lost", None)
-
-
-async def test_reports_end_although_a_library_loses_the_cancellation() -> None:
-    """As nats-py does on Python 3.11 where NATS's answer comes in the same turn of the event loop."""
-    is_publishing = asyncio.Event()
-
-    class Losing:
-        async def publish(self, out: Outgoing) -> None:
-            is_publishing.set()
-            with suppress(asyncio.CancelledError):
-                await asyncio.sleep(60)
-
-    reports = Reports(cast("Bus", Losing()))
-    running = asyncio.create_task(reports.run())
-    one: dict[str, Any] = {"request": "r", "attempt": 0, "tenant": "acme", "key": None, "pool": "tiny", "task": None, "version": None}
-    reports.send(ServingEnded(**one, prompt_tokens=1, cached_tokens=0, sampled_tokens=1))
-    await is_publishing.wait()
-    running.cancel()
-    done, _ = await asyncio.wait([running], timeout=5)
-    assert done
 
 
 async def test_request_that_no_replica_takes_is_overdue_and_never_sampled(bus: Bus) -> None:

@@ -61,7 +61,7 @@ async def test_turns_are_fair_by_key_and_bounded() -> None:
     assert order.index("one") <= 1
     held[1]()
     assert turns.waiting == 0
-    assert not turns._queues
+    assert not turns._slots
 
 
 @pytest.mark.parametrize("is_granted", [False, True])
@@ -80,4 +80,4 @@ async def test_cancelled_request_leaves_its_turn_to_the_next(*, is_granted: bool
     with pytest.raises(asyncio.CancelledError):
         await waiting[0]
     end()
-    assert not turns._queues
+    assert not turns._slots

@@ -18,6 +18,7 @@ from pydantic import BaseModel, JsonValue
 
 from common.bus.transport.connection import Connection, unavailable_as
 from common.errors import Reject
+from common.resilience.cancellation import cancellation_kept
 
 NAMES, SNAPSHOT, RESTORE = "$JS.API.STREAM.NAMES", "$JS.API.STREAM.SNAPSHOT", "$JS.API.STREAM.RESTORE"
 CHUNK_BYTES = 256 * 1024
@@ -74,7 +75,8 @@ class Snapshots:
             about = await self._api(f"{SNAPSHOT}.{stream}", request, f"save stream {stream}")
             with file.open("wb") as out, unavailable_as(f"save stream {stream}"):
                 while True:
-                    part = await parts.next_msg(timeout=SILENCE_S)
+                    with cancellation_kept():
+                        part = await parts.next_msg(timeout=SILENCE_S)
                     if not part.data:
                         break
                     await asyncio.to_thread(out.write, part.data)

@@ -13,7 +13,6 @@ from nats.js.errors import NotFoundError
 from common.bus.delivery import Delivery, delivery_of
 from common.bus.stored.erasure import erase_message, fill
 from common.bus.transport.connection import Connection, unavailable_as
-from common.resilience.cancellation import notice_cancellation
 from common.streams import Consumer, Stream
 
 
@@ -60,7 +59,6 @@ class StreamReader:
         subscription = await self._connection.retry_until_ready(subscribe)
         try:
             async for message in subscription.messages:
-                notice_cancellation()
                 yield delivery_of(message)
         finally:
             with suppress(NatsError, asyncio.TimeoutError):

@@ -160,15 +160,11 @@ class Connection:
 
         Raises: Forbidden as soon as NATS refuses the subject; what `action` raises.
         """
-        running = asyncio.ensure_future(action)
         try:
             with self.client.refusals.awaited(subject):
-                await asyncio.wait((running,))  # rather than for `action` itself, where nats-py may swallow a cancellation
-                return running.result()
+                return await action
         except Refused as error:
             raise Forbidden(str(error)) from None
-        finally:
-            running.cancel()
 
     async def retry_until_ready(self, action: Callable[[], Awaitable[T]]) -> T:
         """Retry `action` until JetStream answers: it may be starting, or overloaded.

@@ -13,6 +13,7 @@ from nats.errors import Error as NatsError
 from common.access.credentials import Credentials
 from common.bus.transport.refusals import Refusals
 from common.errors import Fatal
+from common.resilience.cancellation import cancellation_kept
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,13 @@ class PlainServer(NatsError):
 
 
 class NatsClient(Client):
-    """nats-py's client, which needs four things more.
+    """nats-py's client, which needs five things more.
 
     It alone would take `tls://` for `nats://` where the server, or who sits in between, offers no TLS. And where who waits for the answer
     to a ping has gone, cancelled or out of patience, the answer would end its loop that reads, and with it the connection. And a request
     that the server refuses would wait for an answer until its time is over, and then look as if NATS were unavailable. And its ping
     overtakes what is still to be written, so that the answer to it would not say that the server has a subscription, or has ended one.
+    And wherever it waits for the server it may lose a cancellation (`common/resilience/cancellation.py`).
     """
 
     def __init__(self, key: Credentials | None, *, needs_tls: bool) -> None:
@@ -68,10 +70,24 @@ class NatsClient(Client):
         self._needs_tls = needs_tls
         self.refusals = Refusals(key)
 
+    async def connect(self, *args: Any, **options: Any) -> None:
+        """`Any`: as nats-py takes them, here and below."""
+        with cancellation_kept():
+            await super().connect(*args, **options)
+
     async def request(self, subject: str, *args: Any, **options: Any) -> Msg:
-        """`Any`: as nats-py takes them. Raises: Refused; as nats-py's."""
-        with self.refusals.awaited(subject):
+        """Raises: Refused; as nats-py's."""
+        with self.refusals.awaited(subject), cancellation_kept():
             return await super().request(subject, *args, **options)
+
+    async def flush(self, *args: Any, **options: Any) -> None:
+        with cancellation_kept():
+            await super().flush(*args, **options)
+
+    async def _flush_pending(self, *args: Any, **options: Any) -> None:
+        """All that publishes, subscribes or unsubscribes ends here."""
+        with cancellation_kept():
+            await super()._flush_pending(*args, **options)
 
     def _connect_command(self) -> bytes:
         """The first message of ours, with the credentials; sent after TLS has been agreed on, at every connection."""

@@ -22,10 +22,10 @@ import structlog
 
 from common import streams
 from common.bus import Bus, Delivery
-from common.errors import Unavailable, Undeclared
+from common.errors import Undeclared
 from common.fairness.fair_queue import Claimant
 from common.fairness.fair_slots import FairSlots
-from common.resilience.cancellation import notice_cancellation
+from common.periodic import run_forever
 from common.spec import NAME_PATTERN
 from common.streams import Consumer
 from scheduler_svc.handlers.context import HandlerContext, verb_of
@@ -57,23 +57,19 @@ class JobIntake:
     async def run(self) -> None:
         """Take jobs until cancelled. Raises: Fatal from a handler."""
         async with asyncio.TaskGroup() as runners:
+            await run_forever(partial(self._listen, runners), LOOK_EVERY_S, "intake_postponed")
+
+    async def _listen(self, runners: asyncio.TaskGroup) -> None:
+        await self._declare()
+        async with self._bus.requests.listening(streams.STORED_JOBS) as stored:
+            looked_s = 0.0
             while True:
-                notice_cancellation()
-                try:
-                    await self._declare()
-                    async with self._bus.requests.listening(streams.STORED_JOBS) as stored:
-                        looked_s = 0.0
-                        while True:
-                            notice_cancellation()
-                            if time.monotonic() - looked_s >= LOOK_EVERY_S:
-                                self._follow(runners, await self._waiting())
-                                looked_s = time.monotonic()
-                            if (announced := await stored.next(LOOK_EVERY_S)) is not None:
-                                _, stream, subject = announced.subject.split(".", 2)
-                                self._take(runners, consumer_of(subject, stream))
-                except Unavailable as error:
-                    log.warning("intake_postponed", reason=str(error))
-                    await asyncio.sleep(LOOK_EVERY_S)
+                if time.monotonic() - looked_s >= LOOK_EVERY_S:
+                    self._follow(runners, await self._waiting())
+                    looked_s = time.monotonic()
+                if (announced := await stored.next(LOOK_EVERY_S)) is not None:
+                    _, stream, subject = announced.subject.split(".", 2)
+                    self._take(runners, consumer_of(subject, stream))
 
     async def _declare(self) -> None:
         """Streams for all tenants with keys. That of a deleted one goes here, not before: its owner may still ask what became of it."""

@@ -8,16 +8,14 @@ twice, and deletions lost in a crash. PostgreSQL alone decides what is needed; o
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 
 import structlog
 
 from common import streams
 from common.blobs import BLOB_NAME, Blobs, StoredBlob
 from common.bus import Bus
-from common.errors import MarlaasError, Retry
-from common.resilience.cancellation import notice_cancellation
-from common.resilience.periodic import run_periodically
+from common.errors import Retry
+from common.periodic import run_forever
 from scheduler_svc.maintenance.deletion import serving_requests
 from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs, superseded_blobs, version_of
 from scheduler_svc.samples import StoredSamples
@@ -55,14 +53,13 @@ class GarbageCollector:
         self._advanced: deque[Task] = deque(maxlen=MAX_PENDING_STEPS)
         self._woken = asyncio.Event()
         self._deleted = asyncio.Event()
-        self._deleted.set()
 
     async def run(self) -> None:
         """Collect after steps and deletions, and sweep periodically, until cancelled."""
         async with asyncio.TaskGroup() as runners:
-            runners.create_task(self._follow_steps())
-            runners.create_task(self._follow_deletions())
-            runners.create_task(run_periodically(self.sweep, self._sweep_s, partial(log_postponed, "cleaning_postponed")))
+            runners.create_task(run_forever(self._follow_steps, SPACING_S, "cleaning_postponed"))
+            runners.create_task(run_forever(self._erase_when_deleted, POSTPONED_S, "cleaning_postponed"))
+            runners.create_task(run_forever(self.sweep, self._sweep_s, "cleaning_postponed", pauses_first=True))
 
     def enqueue(self, advanced: Sequence[Task]) -> None:
         """Queue tasks that a step has advanced, as the step left them."""
@@ -73,30 +70,19 @@ class GarbageCollector:
         """Request that the messages and blobs of deleted tasks be erased."""
         self._deleted.set()
 
-    async def _follow_deletions(self) -> None:
+    async def _erase_when_deleted(self) -> None:
         while True:
-            notice_cancellation()
+            await self.erase_deleted()
             await self._deleted.wait()
             self._deleted.clear()
-            try:
-                await self.erase_deleted()
-            except Exception as error:
-                log_postponed("cleaning_postponed", error)
-                self._deleted.set()
-                await asyncio.sleep(POSTPONED_S)
 
     async def _follow_steps(self) -> None:
-        while True:
-            notice_cancellation()
-            await self._woken.wait()
-            self._woken.clear()
-            advanced = list(self._advanced)
-            self._advanced.clear()
-            try:
-                await self.after_steps(advanced)
-            except Exception as error:  # the task's next step or the sweep finds it
-                log_postponed("cleaning_postponed", error)
-            await asyncio.sleep(SPACING_S)
+        """After the steps since the last time. Where it fails, the tasks' next steps or the sweep find what was left."""
+        await self._woken.wait()
+        self._woken.clear()
+        advanced = list(self._advanced)
+        self._advanced.clear()
+        await self.after_steps(advanced)
 
     async def after_steps(self, advanced: Sequence[Task]) -> None:
         """Delete scored messages and blobs that steps have superseded; `advanced` has one entry for each step. Raises: Retry."""
@@ -243,14 +229,6 @@ class GarbageCollector:
         for subject, count in subjects.items():
             log.info("messages_swept", subject=subject, messages=count)
             await self._bus.streams.purge(stream, subject)
-
-
-def log_postponed(event: str, error: Exception) -> None:
-    """Log that a round of periodic work failed, with a traceback for an unexpected error: one task's bad rows must not stop the rounds."""
-    if isinstance(error, MarlaasError):
-        log.warning(event, error=str(error))
-    else:
-        log.exception(event, error=f"{type(error).__name__}: {error}")
 
 
 async def _quietly(cleaning: Awaitable[None]) -> None:

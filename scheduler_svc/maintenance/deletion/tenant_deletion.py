@@ -13,13 +13,13 @@ import structlog
 
 from common import streams
 from common.bus import Bus
+from common.periodic import run_forever
 from common.resilience import crashpoints
-from common.resilience.cancellation import notice_cancellation
 from scheduler_svc.lifecycle.deletion import PATIENCE_S, delete_ended
 from scheduler_svc.lifecycle.tenancy.access import revoke_all
 from scheduler_svc.lifecycle.tenancy.aliases import remove_all
 from scheduler_svc.lifecycle.termination import end_task
-from scheduler_svc.maintenance.deletion.garbage_collector import POSTPONED_S, GarbageCollector, log_postponed
+from scheduler_svc.maintenance.deletion.garbage_collector import POSTPONED_S, GarbageCollector
 from scheduler_svc.maintenance.deletion.packages import delete_packages_of
 from scheduler_svc.store.database import Database
 from scheduler_svc.store.queries.retention import deleted
@@ -44,7 +44,6 @@ class TenantDeletion:
         self._collector = collector
         self._wake_relay = wake_relay
         self._woken = asyncio.Event()
-        self._woken.set()  # a deletion may have been interrupted
 
     def wake(self) -> None:
         """Look for marked tenants now."""
@@ -52,16 +51,13 @@ class TenantDeletion:
 
     async def run(self) -> None:
         """Delete marked tenants, until cancelled."""
+        await run_forever(self._delete_when_woken, POSTPONED_S, "tenant_deletion_postponed")
+
+    async def _delete_when_woken(self) -> None:
         while True:
-            notice_cancellation()
+            await self.delete_pending()  # first: a deletion may have been interrupted
             await self._woken.wait()
             self._woken.clear()
-            try:
-                await self.delete_pending()
-            except Exception as error:
-                log_postponed("tenant_deletion_postponed", error)
-                self._woken.set()
-                await asyncio.sleep(POSTPONED_S)
 
     async def delete_pending(self) -> None:
         """Raises: Retry when NATS or PostgreSQL is unavailable."""

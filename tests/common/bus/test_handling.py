@@ -288,25 +288,6 @@ async def test_a_bad_message_in_a_batch_harms_no_other(bus: Bus) -> None:
     assert await bus.streams.backlog(streams.FAILED) == 1
 
 
-async def test_consumer_ends_even_when_a_library_has_lost_its_cancellation(bus: Bus) -> None:
-    handling = asyncio.Event()
-
-    async def handler(deliveries: Sequence[Delivery]) -> None:
-        handling.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            pass  # as asyncio.wait_for may do
-
-    runner = asyncio.create_task(bus.consume_batches(JOBS, handler, max_batch=256))
-    await bus.publish(job("a"))
-    await handling.wait()
-    runner.cancel()
-    async with asyncio.timeout(250):
-        await asyncio.gather(runner, return_exceptions=True)
-    assert runner.cancelled()
-
-
 async def test_pasts_of_messages_are_bounded_and_the_oldest_goes_first() -> None:
     outcomes, messages = Outcomes(kept=2), [delivered(sequence) for sequence in (1, 2, 3)]
     for message in messages:

@@ -248,7 +248,7 @@ async def test_no_task_waits_for_another_tasks_tools(table: Table, tmp_path: Pat
 async def test_unavailable_server_is_not_tried_once_for_every_message(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("env_svc.concurrency.single_flight.FAILURE_TTL_S", 600.0)
+    monkeypatch.setattr("common.caches.FAILURE_TTL_S", 600.0)
     environment = environment_of(TALK, cage(tmp_path, away=True))
     outcomes = await asyncio.gather(*(table.play(environment, OpenCall(row, 0)) for row in range(20)))
     outcomes.append(await table.play(environment, OpenCall(20, 0)))

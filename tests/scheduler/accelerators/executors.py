@@ -16,7 +16,6 @@ from common.bus import Bus, Outgoing
 from common.messages import ExecutorReport, LeaseDone, LeaseOrder, PoolClock
 from common.pools import Accelerator, Pool, Pools
 from common.pools.accelerators import Accelerators
-from common.resilience.cancellation import notice_cancellation
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
@@ -108,7 +107,6 @@ class Executor:
 
     async def _report(self) -> None:
         while True:
-            notice_cancellation()
             await self.tell()
             await asyncio.sleep(0.2)
 
@@ -149,7 +147,6 @@ class Executor:
             self.orders.append(order)
             if not self.is_deaf:
                 await (self._wake(order) if order.wake else self._park(order))
-            notice_cancellation()
 
     async def _wake(self, order: LeaseOrder) -> None:
         self.state = ExecutorState.WAKING

@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from common import streams
-from common.bus import Bus, Delivery, Outgoing
-from common.bus.requests import Listening
+from common.bus import Bus, Outgoing
 from common.errors import QueueFull
 from common.messages import DeadLetter
 from common.streams import MAX_WAITING_JOBS
@@ -52,24 +51,6 @@ async def test_job_does_not_wait_for_one_that_takes_long(bus: Bus, database_url:
             await world.run("quick", spec(tenant="globex"), until="accepted")
             assert await bus.streams.subjects(streams.JOBS) == {"jobs.pause.acme": 1}
         await world.event("slow", "paused")
-
-
-async def test_intake_ends_though_the_cancellation_comes_with_an_announcement(
-    bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wait with a deadline, in Python 3.11, ignores a cancellation that comes in the moment in which it ends."""
-    waits, listens = asyncio.Event(), Listening.next
-
-    async def next_or_nothing(self: Listening, timeout_s: float) -> Delivery | None:
-        waits.set()
-        try:
-            return await listens(self, timeout_s)
-        except asyncio.CancelledError:
-            return None
-
-    monkeypatch.setattr(Listening, "next", next_or_nothing)
-    async with running_world(bus, database_url, Stages()):
-        await asyncio.wait_for(waits.wait(), 60)
 
 
 async def test_more_jobs_than_may_wait_are_refused_at_once(bus: Bus, nats_url: str, database_url: str) -> None:

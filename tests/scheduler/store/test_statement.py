@@ -64,6 +64,24 @@ async def test_interrupted_statement_reports_its_timeout_or_cancellation(databas
             assert await NAMES.run(tx.connection) == []
 
 
+async def test_cancellation_that_psycopg_loses_as_the_answer_comes_ends_the_runner(database_url: str) -> None:
+    """psycopg waits with `asyncio.wait_for`; here the test decides when the answer is there."""
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def asks(database: Database) -> None:
+        async with database.transaction():
+            await asyncio.wait_for(answer, 60)
+
+    async with database_behind_wire(database_url, patience_s=60) as (database, _):
+        runner = asyncio.create_task(asks(database))
+        while not answer._callbacks:  # pyright: ignore
+            await asyncio.sleep(0.01)
+        answer.add_done_callback(lambda _: runner.cancel())
+        answer.set_result(None)
+        await asyncio.wait([runner])
+        assert runner.cancelled()
+
+
 async def _asks(database: Database) -> None:
     async with database.transaction() as tx:
         await NAMES.run(tx.connection)

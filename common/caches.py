@@ -1,4 +1,4 @@
-"""Single-flight LRU cache for expensive async construction."""
+"""Bounded caches that evict the least recently used value."""
 
 import asyncio
 import time
@@ -13,14 +13,60 @@ FAILURE_TTL_S = 5.0
 """Time for which a failure is cached, so that a hundred messages waiting for an unavailable server do not retry in turn."""
 
 
+class LRUCache(Generic[K, V]):
+    """LRU cache of at most `max_size` values."""
+
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """The value of `key`, constructed at first use."""
+        value = self._values[key] if key in self._values else make()
+        self.put(key, value)
+        return value
+
+    def put(self, key: K, value: V) -> V | None:
+        """Set the value of `key`; returns the one that gives way, its earlier one or the least recently used."""
+        earlier = self._values.pop(key, None)
+        self._values[key] = value
+        if len(self._values) > self._max_size:
+            return self._values.popitem(last=False)[1]
+        return earlier
+
+    def peek(self, key: K) -> V | None:
+        """The value of `key` if it is cached."""
+        return self._values.get(key)
+
+    def pop(self, key: K) -> V | None:
+        """Forget `key`; returns its value if it was cached."""
+        return self._values.pop(key, None)
+
+    def clear(self) -> list[V]:
+        """Forget all; returns the values."""
+        values, self._values = list(self._values.values()), OrderedDict()
+        return values
+
+
 class SingleFlightCache(Generic[K, V]):
     """LRU cache of at most `max_size` values, each constructed once by an asyncio task of its own, which outlives a cancelled caller."""
 
-    def __init__(self, max_size: int, on_evict: Callable[[V], None] | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
-        """`on_evict` is called with each evicted value. `now_s`: any monotonic clock."""
+    def __init__(
+        self,
+        max_size: int,
+        on_evict: Callable[[V], None] | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+        *,
+        keeps_failures: bool = True,
+    ) -> None:
+        """`on_evict` is called with each evicted value. `now_s`: any monotonic clock. `keeps_failures`: for FAILURE_TTL_S."""
         self._max_size = max_size
         self._on_evict = on_evict
         self._now_s = now_s
+        self._keeps_failures = keeps_failures
         self._makers: OrderedDict[K, asyncio.Task[V]] = OrderedDict()
         self._failed_at: dict[K, float] = {}
 
@@ -48,7 +94,7 @@ class SingleFlightCache(Generic[K, V]):
     def _done(self, key: K, maker: "asyncio.Task[V]") -> None:
         if self._makers.get(key) is not maker:
             return
-        if maker.cancelled():
+        if maker.cancelled() or (maker.exception() is not None and not self._keeps_failures):
             self._forget(key)
         elif maker.exception() is not None:
             self._failed_at[key] = self._now_s()
@@ -58,8 +104,8 @@ class SingleFlightCache(Generic[K, V]):
 
     def _forget(self, key: K) -> None:
         maker = self._makers.pop(key)
-        has_failed = self._failed_at.pop(key, None) is not None or maker.cancelled()
-        if self._on_evict is not None and not has_failed:
+        self._failed_at.pop(key, None)
+        if self._on_evict is not None and not maker.cancelled() and maker.exception() is None:
             self._on_evict(maker.result())
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from env_svc.concurrency.single_flight import FAILURE_TTL_S, SingleFlightCache
+from common.caches import FAILURE_TTL_S, SingleFlightCache
 
 
 class Workshop:
