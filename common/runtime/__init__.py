@@ -1,2 +1,1 @@
-"""A service's process: start, runners, end (service), health and its endpoints, settings from the environment, structured logs, cores.
-work that is repeated (periodic)."""
+"""A service's process: start, runners, end (service), health and its endpoints, settings from the environment, structured logs, cores."""
