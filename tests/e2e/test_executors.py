@@ -230,10 +230,6 @@ async def _is_ready(both: Executors, executor: str, count: int) -> bool:
     return (await both.report(executor)).ready == count
 
 
-async def _has_away(both: Executors, members: int) -> bool:
-    return [(one.task, one.members) for one in (await both.report(ROLLOUT)).away] == [(TASK, members)]
-
-
 @pytest.mark.parametrize(
     ("more", "line"),
     [

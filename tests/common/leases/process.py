@@ -79,7 +79,6 @@ class Computing:
         self.tier = Tier.OFF
         self.device_bytes = start.device_bytes
         self.host_bytes = 10
-        self.away = None
         self._start = start
         self._trace = os.open(trace(start.folder, start.pool), os.O_RDWR | os.O_CREAT)
         self._wakes = 0
