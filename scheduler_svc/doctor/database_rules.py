@@ -33,7 +33,7 @@ RULES: dict[str, str] = {
     "an ended task has no group that is neither trained nor void": f"""
         SELECT g.task, g.number AS "group", g.state, t.state AS task_state
         FROM groups g JOIN tasks t ON t.id = g.task
-        WHERE t.state IN {ENDED_STATES} AND g.protocol IS NULL AND g.state IN ('open', 'ready', 'batched')""",
+        WHERE t.state IN {ENDED_STATES} AND g.state IN ('open', 'ready', 'batched')""",
     "a trajectory's state agrees with its group's": """
         SELECT j.task, j."group", j.member, j.state, g.state AS group_state
         FROM trajectories j JOIN groups g ON g.task = j.task AND g.number = j."group"
@@ -41,15 +41,14 @@ RULES: dict[str, str] = {
                                                     WHEN 'batched' THEN j.state = 'scored' ELSE j.state = g.state END""",
     "an open group waits for at least one member": """
         SELECT g.task, g.number AS "group" FROM groups g
-        WHERE g.protocol IS NULL AND g.state = 'open' AND NOT EXISTS (
+        WHERE g.state = 'open' AND NOT EXISTS (
             SELECT FROM trajectories j WHERE j.task = g.task AND j."group" = g.number AND j.state = 'open')""",
     "an overdue group is void within a minute": """
         SELECT g.task, g.number AS "group", g.admitted_at, g.deadline_at, c.parked_ms FROM groups g JOIN tasks t ON t.id = g.task
         CROSS JOIN LATERAL (
             SELECT coalesce(sum(p.parked_ms + coalesce(greatest(0, extract(epoch FROM now() - p.parked_since) * 1000), 0)), 0) AS parked_ms
             FROM pool_clocks p WHERE p.pool = t.pool) c
-        WHERE g.protocol IS NULL AND g.state = 'open'
-          AND g.deadline_at + make_interval(secs => c.parked_ms / 1000.0) < now() - interval '1 minute'
+        WHERE g.state = 'open' AND g.deadline_at + make_interval(secs => c.parked_ms / 1000.0) < now() - interval '1 minute'
           AND g.admitted_at + make_interval(secs => (t.spec #>> '{limits,episode_timeout_s}')::float8)
               + make_interval(secs => (c.parked_ms - g.parked_ms) / 1000.0) < now() - interval '1 minute'""",
     "a task's version is the number of its trained steps": """

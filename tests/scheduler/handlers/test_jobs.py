@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from sqlalchemy import text
 
 from common import streams
 from common.bus import Bus, Outgoing
@@ -164,22 +163,6 @@ async def test_pool_defaults_complete_a_task_and_a_repeated_submission_is_known_
         await world.event("a", "finished")
         assert len(await world.events("a", "rejected")) == 1
         assert await world.rows("SELECT spec -> 'lora' ->> 'rank', priority FROM tasks") == [("4", 2)]
-
-
-async def test_repeated_submission_of_an_evaluated_task_from_before_lower_bounds_is_known(bus: Bus, database_url: str) -> None:
-    """It has fewer prompts than a lower bound is taken from, and goes by the mean. Its scheduler stored no digest of the submission."""
-    raw = spec(evaluation={"every": 2, "prompts": 3}, stop={"reward": 9.0})
-    async with running_world(bus, database_url, Stages()) as world:
-        await world.begin("a", {**raw, "evaluation": {**raw["evaluation"], "decide_by": "mean"}})
-        async with world.database.transaction() as tx:
-            await tx.connection.execute(text("UPDATE tasks SET submission = NULL, spec = spec #- '{evaluation,decide_by}'"))
-        repeated = submission("a", raw)
-        other = submission("a", {**raw, "evaluation": {**raw["evaluation"], "decide_by": "lower_bound"}})
-        await bus.publish(Outgoing(repeated.subject, repeated.message, "repeated"))
-        await bus.publish(Outgoing(other.subject, other.message, "other"))
-        assert "taken by another task" in str((await world.event("a", "rejected"))["reasons"])
-        await world.event("a", "finished")
-        assert len(await world.events("a", "rejected")) == 1
 
 
 async def test_preview_answers_with_reasons_and_the_origin_of_each_value_and_stores_nothing(bus: Bus, database_url: str) -> None:

@@ -53,10 +53,10 @@ async def reports(world: World, task: str, protocol: str) -> list[EvaluationRepo
 def test_groups_of_all_protocols_and_versions_have_numbers_of_their_own() -> None:
     wanted = parse_spec(spec(evaluation=GREEDY_AND_SAMPLED)).evaluation
     planned = [groups for before in range(3) for groups in groups_to_plan(wanted, before)]
-    assert [(groups.protocol, groups.size) for groups in planned[:2]] == [("greedy", 1), ("sampled", 4)]
+    assert [(groups.protocol.name, groups.protocol.attempts) for groups in planned[:2]] == [("greedy", 1), ("sampled", 4)]
     assert [number for groups in planned for number in groups.numbers] == list(range(FIRST_GROUP, FIRST_GROUP + 15))
     with_one = parse_spec(spec(evaluation={"every": 1, "prompts": 5})).evaluation
-    assert [groups.protocol for groups in groups_to_plan(with_one, 0)] == ["main"]
+    assert [groups.protocol.name for groups in groups_to_plan(with_one, 0)] == ["main"]
 
 
 def test_protocols_with_one_seed_ask_the_same_prompts() -> None:
@@ -108,7 +108,7 @@ async def test_every_protocol_asks_its_own_prompts_and_reports_each_version(bus:
         ]
         assert [(one.version, one.reward, one.decides_by) for one in sampled] == [(0, 0.0, None), (2, 0.5, None), (4, 0.5, None)]
         assert [(one.prompts, one.attempts, set(one.pass_at)) for one in sampled] == [(2, 4, {"1", "2", "4"})] * 3
-        assert unpacked(sampled[1].by_prompt or "") == {0: 1.0, 1: 0.0}
+        assert unpacked(sampled[1].by_prompt) == {0: 1.0, 1: 0.0}
         assert sampled[0].gain is None
         assert [(one.gain.reward, one.gain.prompts) for one in greedy[1:] if one.gain] == [(0.5, 3), (1.0, 3)]
         opened = [group for group in stages.opened if is_sampled(group)]
