@@ -234,7 +234,8 @@ async def test_status_pools_logs_psql_and_doctor_of_a_stack_on_this_machine(
     (data / "plan.json").write_text(plan.model_copy(update={"prepare_env": env}).model_dump_json())
     ports = {"nats_port": int(nats_url.rpartition(":")[2]), "postgres_port": make_url(database_url).port or 0}
     nats = Component(name="nats", condition="ready", process=this, since_s=time.time())
-    state = Stack(supervisor=this, nats_url=nats_url, database_url=database_url, started_s=0, components=[nats], **ports)
+    where = {"nats_url": nats_url, "database_url": database_url, "gateway": plan.gateway}
+    state = Stack(supervisor=this, started_s=0, components=[nats], **where, **ports)
 
     async def process(*arguments: str) -> str:
         argv = [MARLAAS, *arguments, "--data", str(data)]
