@@ -137,6 +137,13 @@ def import_vllm(settings: EngineSettings) -> bool:
     return cpu
 
 
+def preload() -> None:
+    """Import vLLM in a parent that forks samplers on a CPU (`marlaas/stack/preloading.py`): CUDA would not survive the fork."""
+    if not has_cuda():
+        prepare_import(cpu=True)
+        import vllm.v1.engine.async_llm  # pyright: ignore[reportUnusedImport]  # noqa: F401
+
+
 def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bool) -> None:
     """Set vLLM's environment variables. Must be called before vLLM is imported, and before the process's first product of matrices."""
     prepare_import(cpu=cpu)
@@ -144,7 +151,7 @@ def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bo
     if offline:
         chosen["HF_HUB_OFFLINE"] = "1"
         if (hub := sys.modules.get("huggingface_hub.constants")) is not None:  # imported before this process was forked
-            hub.HF_HUB_OFFLINE = True
+            vars(hub)["HF_HUB_OFFLINE"] = True
     if not cpu:
         chosen["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
         chosen["VLLM_BATCH_INVARIANT"] = str(int(invariant))

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from ctypes import CDLL
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import BinaryIO, NoReturn
 
 import structlog
@@ -38,13 +39,14 @@ SETTING = "MARLAAS_"
 
 MIGRATIONS = ("alembic.command", "psycopg", "scheduler_svc.settings", "scheduler_svc.store.access", "scheduler_svc.store.roles")
 """Imports of `scheduler_svc.migrate`."""
-IMPORTS = {
+IMPORTS: dict[str, tuple[str, ...]] = {
     "scheduler_svc": ("scheduler_svc.service", "scheduler_svc.maintenance.store_consistency"),
     "env_svc": ("env_svc.replica",),
     "gateway_svc": ("gateway_svc.service", "uvloop"),
-    "rollout_svc": ("rollout_svc.preloaded",),
+    "rollout_svc": ("rollout_svc.engine_process:preload", "rollout_svc.parking.wiring", "rollout_svc.serving.wiring"),
     "trainer_svc": ("trainer_svc.service",),
 }
+"""Modules that a service imports as it starts, or functions that import them, as `module:function`."""
 EXECUTORS = ("rollout_svc", "trainer_svc")
 
 FORK = b"fork"
@@ -121,13 +123,12 @@ class Parent:
         """The process of `command`, once its modules are imported; `env`: settings that are added. None where it has to be spawned."""
         if self._is_closed or not command.imports or not self._modules.issuperset(command.imports):
             return None
-        python, dash_m, module, *arguments = command.argv
-        if (python, dash_m) != (sys.executable, "-m") or not all(name.startswith(SETTING) for name in env):
+        if command.argv[:2] != [sys.executable, "-m"] or not all(name.startswith(SETTING) for name in env):
             return None
         request = _Request(
             name=command.name,
-            module=module,
-            arguments=arguments,
+            module=command.argv[2],
+            arguments=command.argv[3:],
             imports=list(command.imports),
             env=env,
             stop_signal=command.stop_signal,
@@ -215,7 +216,8 @@ def _import(module: str) -> None:
     given = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ |= ONE_THREAD
     with suppress(Exception):  # the service raises it too, and logs it
-        import_module(module)
+        if callable(found := resolve_name(module)):
+            found()
     for name, value in given.items():
         if value is None:
             del os.environ[name]
