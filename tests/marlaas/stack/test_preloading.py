@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from marlaas.stack import control, os_processes, preloading
 from marlaas.stack.os_processes import Identity
 from marlaas.stack.placement import Machine
-from marlaas.stack.state_files import Component, Service, StackPlan, read_stack
+from marlaas.stack.state_files import Component, StackPlan, read_stack
 from tests.marlaas.stack.test_control import DUMMY, component_now, data, plan_for, started
 from tests.marlaas.waiting import until
 
@@ -60,21 +59,47 @@ def seen_of(pid: int) -> dict[str, object]:
     return fields | {"files": files, "group": os.getpgid(pid) == pid, "folder": (PROC / str(pid) / "cwd").readlink()}
 
 
-def test_forked_service_has_what_a_spawned_one_has_and_nothing_of_its_parent(data: Path) -> None:
-    plan = forking(data, services=[DUMMY, DUMMY])
-    spawned = plan.services[1].model_copy(update={"imports": []})
-    state = started(plan.model_copy(update={"services": [plan.services[0], spawned]}))
-    forked, other = state.component("dummy0"), state.component("dummy1")
-    assert (is_forked(forked), is_forked(other)) == (True, False)
-    assert seen_of(process_of(forked).pid) == seen_of(process_of(other).pid)
+@pytest.fixture
+def modules(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of modules that every process of the stack finds."""
+    folder = tmp_path_factory.mktemp("modules")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return folder
+
+
+DRAWING = """\
+import random, runpy
+import numpy
+print(random.random(), numpy.random.random(), flush=True)
+runpy.run_module("tests.marlaas.dummy_service", run_name="__main__")
+"""
+
+
+def test_forked_service_has_what_a_spawned_one_has_and_nothing_of_its_parent(data: Path, modules: Path) -> None:
+    (modules / "drawing.py").write_text(DRAWING)
+    plan = forking(data, imports=["numpy.random", *IMPORTS], services=[[sys.executable, "-m", "drawing"]] * 4)
+    forked, other, unlisted, loaded = plan.services
+    unlisted = unlisted.model_copy(update={"imports": []})
+    loaded = loaded.model_copy(update={"env": loaded.env | {"OMP_NUM_THREADS": "1"}})  # no setting: read as a library is loaded
+    state = started(plan.model_copy(update={"services": [forked, other, unlisted, loaded]}))
+    found = [state.component(f"dummy{number}") for number in range(4)]
+    assert [is_forked(one) for one in found] == [True, True, False, False]
+    first, *rest = (seen_of(process_of(one).pid) for one in found)
+    assert rest == [first] * 3
     marked = os_processes.marked_with(control.MARK, str(data))
-    assert process_of(forked) in marked and process_of(other) in marked
-    logs = [(data / "logs" / f"{name}.log").read_text() for name in ("dummy0", "dummy1")]
-    assert [log.count('"event": "starting"') for log in logs] == [1, 1]
+    assert all(process_of(one) in marked for one in found)
+    logs = [(data / "logs" / f"{one.name}.log").read_text() for one in found]
+    assert [log.count('"event": "starting"') for log in logs] == [1] * 4
+    drawn = [log.split("\n")[0].split() for log in logs]
+    assert len({ours for ours, _ in drawn}) == len({numpys for _, numpys in drawn}) == 4
+    assert control.stop(data)
+    assert os_processes.marked_with(control.MARK, str(data)) == []
 
 
-def test_killed_service_is_forked_again_and_spawned_where_its_parent_is_gone(data: Path) -> None:
-    before = started(forking(data)).component("dummy0")
+def test_killed_service_is_forked_again_and_spawned_where_its_parent_is_gone_and_none_outlives_the_supervisor(data: Path) -> None:
+    state = started(forking(data))
+    before = state.component("dummy0")
+    assert is_forked(before)
     for is_parent_there in (True, False):
         if not is_parent_there:
             (parent,) = parents_of(data)
@@ -89,72 +114,47 @@ def test_killed_service_is_forked_again_and_spawned_where_its_parent_is_gone(dat
         until(is_back)
         before = component_now(data, "dummy0")
         assert is_forked(before) == is_parent_there
+    os.kill(state.supervisor.pid, signal.SIGKILL)
+    until(lambda: os_processes.marked_with(control.MARK, str(data)) == [])
 
 
-def test_nothing_of_a_forking_stack_outlives_its_supervisor(data: Path) -> None:
-    for end in (signal.SIGKILL, signal.SIGTERM):
-        state = started(forking(data))
-        assert is_forked(state.component("dummy0")) and len(parents_of(data)) == 1
-        os.kill(state.supervisor.pid, end)
-        until(lambda: os_processes.marked_with(control.MARK, str(data)) == [])
+def test_killed_supervisor_takes_forked_services_and_their_parent_along_also_where_it_imports(data: Path, modules: Path) -> None:
+    (modules / "endless.py").write_text("import time; time.sleep(3600)")
+    plan = forking(data)
+    state = started(plan.model_copy(update={"parents": [IMPORTS, ["endless"]]}))
+    assert is_forked(state.component("dummy0")) and len(parents_of(data)) == 2
+    os.kill(state.supervisor.pid, signal.SIGKILL)
+    until(lambda: os_processes.marked_with(control.MARK, str(data)) == [])
 
 
-def test_stack_stops_while_a_parent_imports(data: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path_factory.mktemp("modules")
-    (folder / "endless.py").write_text("import time; time.sleep(3600)")
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+def test_stack_stops_while_a_parent_imports(data: Path, modules: Path) -> None:
+    (modules / "endless.py").write_text("import time; time.sleep(3600)")
     control.start(forking(data, imports=["endless"]))
     until(lambda: read_stack(data) is not None and component_now(data, "dummy0").condition == "starting")
     assert control.stop(data, timeout_s=30)
     assert os_processes.marked_with(control.MARK, str(data)) == []
 
 
-def test_parent_with_threads_forks_nothing(data: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path_factory.mktemp("modules")
-    (folder / "threaded.py").write_text("import threading, time; threading.Thread(target=time.sleep, args=[3600], daemon=True).start()")
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-    state = started(forking(data, imports=["threaded"]))
-    assert not is_forked(state.component("dummy0"))
-    assert '"event": "spawned_instead"' in (data / "logs" / "supervisor.log").read_text()
+SLOW = """\
+import pathlib, time
+while not pathlib.Path(__file__).with_name("go").exists():
+    time.sleep(0.01)
+"""
 
 
-def test_forked_services_draw_other_numbers(data: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path_factory.mktemp("modules")
-    (folder / "drawing.py").write_text(
-        textwrap.dedent("""\
-            import random, runpy, sys
-            import numpy
-            print(random.random(), numpy.random.random(), flush=True)
-            runpy.run_module("tests.marlaas.dummy_service", run_name="__main__")
-            """)
-    )
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-    drawing = [sys.executable, "-m", "drawing"]
-    state = started(forking(data, imports=["numpy.random", *IMPORTS], services=[drawing, drawing]))
-    assert all(is_forked(state.component(name)) for name in ("dummy0", "dummy1"))
-    first, second = ((data / "logs" / f"{name}.log").read_text().split("\n")[0].split() for name in ("dummy0", "dummy1"))
-    assert first[0] != second[0] and first[1] != second[1]
-
-
-def test_service_is_forked_while_another_parent_imports(
-    data: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path_factory.mktemp("modules")
-    waiting = """\
-        import pathlib, time
-        while not pathlib.Path(__file__).with_name("go").exists():
-            time.sleep(0.01)
-        """
-    (folder / "slow.py").write_text(textwrap.dedent(waiting))
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-    plan = forking(data, services=[DUMMY, DUMMY])
-    slow = plan.services[0].model_copy(update={"imports": ["slow"]})
-    starting = control.start(plan.model_copy(update={"services": [slow, plan.services[1]], "parents": [["slow"], IMPORTS]}))
-    until(lambda: read_stack(data) is not None and component_now(data, "dummy1").condition == "ready")
+def test_services_are_forked_while_another_parent_imports_and_not_by_one_with_threads(data: Path, modules: Path) -> None:
+    (modules / "slow.py").write_text(SLOW)
+    (modules / "threaded.py").write_text("import threading, time; threading.Thread(target=time.sleep, args=[3600], daemon=True).start()")
+    plan = forking(data, services=[DUMMY] * 3)
+    parents = [["slow"], ["threaded"], IMPORTS]
+    services = [one.model_copy(update={"imports": imports}) for one, imports in zip(plan.services, parents, strict=True)]
+    starting = control.start(plan.model_copy(update={"services": services, "parents": parents}))
+    until(lambda: read_stack(data) is not None and component_now(data, "dummy2").condition == "ready")
     assert component_now(data, "dummy0").condition == "starting"
-    (folder / "go").touch()
+    (modules / "go").touch()
     state = control.wait_until_ready(starting, lambda _: None)
-    assert is_forked(state.component("dummy0")) and is_forked(state.component("dummy1"))
+    assert [is_forked(state.component(f"dummy{number}")) for number in range(3)] == [True, False, True]
+    assert '"event": "spawned_instead"' in (data / "logs" / "supervisor.log").read_text()
 
 
 @pytest.mark.parametrize("gpus", [(), ("0",)])
@@ -163,10 +163,3 @@ def test_samplers_and_trainers_are_spawned_where_there_is_a_gpu(gpus: tuple[str,
     forked = {service for service, imports in preloading.IMPORTS.items() if any(set(imports) <= set(modules) for modules in made)}
     assert forked == {"scheduler_svc", "env_svc", "gateway_svc", *(() if gpus else ("rollout_svc", "trainer_svc"))}
     assert any(set(preloading.MIGRATIONS) <= set(modules) for modules in made)
-
-
-def test_service_that_adds_what_is_no_setting_is_spawned(data: Path) -> None:
-    plan = forking(data)
-    service: Service = plan.services[0]
-    changed = service.model_copy(update={"env": service.env | {"OMP_NUM_THREADS": "1"}})
-    assert not is_forked(started(plan.model_copy(update={"services": [changed]})).component("dummy0"))
