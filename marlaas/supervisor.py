@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,8 +18,9 @@ import structlog
 from common.access.folder import credentials_path
 from common.runtime.logs import configure_logs
 from marlaas.stack import database_folder, keys, os_processes, servers
+from marlaas.stack.preloading import Parent
 from marlaas.stack.servers import Command
-from marlaas.stack.state_files import MARK, Service, Stack, StackError, StackPlan, locked, log_path, write_stack
+from marlaas.stack.state_files import Service, Stack, StackError, StackPlan, locked, log_path, write_stack
 from marlaas.stack.supervised_process import ProcessSpec, SupervisedProcess, answers_ready
 
 NOT_LOCKED = 3
@@ -30,25 +32,25 @@ WRITE_EVERY_S = 1.0
 log = structlog.get_logger()
 
 
-async def supervise(plan: StackPlan) -> None:
+async def supervise(plan: StackPlan, parents: Sequence[Parent]) -> None:
     """Run the stack until SIGTERM or SIGINT."""
     stopping = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
-    await Supervisor(plan).run(stopping)
+    await Supervisor(plan, parents).run(stopping)
 
 
 class Supervisor:
     """Tiers of children: a tier starts once the one before it is ready, and stops before it."""
 
-    def __init__(self, plan: StackPlan) -> None:
+    def __init__(self, plan: StackPlan, parents: Sequence[Parent]) -> None:
         self._plan = plan
+        self._parents = parents
         self._started_s = time.time()
         self._is_written = True
         """Whether stack.json has the latest state."""
         specs = [[_nats(plan)], [_postgres(plan)], [_prepare(plan)] if plan.prepare else [], [_service(one) for one in plan.services]]
-        mark = {MARK: str(plan.data)}
-        self._tiers = [[SupervisedProcess(spec, plan.data, mark, self._write) for spec in tier] for tier in specs]
+        self._tiers = [[SupervisedProcess(spec, plan.data, parents, self._write) for spec in tier] for tier in specs]
 
     async def run(self, stopping: asyncio.Event) -> None:
         self._write()
@@ -61,6 +63,8 @@ class Supervisor:
                     break
             await stopping.wait()
             log.info("stopping")
+            for parent in self._parents:
+                parent.close()
             for tier, tasks in reversed(list(zip(self._tiers, running, strict=False))):
                 for child in tier:
                     child.stop()
@@ -151,19 +155,24 @@ def _prepare(plan: StackPlan) -> ProcessSpec:
     async def never(_: int) -> bool:
         return False
 
-    return ProcessSpec("migrations", lambda: Command("migrations", plan.prepare, plan.prepare_env), never, until_done=True)
+    command = Command("migrations", plan.prepare, plan.prepare_env, imports=plan.prepare_imports)
+    return ProcessSpec("migrations", lambda: command, never, until_done=True)
 
 
 def _service(service: Service) -> ProcessSpec:
-    return ProcessSpec(service.name, lambda: Command(service.name, service.argv, service.env, leaves=service.leaves), answers_ready)
+    command = Command(service.name, service.argv, service.env, leaves=service.leaves, imports=service.imports)
+    return ProcessSpec(service.name, lambda: command, answers_ready)
 
 
 def main(data: Path) -> None:
-    configure_logs("supervisor", "supervisor", "info")
     plan = StackPlan.model_validate_json((data / "plan.json").read_bytes())
+    parents: list[Parent] = []
+    for modules in plan.parents:
+        parents.append(Parent(modules, parents))
+    configure_logs("supervisor", "supervisor", "info")
     try:
         with locked(plan.data):
-            asyncio.run(supervise(plan))
+            asyncio.run(supervise(plan, parents))
     except StackError as error:
         print(error, file=sys.stderr)
         sys.exit(NOT_LOCKED)

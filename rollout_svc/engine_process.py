@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import weakref
 from collections.abc import Collection, Generator
@@ -136,17 +137,21 @@ def import_vllm(settings: EngineSettings) -> bool:
     return cpu
 
 
+def preload() -> None:
+    """Import vLLM in a parent that forks samplers on a CPU (`marlaas/stack/preloading.py`): CUDA would not survive the fork."""
+    if not has_cuda():
+        prepare_import(cpu=True)
+        import vllm.v1.engine.async_llm  # pyright: ignore[reportUnusedImport]  # noqa: F401
+
+
 def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bool) -> None:
     """Set vLLM's environment variables. Must be called before vLLM is imported, and before the process's first product of matrices."""
-    chosen = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
-        "TOKENIZERS_PARALLELISM": "false",
-        "VLLM_RPC_BASE_PATH": os.environ.get("VLLM_RPC_BASE_PATH") or _sockets(),
-    }
+    prepare_import(cpu=cpu)
+    chosen = {"VLLM_RPC_BASE_PATH": os.environ.get("VLLM_RPC_BASE_PATH") or _sockets()}
     if offline:
         chosen["HF_HUB_OFFLINE"] = "1"
+        if (hub := sys.modules.get("huggingface_hub.constants")) is not None:  # imported before this process was forked
+            vars(hub)["HF_HUB_OFFLINE"] = True
     if not cpu:
         chosen["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
         chosen["VLLM_BATCH_INVARIANT"] = str(int(invariant))
@@ -159,10 +164,21 @@ def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bo
         chosen |= {
             # The model runs in the engine's process, not in a worker of its own.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            # Otherwise the first request waits for a C++ compiler, or fails where there is none.
-            "TORCHDYNAMO_DISABLE": "1",
             "OMP_NUM_THREADS": str(threads),
         }
+    os.environ.update(chosen)
+
+
+def prepare_import(*, cpu: bool) -> None:
+    """Set the variables that are equal in all engines, among them those that are read as vLLM is imported."""
+    chosen = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if cpu:  # otherwise the first request waits for a C++ compiler, or fails where there is none
+        chosen["TORCHDYNAMO_DISABLE"] = "1"
     os.environ.update(chosen)
 
 

@@ -8,5 +8,6 @@ servers.py             NATS and PostgreSQL as commands and addresses
 state_files.py         the supervisor's plan, state and lock
 gateways.py            the gateway's address
 placement.py           cores and GPUs of each process
+preloading.py          processes that import once, and fork services
 os_processes.py        finding, signalling and ending processes
 """

@@ -18,8 +18,9 @@ from common.access.folder import credentials_path
 from common.access.services import Deployment
 from common.pools import Accelerators, Pools, read_accelerators, read_pools
 from marlaas import needs
-from marlaas.stack import database_folder, executors, gateways, os_processes, placement, servers
+from marlaas.stack import database_folder, executors, gateways, os_processes, placement, preloading, servers
 from marlaas.stack.keys import folder_of, installed_families
+from marlaas.stack.placement import Machine
 from marlaas.stack.state_files import (
     MARK,
     Component,
@@ -81,7 +82,7 @@ def make_plan(
         "MARLAAS_NATS_STREAMS_BYTES": str(bounds.streams),
         "MARLAAS_POOLS_FILE": str(pools_file.resolve()),
     }
-    queues = Deployment.of(pools, ())
+    queues, machine = Deployment.of(pools, ()), placement.this_machine()
     return StackPlan(
         data=data,
         nats_port=nats_port,
@@ -95,9 +96,11 @@ def make_plan(
         trainer_queues=list(queues.trainer_queues),
         prepare=[sys.executable, "-m", "scheduler_svc.migrate"],
         prepare_env={**(settings or {})} | common | database | owner | {"MARLAAS_DATA_DIR": str(data / "cache" / "migrations")},
+        prepare_imports=list(preloading.MIGRATIONS),
+        parents=preloading.parents(machine),
         services=[
             service.model_copy(update={"env": {**service.env, **_key_env(keys, service.name), **(settings or {})}})
-            for service in [*_services(data, common, database, pools, accelerators), _gateway(data, common, gateway)]
+            for service in [*_services(data, common, database, pools, accelerators, machine), _gateway(data, common, gateway)]
         ],
     )
 
@@ -121,9 +124,11 @@ def _key_env(keys: Path | None, service: str) -> dict[str, str]:
     return {"MARLAAS_NATS_CREDS": str(credentials_path(keys, service.partition("-")[0]))} if keys else {}
 
 
-def _services(data: Path, common: dict[str, str], database: dict[str, str], pools: Pools, accelerators: Accelerators) -> list[Service]:
+def _services(
+    data: Path, common: dict[str, str], database: dict[str, str], pools: Pools, accelerators: Accelerators, machine: Machine
+) -> list[Service]:
     found = [_service(data, "scheduler", "scheduler_svc", common | database), _service(data, "env", "env_svc", common | _env_env())]
-    for each in executors.processes(data, pools, accelerators, placement.this_machine()):
+    for each in executors.processes(data, pools, accelerators, machine):
         service = _service(data, each.name, f"{each.service}_svc", common | each.env)
         found.append(service.model_copy(update={"leaves": list(each.leaves)}))
     return found
@@ -135,7 +140,7 @@ def _gateway(data: Path, common: dict[str, str], gateway: Gateway) -> Service:
 
 def _service(data: Path, name: str, package: str, env: dict[str, str]) -> Service:
     own = {"MARLAAS_DATA_DIR": str(data / "cache" / name), "MARLAAS_REPLICA": name}
-    return Service(name=name, argv=[sys.executable, "-m", package], env=env | own)
+    return Service(name=name, argv=[sys.executable, "-m", package], env=env | own, imports=list(preloading.IMPORTS[package]))
 
 
 def _env_env() -> dict[str, str]:
@@ -183,6 +188,7 @@ def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            env={**os.environ, MARK: str(data)},
             start_new_session=True,
             preexec_fn=os_processes.ends_with_parent(signal.SIGTERM) if end_with_parent else None,
         )

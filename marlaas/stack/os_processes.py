@@ -83,9 +83,12 @@ def end_group(leader_pid: int) -> None:
         os.killpg(leader_pid, signal.SIGKILL)
 
 
-def ends_with_parent(signum: int, leaves: Collection[int] = ()) -> Callable[[], None]:
-    """`preexec_fn` with which the child gets `signum` when its parent dies (Linux). It runs on no core of `leaves`, if it has others."""
-    parent, cores = os.getpid(), os.sched_getaffinity(0).difference(leaves)
+def ends_with_parent(signum: int, leaves: Collection[int] = (), parent: int | None = None) -> Callable[[], None]:
+    """`preexec_fn` with which the child gets `signum` when its parent dies (Linux). It runs on no core of `leaves`, if it has others.
+
+    `parent`: its process id; None: this process.
+    """
+    parent, cores = parent or os.getpid(), os.sched_getaffinity(0).difference(leaves)
     prctl = ctypes.CDLL(None).prctl  # looked up before the fork: little is safe between fork and exec
 
     def arrange() -> None:

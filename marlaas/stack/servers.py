@@ -65,13 +65,15 @@ STORE = "jetstream"
 
 @dataclass(frozen=True)
 class Command:
-    """A process to start: its name in logs, arguments, what it adds to the environment, the signal that ends it, cores that it leaves."""
+    """A process to start: its name in logs, arguments, what it adds to the environment, the signal that ends it, cores that it leaves,
+    and modules that the parent which forks it has imported by then; none: it is spawned."""
 
     name: str
     argv: list[str]
     env: dict[str, str] = field(default_factory=dict)
     stop_signal: int = signal.SIGTERM
     leaves: Sequence[int] = ()
+    imports: Sequence[str] = ()
 
 
 LASTING_PORTS = (15_000, 32_000)

@@ -43,6 +43,8 @@ class Service(BaseModel):
     env: dict[str, str] = {}
     leaves: list[int] = []
     """Cores that its process does not start on, where it has others: of a shared CPU, which another may hold."""
+    imports: list[str] = []
+    """Modules that are imported before it is forked (`preloading.py`); none: it is spawned."""
 
 
 class Gateway(BaseModel):
@@ -78,6 +80,10 @@ class StackPlan(BaseModel):
     prepare: list[str]
     """Migrations, run once the servers are ready. Empty: none."""
     prepare_env: dict[str, str] = {}
+    prepare_imports: list[str] = []
+    """As of Service."""
+    parents: list[list[str]] = []
+    """Modules that each process imports which forks services. One forks those whose imports are among its own."""
     services: list[Service]
 
     @property

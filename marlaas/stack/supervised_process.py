@@ -22,8 +22,9 @@ import structlog
 from common.messages.lives import FAULTY_AFTER, WORKED_S
 from common.resilience.backoff import Backoff
 from marlaas.stack import os_processes
+from marlaas.stack.preloading import ForkedProcess, Parent
 from marlaas.stack.servers import HOST, Command, free_port
-from marlaas.stack.state_files import Component, Condition, log_path
+from marlaas.stack.state_files import Component, Condition, StackError, log_path
 
 MAX_EXCEPTION_CHARS = 300
 """Maximum characters reported of an exception."""
@@ -61,13 +62,13 @@ class ProcessSpec:
 class SupervisedProcess:
     """Keeps one process running. `component` is its published state; `changed` is called at each change."""
 
-    def __init__(self, spec: ProcessSpec, data: Path, mark: dict[str, str], changed: Callable[[], None]) -> None:
+    def __init__(self, spec: ProcessSpec, data: Path, parents: Sequence[Parent], changed: Callable[[], None]) -> None:
         self.spec = spec
         self.component = Component(name=spec.name, since_s=time.time())
         self.settled = asyncio.Event()
         """Set once ready or done for the first time."""
         self._data = data
-        self._mark = mark
+        self._parents = parents
         self._changed = changed
         self._deaths = 0
         self._ended = ""
@@ -81,6 +82,8 @@ class SupervisedProcess:
             try:
                 outcome = await self._live()
             except Exception as error:  # a failed start counts as a death
+                if self._stopping.is_set():
+                    break
                 log.exception("start_failed", component=self.spec.name)
                 outcome = f"could not be started: {error}"
             if self._stopping.is_set():
@@ -106,7 +109,7 @@ class SupervisedProcess:
         command = await asyncio.to_thread(self.spec.command)
         path = log_path(self._data, self.spec.name)
         port = free_port()
-        process, log_start = await self._spawn(command, path, port)
+        process, log_start = await self._begin(command, path, port)
         self.component.http_port = port
         self._set("starting", process=os_processes.identify(process.pid))
         dying = asyncio.ensure_future(process.wait())
@@ -141,15 +144,21 @@ class SupervisedProcess:
         self._ended = f"exit status {status}: {words}"
         return self._ended
 
-    async def _spawn(self, command: Command, path: Path, port: int) -> tuple[asyncio.subprocess.Process, int]:
+    async def _begin(self, command: Command, path: Path, port: int) -> tuple[asyncio.subprocess.Process | ForkedProcess, int]:
         """The process, and the byte at which its log begins."""
+        env = {**command.env, "MARLAAS_HTTP_PORT": str(port), "MARLAAS_PREDECESSOR": self._ended}
         with _open_log(path) as output:
+            for parent in self._parents:
+                if (forked := await parent.fork(command, env, output)) is not None:
+                    return forked, output.tell()
+            if self._stopping.is_set():  # while the parent had still to import
+                raise StackError("it is to stop")
             process = await asyncio.create_subprocess_exec(
                 *command.argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **command.env, **self._mark, "MARLAAS_HTTP_PORT": str(port), "MARLAAS_PREDECESSOR": self._ended},
+                env=os.environ | env,
                 process_group=0,
                 preexec_fn=os_processes.ends_with_parent(command.stop_signal, command.leaves),
             )
@@ -168,7 +177,7 @@ class SupervisedProcess:
             while await self.spec.is_well():  # noqa: ASYNC110  another process can only be asked
                 await asyncio.sleep(HEALTH_EVERY_S)
 
-    async def _end(self, process: asyncio.subprocess.Process, command: Command, dying: asyncio.Future[int]) -> None:
+    async def _end(self, process: asyncio.subprocess.Process | ForkedProcess, command: Command, dying: asyncio.Future[int]) -> None:
         self._set("stopping")
         with suppress(ProcessLookupError):
             process.send_signal(command.stop_signal)

@@ -128,10 +128,11 @@ async def test_columns_count_as_requests_of_the_tenant(world: World, nats_url: s
         whole = await browser.post("/playground", data=_form("tiny", "tiny") | token)
         streamed = [await browser.post("/playground/columns/0", data=_form("tiny") | token) for _ in range(2)]
         late = await browser.post("/playground", data=_form("tiny") | token)
-    assert "429" not in whole.text
+    said = "429: requests_per_minute: "
+    assert said not in texts_of(whole.text)  # digests in its markup may have 429
     assert [one.status_code for one in streamed] == [200, 429]
     assert streamed[1].json()["error"]["code"] == "rate_limit_exceeded"
-    assert (late.status_code, "429: requests_per_minute: " in texts_of(late.text)) == (200, True)
+    assert (late.status_code, said in texts_of(late.text)) == (200, True)
     assert len(source.choices) == 3
 
 

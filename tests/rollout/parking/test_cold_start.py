@@ -38,9 +38,9 @@ async def no_adapters(_: bool) -> None:
 
 async def test_cold_start_without_memory_is_said_with_the_childs_reason(model_folder: Path) -> None:
     before = children()
-    parking = Parking(Engine.closed(replace(sleeping_settings(model_folder), kv_cache_gib=8.0)))
+    parking = Parking(Engine.closed(replace(sleeping_settings(model_folder), kv_cache_gib=2.0)))
     with (
-        data_limit(4 * 2**30),
+        data_limit(2**30),
         pytest.raises(NoMemory, match=r"did not start: RuntimeError: .*can't allocate memory: you tried to allocate"),
     ):
         await parking.wake(no_adapters)
