@@ -26,7 +26,7 @@ async def test_usage_recorded_twice_counts_once(database: Database) -> None:
     async with database.transaction() as tx:
         assert await ledger.recorded_tokens(tx.connection, "a") == 5 + 7 + 100 + 1
         assert await ledger.recorded_tokens(tx.connection, "b") == 11
-        assert (await progress_of(tx.connection, "a")).sampled_tokens == 7 + 1
+        assert (await progress_of(tx.connection, "a"))["a"].sampled_tokens == 7 + 1
 
 
 def test_usage_recorded_by_an_older_version_counts_after_the_migration(owner_url: str) -> None:
