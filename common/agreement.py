@@ -172,7 +172,7 @@ def _named(subject: str) -> dict[str, str]:
     has it to itself follows from the task's home, and makes no message wrong."""
     parts = subject.split(".")
     for template in SUBJECTS:
-        if len(template) == len(parts):
+        if len(template) == len(parts) and template[0] == parts[0]:
             pairs = list(zip(template, parts, strict=True))
             if all(name.startswith("<") or name == part for name, part in pairs):
                 named = {name[1:-1]: part for name, part in pairs if name.startswith("<")}

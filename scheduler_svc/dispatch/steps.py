@@ -26,42 +26,48 @@ async def send_ready_steps(tx: Transaction, found: Sequence[Task], policy: Sched
 
 async def _send_steps(tx: Transaction, found: Sequence[Task]) -> int:
     """Returns the number of steps sent."""
-    going_on = [task for task in found if task.state == TaskState.RUNNING and task.version < task.spec.steps]
-    live = await groups.unbatched_groups(tx.connection, {task.id: task.version for task in going_on}) if going_on else {}
-    return sum([await _send_step(tx, task, live[task.id]) for task in going_on])
+    going_on = {task.id: task for task in found if task.state == TaskState.RUNNING and task.version < task.spec.steps}
+    live = await groups.unbatched_groups(tx.connection, {task.id: task.version for task in going_on.values()}) if going_on else {}
+    numbers = {task.id: await _groups_for_step(tx, task, live[task.id]) for task in going_on.values()}
+    chosen = {task: (going_on[task].version, found) for task, found in numbers.items() if found is not None}
+    if chosen:
+        batched = await steps.batch_groups(tx.connection, chosen)
+        await send_to_trainer(tx, [(going_on[task], members) for task, members in batched.items()])
+    return len(chosen)
 
 
-async def _send_step(tx: Transaction, task: Task, live: Sequence[LiveGroup]) -> bool:
+async def _groups_for_step(tx: Transaction, task: Task, live: Sequence[LiveGroup]) -> list[int] | None:
+    """Groups of the task's next step, when they are ready; stale ones become void."""
     algorithm = task.spec.algorithm
     stale = stale_groups(live, version=task.version, max_staleness=algorithm.max_staleness)
     if stale:
         keys = [(task.id, number) for number in stale]
         await void_and_refund(tx, {task.id: task}, keys, VoidReason.STALE, {})
-    numbers = groups_for_step(live, version=task.version, max_staleness=algorithm.max_staleness, groups_per_step=algorithm.groups_per_step)
-    if numbers is None:
-        return False
-    members = await steps.batch_groups(tx.connection, task.id, task.version, numbers)
-    await send_to_trainer(tx, task, members)
-    return True
+    return groups_for_step(live, version=task.version, max_staleness=algorithm.max_staleness, groups_per_step=algorithm.groups_per_step)
 
 
-async def send_to_trainer(tx: Transaction, task: Task, members: list[BatchGroup]) -> None:
-    """Post the step that trains from the task's version, where its home can work to the queue there, and record its digest, by which its
-    announcement is known."""
-    message = TrainBatch(
-        tenant=task.tenant,
-        task=task.id,
-        pool=task.spec.pool,
-        version=task.version,
-        spec=task.spec,
-        checkpoint=task.checkpoint,
-        start=task.start,
-        groups=members,
-        weight=task.weight,
-    )
-    await steps.note_digest(tx.connection, task.id, task.version, message.digest)
-    home = (await reachable_homes(tx.connection, [task], "trainer")).get(task.id)
-    tx.post([OutboxMessage(streams.batch(streams.queue(task.spec.pool, home), task.id), message, f"{task.id}:v{task.version}:batch")])
+async def send_to_trainer(tx: Transaction, batched: Sequence[tuple[Task, list[BatchGroup]]]) -> None:
+    """Post the steps that train from the tasks' versions, where a home can work to the queue there, and record their digests, by which
+    their announcements are known."""
+    messages = [
+        TrainBatch(
+            tenant=task.tenant,
+            task=task.id,
+            pool=task.spec.pool,
+            version=task.version,
+            spec=task.spec,
+            checkpoint=task.checkpoint,
+            start=task.start,
+            groups=members,
+            weight=task.weight,
+        )
+        for task, members in batched
+    ]
+    await steps.note_digests(tx.connection, messages)
+    homes = await reachable_homes(tx.connection, [task for task, _ in batched], "trainer")
+    for message in messages:
+        subject = streams.batch(streams.queue(message.pool, homes.get(message.task)), message.task)
+        tx.post([OutboxMessage(subject, message, f"{message.task}:v{message.version}:batch")])
 
 
 async def send_steps_together(tx: Transaction) -> int:

@@ -80,7 +80,7 @@ async def finish_if_done(tx: Transaction, task: Task) -> bool:
     """End a task that has trained every step, unless an evaluation is running."""
     if task.version < task.spec.steps or await evaluations.is_running(tx.connection, task.id):
         return False
-    progress = await progress_of(tx.connection, task.id)
+    progress = (await progress_of(tx.connection, task.id))[task.id]
     return await end_task(tx, task, TaskState.FINISHED, data={"version": task.version, "reward": progress.reward})
 
 

@@ -9,9 +9,9 @@ from scheduler_svc.store.queries.training import evaluations, steps, tasks
 from scheduler_svc.store.queries.training.tasks import Task
 
 
-async def held_by_others(connection: AsyncConnection, task: str) -> dict[str, BlobRef]:
-    """Adapters of a task that are kept whatever its own rules and its tenant's days say, by name."""
-    return await tasks.started_from(connection, task) | dict(await aliases.adapters_of(connection, task))
+async def held_by_others(connection: AsyncConnection, *ids: str) -> dict[str, BlobRef]:
+    """Adapters of these tasks that are kept whatever their own rules and their tenants' days say, by name."""
+    return await tasks.started_from(connection, ids) | dict(await aliases.adapters_of(connection, ids))
 
 
 async def kept_adapter(connection: AsyncConnection, task: Task, version: int) -> AdapterRef | None:

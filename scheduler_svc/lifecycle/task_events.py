@@ -34,7 +34,7 @@ async def publish_status(tx: Transaction, task: str | Task, progress: TaskProgre
     """Publish the task's status as the transaction leaves it; looks up a task given by id, and missing progress."""
     found = await find_task(tx.connection, task) if isinstance(task, str) else task
     assert found is not None
-    status = _status(found, progress or await progress_of(tx.connection, found.id))
+    status = _status(found, progress or (await progress_of(tx.connection, found.id))[found.id])
     tx.post([OutboxMessage(streams.value_subject(streams.TASKS_BUCKET, found.id), status, "", as_json=True)])
 
 

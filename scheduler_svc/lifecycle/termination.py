@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 
 from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,7 +32,7 @@ async def end_task(tx: Transaction, task: Task, to: TaskState, *, reason: str = 
     await settle_accounts(tx.connection, {task.id: task}, abandoned, void=void)
     await evaluations.void_running(tx.connection, task.id)
     tx.emit_event(task.tenant, task.id, to, data if data is not None else {"reason": reason})
-    await publish_status(tx, task.id)
+    await publish_status(tx, replace(task, state=to, reason=reason))
     return True
 
 
@@ -68,7 +69,7 @@ async def void_and_refund(
         await tasks.count_voided(tx.connection, task_id, count, failures_in_a_row=in_a_row if failed else None)
         if not failed:
             continue
-        progress = await progress_of(tx.connection, task_id)
+        progress = (await progress_of(tx.connection, task_id))[task_id]
         verdict = reason_to_fail(task.spec, in_a_row, progress.failures)
         if verdict is not None:
             last = next((details[key] for key in sorted(keys, reverse=True) if key[0] == task_id and key in details), str(reason))

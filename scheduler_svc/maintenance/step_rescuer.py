@@ -39,7 +39,7 @@ async def resend_lost_steps(database: Database, bus: Bus, queues: Collection[str
             for task in await tasks.lock_tasks(tx.connection, {step.task}):
                 if task.is_live and task.version == step.version and await steps.is_sent(tx.connection, step):
                     log.warning("step_sent_again", task=task.id, version=task.version)
-                    await send_to_trainer(tx, task, await steps.members_of_step(tx.connection, task.id, task.version))
+                    await send_to_trainer(tx, [(task, await steps.members_of_step(tx.connection, task.id, task.version))])
     return bool(lost)
 
 

@@ -50,7 +50,13 @@ class Database:
     @classmethod
     async def connect(cls, url: str, *, patience_s: float = PATIENCE_S, cancel_s: float = CANCEL_S) -> "Database":
         """Wait until PostgreSQL answers with this version's schema; log what is missing, so that operators can correct it."""
-        engine = create_async_engine(url, pool_size=8, max_overflow=8, hide_parameters=True)  # logs outlive what users delete
+        engine = create_async_engine(
+            url,
+            pool_size=8,
+            max_overflow=8,
+            pool_use_lifo=True,  # few connections do most of the work, and have its statements prepared
+            hide_parameters=True,  # logs outlive what users delete
+        )
         shown = make_url(url).render_as_string(hide_password=True)
         attempt = 0
         while True:

@@ -70,8 +70,8 @@ class WebhookSender:
         if most <= 0:
             return []
         try:
-            async with self._database.transaction() as tx:
-                return await webhooks.take(tx.connection, most=most)
+            async with self._database.statements() as connection:
+                return await webhooks.take(connection, most=most)
         except Retry as error:
             log.warning("webhooks_postponed", reason=str(error))
             return []

@@ -170,7 +170,7 @@ class Interleavings(RuleBasedStateMachine):
     def train(self, data: st.DataObject, crash: bool) -> None:
         """Train and announce a batch, perhaps an old one; equal batches have equal announcements."""
         batch = data.draw(st.sampled_from(self.streams.batches))
-        self.change(lambda tx: weight_updates.weight_updated(tx, updated(batch).message, self.policy), crash=crash)  # type: ignore[arg-type]
+        self.change(lambda tx: weight_updates.weights_updated(tx, [updated(batch).message], self.policy), crash=crash)  # type: ignore[arg-type]
 
     @precondition(lambda self: self.streams.opens)
     @rule(data=st.data(), stage=st.sampled_from(["open", "turn", "settle"]), garbage=st.booleans(), crash=st.booleans())
@@ -285,7 +285,7 @@ class Interleavings(RuleBasedStateMachine):
             self.change(lambda tx: scores.trajectories_scored(tx, self.streams.scores[-200:], self.policy))
             self.relay(limit=1000, crash=False)
             for batch in self.streams.batches:
-                self.change(lambda tx, batch=batch: weight_updates.weight_updated(tx, updated(batch).message, self.policy))  # type: ignore[arg-type]
+                self.change(lambda tx, batch=batch: weight_updates.weights_updated(tx, [updated(batch).message], self.policy))  # type: ignore[arg-type]
         self.doctor_finds_nothing()
         self.settled_members_stay_settled()
         assert self.rows("SELECT id, state FROM tasks WHERE ended_at IS NULL") == []

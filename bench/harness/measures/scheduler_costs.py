@@ -172,14 +172,14 @@ async def _past(url: str, count: int) -> dict[str, float]:
         for _ in range(TIMED):
             began = time.perf_counter()
             async with _rolled_back(database) as tx:
-                members = await steps.batch_groups(tx.connection, "t", count, [2 * count, 2 * count + 1])
+                members = (await steps.batch_groups(tx.connection, {"t": (count, [2 * count, 2 * count + 1])}))["t"]
                 batch = TrainBatch(
                     tenant="t", task="t", pool=POOL, version=count, spec=spec, checkpoint=None, start=None, groups=members, weight=1.0
                 )
                 message = updated(batch, TrainedSpan("t", count, began, began, began), 16).message
-                task = await weight_updates.weight_updated(tx, message, SchedulingPolicy.ASYNCHRONOUS)  # pyright: ignore
+                trained = await weight_updates.weights_updated(tx, [message], SchedulingPolicy.ASYNCHRONOUS)  # pyright: ignore
                 await tx.write_outbox()
-                await superseded_blobs(tx.connection, [task])  # pyright: ignore
+                await superseded_blobs(tx.connection, trained)
                 await steps.first_needed_sequences(tx.connection, ["t"])
                 spent.append(time.perf_counter() - began)
     return {"p50_ms": round(1000 * statistics.median(spent), 2), "p90_ms": round(1000 * report.percentile(spent, 0.9), 2)}

@@ -49,8 +49,7 @@ async def prune_tasks(context: HandlerContext, delivery: Delivery) -> None:
             async with database.transaction(patience_s=PATIENCE_S) as tx:
                 if await delete_ended(tx, task, delivery.sequence):
                     tx.record(accepted(sender_of(delivery), task))
-        for blob in surplus:
-            await collector.delete_blob(blob.name)
+        await collector.delete_blobs([blob.name for blob in surplus])
         context.wake_relay()  # erasure waits for what is published
         await collector.erase_deleted()
     log.info("pruned", tenant=request.tenant, tasks=len(ended), blobs=len(surplus), dry_run=request.dry_run)

@@ -1,6 +1,7 @@
 """Handles weight updates: advances the task's version, reports the step, and continues or finishes the task."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 from pydantic import JsonValue
@@ -29,31 +30,29 @@ log = structlog.get_logger()
 
 
 async def handle_weight_updates(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
+    updates = [delivery.read(WeightUpdated) for delivery in deliveries]
     async with context.transaction() as tx:
-        ordered = sorted(deliveries, key=lambda delivery: delivery.subject)  # tasks are locked in one order
-        updated = [await weight_updated(tx, delivery.read(WeightUpdated), context.policy) for delivery in ordered]
-    if advanced := [task for task in updated if task is not None]:
+        advanced = await weights_updated(tx, updates, context.policy)
+    if advanced:
         context.collector.enqueue(advanced)
 
 
-async def weight_updated(tx: Transaction, updated: WeightUpdated, policy: SchedulingPolicy) -> Task | None:
-    """Advance the version by compare-and-set: only the first message about a version counts, and only one of the step that was sent.
+async def weights_updated(tx: Transaction, updates: Sequence[WeightUpdated], policy: SchedulingPolicy) -> list[Task]:
+    """Advance versions by compare-and-set: only the first message about a version counts, and only one of the step that was sent.
 
-    Returns the task as the step leaves it; None when the message changed nothing. Raises: Reject when it is of no step that was sent.
+    Returns the tasks as their steps leave them; none for a message that changed nothing. Raises: Reject when one is of no step that was
+    sent.
     """
-    _require_sent(updated, await announcements.announced_task(tx.connection, updated))
-    task = await tasks.advance_version(tx.connection, updated.task, updated.version - 1, updated.adapter, updated.checkpoint)
-    if task is None:
-        log.info("weight_update_ignored", task=updated.task, version=updated.version)
-        return None
-    progress = await _report_step(tx, task, updated)
-    task = await emit_warnings(tx, task, warnings_of_steps(*await steps.measured_steps(tx.connection, task.id, WINDOW)))
-    await evaluations.plan(tx.connection, task)
-    if await _finish(tx, task, progress):
-        return (await tasks.lock_tasks(tx.connection, [updated.task]))[0]
-    await publish_status(tx, task, progress)
-    await send_ready_steps(tx, [task], policy)
-    return task
+    first = {updated.task: updated for updated in reversed(updates)}
+    found = await announcements.advance_versions(tx.connection, first.values())
+    for updated in first.values():
+        if updated.task not in found:
+            _require_sent(updated, await announcements.announced_task(tx.connection, updated))
+            log.info("weight_update_ignored", task=updated.task, version=updated.version)
+    advanced = await _report_steps(tx, found, first) if found else []
+    await send_ready_steps(tx, [task for task in advanced if task.is_live], policy)
+    later = [updated for updated in updates if updated is not first[updated.task]]
+    return [*advanced, *(await weights_updated(tx, later, policy) if later else [])]
 
 
 def _require_sent(updated: WeightUpdated, found: AnnouncedTask | None) -> None:
@@ -69,13 +68,24 @@ def _require_sent(updated: WeightUpdated, found: AnnouncedTask | None) -> None:
         raise Reject(f"{where} is of another batch than was sent to the trainer; its digest differs")
 
 
-async def _report_step(tx: Transaction, task: Task, updated: WeightUpdated) -> TaskProgress:
-    """Finish the step and emit its event; returns the task's progress with it."""
-    progress = await progress_of(tx.connection, task.id)
-    updated = updated.model_copy(update={"metrics": updated.metrics | _void_metrics(progress.voided, task)})
-    step = await steps.finish_step(tx.connection, updated)
-    tx.emit_event(task.tenant, task.id, "step", _step_data(step, updated, progress.failures))
-    return progress.after(step)
+async def _report_steps(tx: Transaction, advanced: Mapping[str, Task], updates: Mapping[str, WeightUpdated]) -> list[Task]:
+    """Finish the steps and emit their events, then end each task that is done; returns the tasks as that leaves them."""
+    before = await progress_of(tx.connection, *advanced)
+    made = {id: _with_void_metrics(updates[id], before[id].voided, task) for id, task in advanced.items()}
+    finished = await steps.finish_steps(tx.connection, list(made.values()))
+    measured = await steps.measured_steps(tx.connection, advanced, WINDOW)
+    left: list[Task] = []
+    for id, task in sorted(advanced.items()):
+        tx.emit_event(task.tenant, id, "step", _step_data(finished[id], made[id], before[id].failures))
+        task = await emit_warnings(tx, task, warnings_of_steps(*measured[id]))
+        await evaluations.plan(tx.connection, task)
+        progress = before[id].after(finished[id])
+        if await _finish(tx, task, progress):
+            left.append(replace(task, state=TaskState.FINISHED))
+        else:
+            await publish_status(tx, task, progress)
+            left.append(task)
+    return left
 
 
 async def _finish(tx: Transaction, task: Task, progress: TaskProgress) -> bool:
@@ -91,11 +101,12 @@ async def _finish(tx: Transaction, task: Task, progress: TaskProgress) -> bool:
     return await end_task(tx, task, TaskState.FINISHED, reason=reason, data=data)
 
 
-def _void_metrics(voided: dict[str, int], task: Task) -> dict[str, float]:
-    """Share of the groups ended since the previous step that was void, and their number by reason."""
+def _with_void_metrics(updated: WeightUpdated, voided: dict[str, int], task: Task) -> WeightUpdated:
+    """The update with the share of the groups ended since the previous step that was void, and their number by reason."""
     total = sum(voided.values())
     share = total / (total + task.spec.algorithm.groups_per_step)
-    return {"void_share": share, **{f"void.{reason}": float(count) for reason, count in sorted(voided.items())}}
+    void = {"void_share": share, **{f"void.{reason}": float(count) for reason, count in sorted(voided.items())}}
+    return updated.model_copy(update={"metrics": updated.metrics | void})
 
 
 def _step_data(step: StepSummary, updated: WeightUpdated, failures: Failures) -> dict[str, JsonValue]:

@@ -100,14 +100,15 @@ class GarbageCollector:
                 await _quietly(self._bus.streams.purge(streams.SCORED, f"trajectories.scored.{task.id}.>", before=before))
         for task in advanced:
             await _quietly(self._samples.drop_old(task.spec.pool, task.id, task.version))
-        for name in old:
-            await _quietly(self.delete_blob(name))
+        await _quietly(self.delete_blobs(old))
 
-    async def delete_blob(self, name: str) -> None:
-        """Raises: Retry when NATS or PostgreSQL is unavailable."""
-        await self._blobs.delete(name)
-        async with self._database.transaction() as tx:
-            await stored_blobs.forget_blobs(tx.connection, [name])
+    async def delete_blobs(self, names: Sequence[str]) -> None:
+        """Raises: Retry when NATS or PostgreSQL is unavailable; the sweep deletes the rest, and corrects their record."""
+        for name in names:
+            await self._blobs.delete(name)
+        if names:
+            async with self._database.statements() as connection:
+                await stored_blobs.forget_blobs(connection, names)
 
     async def _settled(self) -> int:
         """Sequence up to which every scored message is settled; 0 where that is unknown.
@@ -163,8 +164,7 @@ class GarbageCollector:
         async with self._database.transaction() as tx:
             needed = await needed_blobs(tx.connection, task)
         surplus = [blob for blob in stored if needed is None or blob.name not in needed.kept]
-        for blob in surplus:
-            await self.delete_blob(blob.name)
+        await self.delete_blobs([blob.name for blob in surplus])
         return sum(blob.size_bytes for blob in surplus)
 
     async def sweep(self) -> None:
@@ -173,9 +173,10 @@ class GarbageCollector:
         await self._sweep_messages()
         await serving_requests.sweep(self._bus, self._database)
         await self._samples.sweep()
-        for blob in await self.surplus():
-            log.info("blob_swept", blob=blob.name)
-            await self.delete_blob(blob.name)
+        surplus = [blob.name for blob in await self.surplus()]
+        for name in surplus:
+            log.info("blob_swept", blob=name)
+        await self.delete_blobs(surplus)
         await self._blobs.forget_deleted()
         await self._recount()
         self._deleted.set()

@@ -10,7 +10,6 @@ A blob that was found superseded stays so: a new task can only start from what i
 and both lock the source. A task that is deleted locks it too (`handlers/intake/deletion.py`): no other can start from it at that moment.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,14 +68,9 @@ async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]
     if earlier := {(task, version) for task, _, passed in windows for version in passed} - wanted:
         for task, found in (await steps.blobs_of_versions(connection, earlier)).items():
             blobs[task] += found
-    superseded: dict[str, list[StepBlob]] = defaultdict(list)
-    for task, kept, passed in windows:
-        superseded[task] += [blob for blob in blobs[task] if blob.version in passed and not _is_kept(blob, kept)]
-    names: dict[str, None] = {}
-    for task, old in superseded.items():
-        started = await held_by_others(connection, task) if any(blob.kind == "adapter" for blob in old) else {}
-        names |= dict.fromkeys(blob.ref.name for blob in old if blob.ref.name not in started)
-    return list(names)
+    old = [(task, blob) for task, kept, passed in windows for blob in blobs[task] if blob.version in passed and not _is_kept(blob, kept)]
+    held = await held_by_others(connection, *{task for task, blob in old if blob.kind == "adapter"})
+    return list(dict.fromkeys(blob.ref.name for _, blob in old if blob.ref.name not in held))
 
 
 async def _kept(connection: AsyncConnection, task: Task) -> RetentionWindow:

@@ -39,8 +39,7 @@ async def apply_retention(database: Database, bus: Bus, collector: GarbageCollec
             cleaned.add(task.tenant)
     wake_relay()
     for tenant in sorted(cleaned):
-        for blob in await collector.surplus(tenant):
-            await collector.delete_blob(blob.name)
+        await collector.delete_blobs([blob.name for blob in await collector.surplus(tenant)])
 
 
 async def _delete(database: Database, task: EndedTask) -> bool:

@@ -112,8 +112,8 @@ class TenantDeletion:
 
     async def _erase_tasks(self, tenant: DeletedTenant) -> None:
         await self._collector.erase_deleted()
-        for blob in await self._collector.surplus(tenant.id):  # adapters that stayed for a task of the tenant
-            await self._collector.delete_blob(blob.name)
+        stayed = await self._collector.surplus(tenant.id)  # adapters, for a task of the tenant
+        await self._collector.delete_blobs([blob.name for blob in stayed])
 
     async def _delete_packages(self, tenant: DeletedTenant) -> None:
         await delete_packages_of(self._database, self._bus, tenant.id)

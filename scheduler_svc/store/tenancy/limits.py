@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal_column, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Text, and_, bindparam, case, cast, func, literal_column, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -33,11 +33,11 @@ def limit_of(limit: Limit) -> ColumnElement[int]:
 
 def used_tokens(tenant: ColumnElement[Any]) -> ColumnElement[int]:
     """Tokens of the tenant's ledger, deleted tasks and served requests included."""
-    own, gone, given = tasks.alias("own"), deleted_tasks.alias("gone"), served_usage.alias("given")  # no names of the statement around it
+    own, gone, spent = tasks.alias("own"), deleted_tasks.alias("gone"), served_usage.alias("spent")  # no names of the statement around it
     booked = select(func.coalesce(func.sum(own.c.booked_tokens), 0)).where(own.c.tenant == tenant).scalar_subquery()
     of_gone = gone.c.prompt_tokens + gone.c.sampled_tokens + gone.c.trained_tokens + gone.c.evaluation_tokens
     deleted = select(func.coalesce(func.sum(of_gone), 0)).where(gone.c.tenant == tenant).scalar_subquery()
-    served = select(func.coalesce(func.sum(given.c.quantity), 0)).where(given.c.tenant == tenant).scalar_subquery()
+    served = select(func.coalesce(func.sum(spent.c.quantity), 0)).where(spent.c.tenant == tenant).scalar_subquery()
     return cast(booked + deleted + served, BigInteger)
 
 
@@ -85,12 +85,17 @@ def used_up() -> list[ColumnElement[int]]:
     return [case((limit_of(name).is_not(None), used(tenants.c.id))).label(f"used_{name}") for name, used in USED_UP.items()]
 
 
+_named = limits.alias("named")
+_LIMITS_OF = (
+    select(*(func.coalesce(_named.c[name], _defaults.c[name]).label(name) for name in LIMITS))
+    .select_from(_defaults.outerjoin(_named, _named.c.tenant == bindparam("of_tenant")))
+    .where(_defaults.c.tenant == _ALL)
+)
+
+
 async def limits_of(connection: AsyncConnection, tenant: str) -> dict[Limit, int | None]:
     """The limits that hold for a tenant, also for one that there is not yet; None where there is none."""
-    named = limits.alias("named")
-    of_it = {name: func.coalesce(named.c[name], _defaults.c[name]).label(name) for name in LIMITS}
-    joined = _defaults.outerjoin(named, named.c.tenant == tenant)
-    row = (await connection.execute(select(*of_it.values()).select_from(joined).where(_defaults.c.tenant == _ALL))).mappings().first()
+    row = (await connection.execute(_LIMITS_OF, {"of_tenant": tenant})).mappings().first()
     return {name: None if row is None or row[name] == NO_LIMIT else row[name] for name in LIMITS}
 
 
@@ -126,14 +131,18 @@ async def set_limits(connection: AsyncConnection, tenant: str, values: Mapping[L
         await connection.execute(new.on_conflict_do_update(index_elements=[limits.c.tenant], set_=dict(values)))
 
 
+_NAME = literal_column("tenant_name.id", Text)
+_OF_IT = tasks.c.tenant == bindparam("of_tenant")
+_COUNTED: dict[Limit, Any] = {
+    "max_tasks": select(func.count()).select_from(tasks).where(_OF_IT, tasks.c.state.in_(LIVE)).scalar_subquery(),
+    "max_unchecked": select(func.count()).select_from(tasks).where(_OF_IT, tasks.c.state == TaskState.SUBMITTED).scalar_subquery(),
+    "max_packages": select(func.count()).select_from(packages).where(packages.c.tenant == bindparam("of_tenant")).scalar_subquery(),
+    **{one: used(_NAME) for one, used in USED_UP.items()},
+}
+_USED_BY = select(*_COUNTED.values()).select_from(select(bindparam("of_tenant", type_=Text).label("id")).subquery("tenant_name"))
+
+
 async def used_by(connection: AsyncConnection, tenant: str) -> dict[Limit, int]:
     """What is used of the limits that PostgreSQL counts, but of those in flight."""
-    of_it, name = tasks.c.tenant == tenant, literal_column("tenant_name.id")
-    named = select(func.coalesce(tenant).label("id")).subquery("tenant_name")
-    live = select(func.count()).select_from(tasks).where(of_it, tasks.c.state.in_(LIVE)).scalar_subquery()
-    unchecked = select(func.count()).select_from(tasks).where(of_it, tasks.c.state == TaskState.SUBMITTED).scalar_subquery()
-    counted: dict[Limit, Any] = {"max_tasks": live, "max_unchecked": unchecked}
-    counted["max_packages"] = select(func.count()).select_from(packages).where(packages.c.tenant == tenant).scalar_subquery()
-    counted.update({one: used(name) for one, used in USED_UP.items()})
-    row = (await connection.execute(select(*(value.label(one) for one, value in counted.items())).select_from(named))).mappings().one()
-    return {one: int(row[one]) for one in counted}
+    row = (await connection.execute(_USED_BY, {"of_tenant": tenant})).one()
+    return {one: int(value) for one, value in zip(_COUNTED, row, strict=True)}

@@ -207,7 +207,7 @@ class History:
 
     async def _trained(self, batch: TrainBatch) -> None:
         message: Any = updated(batch).message
-        await self._change(lambda tx: weight_updates.weight_updated(tx, message, POLICY))
+        await self._change(lambda tx: weight_updates.weights_updated(tx, [message], POLICY))
 
     def _latest(self) -> list[TrainBatch]:
         """Each task's latest batch."""

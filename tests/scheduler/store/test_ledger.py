@@ -21,4 +21,4 @@ async def test_usage_recorded_twice_counts_once(database: Database) -> None:
     async with database.transaction() as tx:
         assert await ledger.recorded_tokens(tx.connection, "a") == 5 + 7 + 100 + 1
         assert await ledger.recorded_tokens(tx.connection, "b") == 11
-        assert (await progress_of(tx.connection, "a")).sampled_tokens == 7 + 1
+        assert (await progress_of(tx.connection, "a"))["a"].sampled_tokens == 7 + 1

@@ -67,7 +67,7 @@ async def status(connection: AsyncConnection) -> None:
 
 
 async def step_batched_and_trained(tx: Transaction) -> None:
-    members = await steps.batch_groups(tx.connection, "t0", PAST, [PAST])
+    members = await steps.batch_groups(tx.connection, {"t0": (PAST, [PAST])})
     batch = TrainBatch(
         tenant="acme",
         task="t0",
@@ -76,15 +76,15 @@ async def step_batched_and_trained(tx: Transaction) -> None:
         spec=parse_spec(spec()),
         checkpoint=None,
         start=None,
-        groups=members,
+        groups=members["t0"],
         weight=1.0,
     )
     await steps.note_digest(tx.connection, "t0", PAST, batch.digest)
     message = updated(batch).message
     assert isinstance(message, WeightUpdated)
-    task = await weight_updates.weight_updated(tx, message, SchedulingPolicy.ASYNCHRONOUS)
-    assert task is not None
-    assert await superseded_blobs(tx.connection, [task])
+    trained = await weight_updates.weights_updated(tx, [message], SchedulingPolicy.ASYNCHRONOUS)
+    assert [task.id for task in trained] == ["t0"]
+    assert await superseded_blobs(tx.connection, trained)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

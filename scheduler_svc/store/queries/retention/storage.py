@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from scheduler_svc.store.queries.sql.parameters import any_of
+from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.states import LIVE
 from scheduler_svc.store.tables import store_alarm, stored_blobs, tasks
 
@@ -16,9 +18,12 @@ async def bytes_of(connection: AsyncConnection, ids: Collection[str]) -> Mapping
     return {task: found.get(task, 0) for task in ids}
 
 
+_FORGET = Statement(delete(stored_blobs).where(stored_blobs.c.name == any_of("names")))
+
+
 async def forget_blobs(connection: AsyncConnection, names: Sequence[str]) -> None:
     """Remove these blobs from the record."""
-    await connection.execute(delete(stored_blobs).where(stored_blobs.c.name.in_(names)))
+    await _FORGET.run(connection, {"names": list(names)})
 
 
 async def forget_others(connection: AsyncConnection, task: str, kept: Collection[str]) -> None:

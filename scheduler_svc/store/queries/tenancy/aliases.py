@@ -9,6 +9,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, AliasOf, BlobRef, KnownAlias, as_json, from_json
+from scheduler_svc.store.queries.sql.parameters import any_of
+from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.tables import aliases
 
 
@@ -89,10 +91,13 @@ async def of_task(connection: AsyncConnection, task: str) -> list[str]:
     return list((await connection.execute(select(aliases.c.name).where(aliases.c.task == task).order_by(aliases.c.name))).scalars())
 
 
-async def adapters_of(connection: AsyncConnection, task: str) -> Mapping[str, BlobRef]:
-    """The task's adapters that aliases name, by name of the blob."""
-    found = (await connection.execute(select(aliases.c.adapter["blob"]).where(aliases.c.task == task))).scalars()
-    return {ref.name: ref for ref in (from_json(BlobRef, blob) for blob in found)}
+_ADAPTERS = Statement(select(aliases.c.adapter["blob"].label("blob")).where(aliases.c.task == any_of("ids")))
+
+
+async def adapters_of(connection: AsyncConnection, ids: Collection[str]) -> Mapping[str, BlobRef]:
+    """The tasks' adapters that aliases name, by name of the blob."""
+    found = [from_json(BlobRef, row.blob) for row in await _ADAPTERS.run(connection, {"ids": list(ids)})]
+    return {ref.name: ref for ref in found}
 
 
 async def all_aliases(connection: AsyncConnection) -> list[Alias]:

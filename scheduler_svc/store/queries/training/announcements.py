@@ -1,16 +1,18 @@
-"""Queries on the trainer's announcements: of which step one is, and the one of a task's version."""
+"""Queries on the trainer's announcements: of which step one is, what it advances, and the one of a task's version."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import Integer, func, select
+from sqlalchemy import Integer, Text, cast, func, or_, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BlobRef, CheckpointRef, WeightUpdated, from_json
-from scheduler_svc.store.queries.sql.parameters import given
+from scheduler_svc.store.queries.sql.parameters import Rows, any_of, given, in_state
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.queries.training.steps import SentStep
-from scheduler_svc.store.queries.training.tasks import Task
-from scheduler_svc.store.states import LIVE, StepState
+from scheduler_svc.store.queries.training.tasks import TASK_COLUMNS, Task, task_of
+from scheduler_svc.store.states import LIVE, StepState, TaskState
 from scheduler_svc.store.tables import ledger, steps, tasks
 
 
@@ -41,6 +43,55 @@ async def announced_task(connection: AsyncConnection, updated: WeightUpdated) ->
     row = rows[0]
     step = SentStep(updated.task, row.pool, updated.version - 1, row.digest) if row.step_state == StepState.BATCHED else None
     return AnnouncedTask(row.tenant, row.pool, row.version, row.state in LIVE, step)
+
+
+_made = Rows("made", task=Text, tenant=Text, pool=Text, version=Integer, trained=Text, adapter=Text, checkpoint=Text)
+_locked = select(tasks.c.id).where(tasks.c.id == any_of("made_task")).order_by(tasks.c.id).with_for_update().cte("locked")  # in one order
+_is_sent = (
+    select(steps.c.task)
+    .where(steps.c.task == tasks.c.id, steps.c.version == tasks.c.version, in_state(steps.c.state, StepState.BATCHED))
+    .where(or_(steps.c.digest.is_(None), steps.c.digest == _made.c.trained))
+    .exists()
+)
+_ADVANCE = Statement(
+    update(tasks)
+    .where(
+        tasks.c.id == _locked.c.id,
+        tasks.c.id == _made.c.task,
+        tasks.c.tenant == _made.c.tenant,
+        tasks.c.pool == _made.c.pool,
+        tasks.c.version == _made.c.version - 1,
+        in_state(tasks.c.state, TaskState.RUNNING, TaskState.PAUSED),
+        _is_sent,
+    )
+    .values(
+        version=tasks.c.version + 1,
+        adapter=cast(_made.c.adapter, JSONB),
+        checkpoint=cast(_made.c.checkpoint, JSONB),
+        updated_at=func.now(),
+    )
+    .returning(*TASK_COLUMNS)
+)
+
+
+async def advance_versions(connection: AsyncConnection, updates: Collection[WeightUpdated]) -> dict[str, Task]:
+    """Compare-and-set of each task to the version that the step with the trainer made; `updates`: one of each task.
+
+    Returns the advanced tasks by id. All are locked, also those that have ended, have another version or have sent another step.
+    """
+    made = [
+        (
+            each.task,
+            each.tenant,
+            each.pool,
+            each.version,
+            each.trained,
+            each.adapter.model_dump_json(),
+            each.checkpoint.model_dump_json(),
+        )
+        for each in updates
+    ]
+    return {row.id: task_of(row) for row in await _ADVANCE.run(connection, _made.of(made))}
 
 
 async def announcement(connection: AsyncConnection, task: Task) -> WeightUpdated | None:

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Double, ScalarSelect, and_, case, func, literal_column, or_, select
+from sqlalchemy import Column, ColumnElement, Double, ScalarSelect, Text, and_, case, func, literal_column, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import UNSUPPORTED
 from common.pace import PACE_STEPS, expected_end_s
 from scheduler_svc.decisions.endings.task_end import Failures
 from scheduler_svc.decisions.endings.task_warnings import Stall, TaskWarning
-from scheduler_svc.store.queries.sql.parameters import given, in_state
+from scheduler_svc.store.queries.sql.parameters import Rows, in_state
 from scheduler_svc.store.queries.sql.pool_time import NOW_S, parked_ms
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.queries.training.steps import StepSummary
@@ -56,15 +56,18 @@ class TaskProgress:
         return replace(self, reward=step.reward, staleness=step.staleness_mean, trained_at=[step.trained_at, *self.trained_at])
 
 
+_of = Rows("progress_of", task=Text)
+
+
 def _of_latest_step(column: Column[Any]) -> ScalarSelect[Any]:
-    trained = select(column).where(steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED)
-    return trained.order_by(steps.c.version.desc()).limit(1).scalar_subquery()
+    trained = select(column).where(steps.c.task == _of.c.task, steps.c.state == StepState.TRAINED)
+    return trained.order_by(steps.c.version.desc()).limit(1).correlate_except(steps).scalar_subquery()
 
 
 def latest_trained_at(task: ColumnElement[str]) -> ColumnElement[list[datetime]]:
     """Array of the times of a task's latest trained steps, the newest first."""
     trained = select(steps.c.trained_at).where(steps.c.task == task, in_state(steps.c.state, StepState.TRAINED))
-    return func.array(trained.order_by(steps.c.version.desc()).limit(PACE_STEPS + 1).correlate(tasks).scalar_subquery())
+    return func.array(trained.order_by(steps.c.version.desc()).limit(PACE_STEPS + 1).correlate_except(steps).scalar_subquery())
 
 
 def end_of_task(state: str, trained_at: Sequence[datetime], steps_left: int) -> float | None:
@@ -74,41 +77,48 @@ def end_of_task(state: str, trained_at: Sequence[datetime], steps_left: int) -> 
 
 _latest = (
     select(groups.c.state, groups.c.void_reason, groups.c.detail)
-    .where(groups.c.task == given("of_task"), NUMBERED_IN_TRAINING)
+    .where(groups.c.task == _of.c.task, NUMBERED_IN_TRAINING)
     .order_by(groups.c.number.desc())
     .limit(LATEST_GROUPS)
-    .subquery()
+    .correlate_except(groups)
+    .lateral("latest")
 )
 _failed = in_state(_latest.c.void_reason, VoidReason.FAILED, VoidReason.DEADLINE)
 _unsupported = and_(_failed, _latest.c.detail.startswith(UNSUPPORTED))
 _scored = in_state(_latest.c.state, GroupState.READY, GroupState.BATCHED, GroupState.TRAINED)
+_failures = select(
+    func.count(case((_failed, 1))).label("failures"),
+    func.count(case((or_(_failed, _scored), 1))).label("ended"),
+    func.count(case((_unsupported, 1))).label("unsupported"),
+).lateral("failures")
 _since = func.coalesce(_of_latest_step(steps.c.trained_at), literal_column("'-infinity'::timestamptz"))
 _voided = (
     select(groups.c.void_reason, func.count().label("voided"))
-    .where(groups.c.task == given("of_task"), in_state(groups.c.state, GroupState.VOID), groups.c.ended_at > _since)
+    .where(groups.c.task == _of.c.task, in_state(groups.c.state, GroupState.VOID), groups.c.ended_at > _since)
     .group_by(groups.c.void_reason)
-    .subquery("voided")
+    .correlate_except(groups)
+    .lateral("voided")
 )
 _PROGRESS = Statement(
     select(
+        _of.c.task,
         _of_latest_step(steps.c.reward),
         _of_latest_step(steps.c.staleness_mean),
-        latest_trained_at(given("of_task")),
-        select(tasks.c.sampled_tokens).where(tasks.c.id == given("of_task")).scalar_subquery(),
-        select(func.count()).select_from(dead_letters).where(dead_letters.c.task == given("of_task")).scalar_subquery(),
-        func.count(case((_failed, 1))),
-        func.count(case((or_(_failed, _scored), 1))),
-        func.count(case((_unsupported, 1))),
+        latest_trained_at(_of.c.task),
+        select(tasks.c.sampled_tokens).where(tasks.c.id == _of.c.task).scalar_subquery(),
+        select(func.count()).select_from(dead_letters).where(dead_letters.c.task == _of.c.task).scalar_subquery(),
+        *_failures.c,
         select(func.jsonb_object_agg(_voided.c.void_reason, _voided.c.voided)).scalar_subquery(),
-    ).select_from(_latest)
+    )
 )
 
 
-async def progress_of(connection: AsyncConnection, task: str) -> TaskProgress:
-    """Progress as the transaction sees it."""
-    row = (await _PROGRESS.run(connection, {"of_task": task}))[0]
-    reward, staleness, trained_at, tokens, letters, failures, ended, unsupported, voided = row
-    return TaskProgress(reward, staleness, trained_at, tokens, letters, Failures(failures, ended, unsupported), voided or {})
+async def progress_of(connection: AsyncConnection, *ids: str) -> dict[str, TaskProgress]:
+    """Progress of these tasks as the transaction sees it."""
+    return {
+        task: TaskProgress(reward, staleness, trained_at, tokens, letters, Failures(*counts), voided or {})
+        for task, reward, staleness, trained_at, tokens, letters, *counts, voided in await _PROGRESS.run(connection, _of.of([*zip(ids)]))
+    }
 
 
 _SCORED = (

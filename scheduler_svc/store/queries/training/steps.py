@@ -1,17 +1,18 @@
 """Queries on optimizer steps."""
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import BigInteger, Double, Integer, Row, Text, delete, func, literal, select, update
+from sqlalchemy import BigInteger, Double, Integer, Row, Select, Text, cast, delete, func, literal, select, union_all, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, WeightUpdated, as_json, from_json
+from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, TrainBatch, WeightUpdated, from_json
 from scheduler_svc.decisions.endings.task_warnings import StepMetrics
-from scheduler_svc.store.queries.sql.parameters import any_of, given, in_state, keyed, keys
+from scheduler_svc.store.queries.sql.parameters import Rows, any_of, given, in_state, keyed, keys
 from scheduler_svc.store.queries.sql.pool_time import NOW_S, parked_ms, parked_ms_of_task, seconds
 from scheduler_svc.store.queries.sql.statement import Statement
 from scheduler_svc.store.queries.training.tasks import Task
@@ -66,54 +67,56 @@ class StepSummary:
     trained_at: datetime
 
 
+_wanted = Rows("wanted", task=Text, number=Integer, step=Integer)
 _chosen = (
     update(groups)
-    .where(groups.c.task == given("of_task"), groups.c.number == any_of("numbers", Integer), in_state(groups.c.state, GroupState.READY))
-    .values(state=GroupState.BATCHED, step=given("of_version"))
-    .returning(groups.c.number, groups.c.version, groups.c.admitted_at, groups.c.parked_ms)
+    .where(groups.c.task == _wanted.c.task, groups.c.number == _wanted.c.number, in_state(groups.c.state, GroupState.READY))
+    .values(state=GroupState.BATCHED, step=_wanted.c.step)
+    .returning(groups.c.task, groups.c.number, groups.c.version, groups.c.step, groups.c.admitted_at, groups.c.parked_ms)
     .cte("chosen")
 )
-_chosen_members = trajectories.join(_chosen, (trajectories.c.task == given("of_task")) & (trajectories.c.group == _chosen.c.number))
+_chosen_members = trajectories.join(_chosen, (trajectories.c.task == _chosen.c.task) & (trajectories.c.group == _chosen.c.number))
 _step = {
-    "task": given("of_task", Text),
-    "version": given("of_version", Integer),
+    "task": _chosen.c.task,
+    "version": _chosen.c.step,
     "state": literal(StepState.BATCHED.value),
     "reward": func.avg(trajectories.c.reward),
-    "staleness_mean": func.avg(given("of_version", Integer) - _chosen.c.version),
-    "staleness_max": given("of_version", Integer) - func.min(_chosen.c.version),
+    "staleness_mean": func.avg(_chosen.c.step - _chosen.c.version),
+    "staleness_max": _chosen.c.step - func.min(_chosen.c.version),
     "sampled_tokens": func.sum(trajectories.c.sampled_tokens),
     "first_admitted_at": func.min(_chosen.c.admitted_at),
     "first_scored_at": func.min(trajectories.c.scored_at),
     "last_scored_at": func.max(trajectories.c.scored_at),
     "first_parked_ms": func.min(_chosen.c.parked_ms),
-    "parked_ms": parked_ms_of_task(given("of_task", Text)),
+    "parked_ms": parked_ms_of_task(_chosen.c.task),
 }
-_written = insert(steps).from_select(list(_step), select(*_step.values()).select_from(_chosen_members)).cte("written")
+_of_steps = select(*_step.values()).select_from(_chosen_members).group_by(_chosen.c.task, _chosen.c.step)
+_written = insert(steps).from_select(list(_step), _of_steps).cte("written")
 _BATCH = Statement(
-    select(_chosen.c.number, _chosen.c.version, trajectories.c.member, trajectories.c.sequence, trajectories.c.reward)
+    select(_chosen.c.task, _chosen.c.number, _chosen.c.version, trajectories.c.member, trajectories.c.sequence, trajectories.c.reward)
     .select_from(_chosen_members)
     .order_by(_chosen.c.number, trajectories.c.member)
     .add_cte(_written)
 )
 
 
-async def batch_groups(connection: AsyncConnection, task: str, version: int, numbers: Sequence[int]) -> list[BatchGroup]:
-    """Batch the groups into a step, and write its row; returns the groups with their members, in order."""
-    about = {"of_task": task, "of_version": version, "numbers": list(numbers)}
-    return _batch_of(await _BATCH.run(connection, about))
+async def batch_groups(connection: AsyncConnection, chosen: Mapping[str, tuple[int, Sequence[int]]]) -> dict[str, list[BatchGroup]]:
+    """Batch groups into steps, and write their rows; returns the groups with their members, in order, by task.
+
+    `chosen`: by task, the version that the step trains from, and the numbers of its groups.
+    """
+    wanted = [(task, number, version) for task, (version, numbers) in chosen.items() for number in numbers]
+    rows = await _BATCH.run(connection, _wanted.of(wanted))
+    return {task: _batch_of([row for row in rows if row.task == task]) for task in chosen}
 
 
-_SENT_AS = Statement(
-    update(steps)
-    .where(steps.c.task == given("of_task"), steps.c.version == given("of_version"))
-    .values(digest=given("with_digest"))
-    .returning(steps.c.version)
-)
+_sent = Rows("sent", task=Text, version=Integer, digest=Text)
+_SENT_AS = Statement(update(steps).where(steps.c.task == _sent.c.task, steps.c.version == _sent.c.version).values(digest=_sent.c.digest))
 
 
-async def note_digest(connection: AsyncConnection, task: str, version: int, digest: str) -> None:
-    """Record the digest of the batch that the step is sent as."""
-    await _SENT_AS.run(connection, {"of_task": task, "of_version": version, "with_digest": digest})
+async def note_digests(connection: AsyncConnection, batches: Sequence[TrainBatch]) -> None:
+    """Record the digests of the batches that steps are sent as."""
+    await _SENT_AS.run(connection, _sent.of([(batch.task, batch.version, batch.digest) for batch in batches]))
 
 
 async def members_of_step(connection: AsyncConnection, task: str, version: int) -> list[BatchGroup]:
@@ -163,17 +166,27 @@ async def is_sent(connection: AsyncConnection, step: SentStep) -> bool:
     return (await connection.execute(statement)).first() is not None
 
 
+_done = Rows(
+    "done",
+    tenant=Text,
+    task=Text,
+    version=Integer,
+    metrics=Text,
+    adapter=Text,
+    checkpoint=Text,
+    batch=Text,
+    started_s=Double,
+    finished_s=Double,
+    tokens=BigInteger,
+)
 _trained_step = (
     update(steps)
-    .where(steps.c.task == given("of_task"), steps.c.version == given("of_version"), steps.c.state == StepState.BATCHED)
+    .where(steps.c.task == _done.c.task, steps.c.version == _done.c.version, steps.c.state == StepState.BATCHED)
     .values(
         state=StepState.TRAINED,
-        metrics=given("with_metrics"),
-        adapter=given("made_adapter"),
-        checkpoint=given("made_checkpoint"),
-        batch=given("of_batch", JSONB(none_as_null=True)),
-        started_at=given("at_start"),
-        finished_at=given("at_end"),
+        **{name: cast(_done.c[name], JSONB) for name in ("metrics", "adapter", "checkpoint", "batch")},
+        started_at=func.to_timestamp(_done.c.started_s),
+        finished_at=func.to_timestamp(_done.c.finished_s),
         trained_at=func.now(),
     )
     .returning(steps)
@@ -181,66 +194,80 @@ _trained_step = (
 )
 _trained_groups = (
     update(groups)
-    .where(groups.c.task == given("of_task"), groups.c.step == given("of_version"), in_state(groups.c.state, GroupState.BATCHED))
+    .where(groups.c.task == _done.c.task, groups.c.step == _done.c.version, in_state(groups.c.state, GroupState.BATCHED))
     .values(state=GroupState.TRAINED, ended_at=func.now())
-    .returning(groups.c.number)
+    .returning(groups.c.task, groups.c.number)
     .cte("trained_groups")
 )
 _trained_members = (
     update(trajectories)
     .where(
-        trajectories.c.task == given("of_task"),
-        trajectories.c.group.in_(select(_trained_groups.c.number)),
+        trajectories.c.task == _trained_groups.c.task,
+        trajectories.c.group == _trained_groups.c.number,
         trajectories.c.state == TrajectoryState.SCORED,
     )
     .values(state=TrajectoryState.TRAINED)
     .cte("trained_members")
 )
 _made = {
-    "tenant": given("of_tenant", Text),
-    "task": given("of_task", Text),
+    "tenant": _done.c.tenant,
+    "task": _done.c.task,
     "kind": literal("trained"),
-    "number": given("of_version", Integer) + 1,
-    "tokens": given("with_tokens", BigInteger),
+    "number": _done.c.version + 1,
+    "tokens": _done.c.tokens,
 }
 _booked = insert(ledger).from_select(list(_made), select(*_made.values())).on_conflict_do_nothing().cte("booked")
-_FINISH = Statement(select(*(_trained_step.c[name] for name in StepSummary.__dataclass_fields__)).add_cte(_trained_members, _booked))
+_SUMMARY = (_trained_step.c.task, *(_trained_step.c[name] for name in StepSummary.__dataclass_fields__))
+_FINISH = Statement(select(*_SUMMARY).add_cte(_trained_members, _booked))
 
 
-async def finish_step(connection: AsyncConnection, updated: WeightUpdated) -> StepSummary:
-    """Mark the step, its groups and their members as trained, and write its ledger row."""
-    about = {
-        "of_tenant": updated.tenant,
-        "of_task": updated.task,
-        "of_version": updated.version - 1,
-        "with_metrics": updated.metrics,
-        "made_adapter": as_json(updated.adapter),
-        "made_checkpoint": as_json(updated.checkpoint),
-        "of_batch": as_json(updated.batch) if updated.batch else None,
-        "at_start": datetime.fromtimestamp(updated.started_s, UTC),
-        "at_end": datetime.fromtimestamp(updated.finished_s, UTC),
-        "with_tokens": updated.trained_tokens,
-    }
-    return StepSummary(*(await _FINISH.run(connection, about))[0])
+async def finish_steps(connection: AsyncConnection, updates: Sequence[WeightUpdated]) -> dict[str, StepSummary]:
+    """Mark these steps, one of each task, their groups and members as trained, and write their ledger rows; returns them by task."""
+    rows = [
+        (
+            updated.tenant,
+            updated.task,
+            updated.version - 1,
+            json.dumps(updated.metrics),
+            updated.adapter.model_dump_json(),
+            updated.checkpoint.model_dump_json(),
+            updated.batch.model_dump_json() if updated.batch else None,
+            updated.started_s,
+            updated.finished_s,
+            updated.trained_tokens,
+        )
+        for updated in updates
+    ]
+    return {row[0]: StepSummary(*row[1:]) for row in await _FINISH.run(connection, _done.of(rows))}
 
 
-_measured = (
-    select(
-        steps.c.version,
-        *(steps.c.metrics[name].astext.cast(Double).label(name) for name in StepMetrics.__dataclass_fields__),
-    )
-    .where(steps.c.task == given("of_task"), steps.c.state == StepState.TRAINED)
-    .limit(given("most", Integer))
+_measured_of = Rows("measured_of", task=Text)
+_measured = select(*(steps.c.metrics[name].astext.cast(Double).label(name) for name in StepMetrics.__dataclass_fields__)).where(
+    steps.c.task == _measured_of.c.task, steps.c.state == StepState.TRAINED
 )
-_FIRST_MEASURED = Statement(_measured.order_by(steps.c.version))
-_LATEST_MEASURED = Statement(_measured.order_by(steps.c.version.desc()))
 
 
-async def measured_steps(connection: AsyncConnection, task: str, most: int) -> tuple[list[StepMetrics], list[StepMetrics]]:
-    """Metrics for warnings, of the task's first trained steps and of its latest, in order."""
-    about = {"of_task": task, "most": most}
-    first, latest = [await statement.run(connection, about) for statement in (_FIRST_MEASURED, _LATEST_MEASURED)]
-    return [StepMetrics(*row[1:]) for row in first], [StepMetrics(*row[1:]) for row in reversed(latest)]
+def _window(first: bool) -> Select[Any]:
+    order = steps.c.version if first else steps.c.version.desc()
+    window = _measured.order_by(order).limit(given("most", Integer)).lateral("window")
+    return select(_measured_of.c.task, literal(first).label("is_first"), *window.c)
+
+
+_MEASURED = Statement(union_all(_window(True), _window(False)))
+
+
+async def measured_steps(
+    connection: AsyncConnection, ids: Collection[str], most: int
+) -> dict[str, tuple[list[StepMetrics], list[StepMetrics]]]:
+    """Metrics for warnings, of each task's first trained steps and of its latest, in order."""
+    found = {task: (list[StepMetrics](), list[StepMetrics]()) for task in ids}
+    for task, is_first, *metrics in await _MEASURED.run(connection, _measured_of.of([*zip(ids)]) | {"most": most}):
+        first, latest = found[task]
+        if is_first:
+            first.append(StepMetrics(*metrics))
+        else:
+            latest.insert(0, StepMetrics(*metrics))
+    return found
 
 
 async def void_steps(connection: AsyncConnection, task: str) -> None:

@@ -82,7 +82,7 @@ class Task:
         return self.state in LIVE
 
 
-_TASK = (tasks, select(tenants.c.weight).where(tenants.c.id == tasks.c.tenant).scalar_subquery().label("weight"))
+TASK_COLUMNS = (tasks, select(tenants.c.weight).where(tenants.c.id == tasks.c.tenant).scalar_subquery().label("weight"))
 """Columns of `task_of`."""
 
 
@@ -169,16 +169,23 @@ async def add_task(
     return (await connection.execute(statement)).first() is not None
 
 
-async def started_from(connection: AsyncConnection, task: str) -> dict[str, BlobRef]:
-    """The task's adapters that other tasks started from, by name."""
-    statement = select(tasks.c.start["blob"]).where(tasks.c.spec["start"]["task"].astext == task, tasks.c.start.is_not(None))
-    found = [from_json(BlobRef, blob) for blob in (await connection.execute(statement)).scalars()]
+_STARTED = Statement(
+    select(tasks.c.start["blob"].label("blob")).where(tasks.c.spec["start"]["task"].astext == any_of("ids"), tasks.c.start.is_not(None))
+)
+
+
+async def started_from(connection: AsyncConnection, ids: Collection[str]) -> dict[str, BlobRef]:
+    """The tasks' adapters that other tasks started from, by name."""
+    found = [from_json(BlobRef, row.blob) for row in await _STARTED.run(connection, {"ids": list(ids)})]
     return {ref.name: ref for ref in found}
 
 
+_FIND = Statement(select(*TASK_COLUMNS).where(tasks.c.id == given("of_task")))
+
+
 async def find_task(connection: AsyncConnection, task: str) -> Task | None:
-    row = (await connection.execute(select(*_TASK).where(tasks.c.id == task))).first()
-    return task_of(row) if row else None
+    rows = await _FIND.run(connection, {"of_task": task})
+    return task_of(rows[0]) if rows else None
 
 
 async def live_tasks(connection: AsyncConnection) -> set[str]:
@@ -205,7 +212,7 @@ async def all_tasks(connection: AsyncConnection) -> set[str]:
     return set((await connection.execute(select(tasks.c.id))).scalars())
 
 
-_LOCK = Statement(select(*_TASK).where(tasks.c.id == any_of("ids")).order_by(tasks.c.id).with_for_update(of=tasks))
+_LOCK = Statement(select(*TASK_COLUMNS).where(tasks.c.id == any_of("ids")).order_by(tasks.c.id).with_for_update(of=tasks))
 
 
 async def lock_tasks(connection: AsyncConnection, ids: Collection[str]) -> list[Task]:
@@ -213,7 +220,9 @@ async def lock_tasks(connection: AsyncConnection, ids: Collection[str]) -> list[
     return [task_of(row) for row in await _LOCK.run(connection, {"ids": sorted(ids)})]
 
 
-_LOCK_OWN = Statement(select(*_TASK).where(tasks.c.id == given("of_task"), tasks.c.tenant == given("of_tenant")).with_for_update(of=tasks))
+_LOCK_OWN = Statement(
+    select(*TASK_COLUMNS).where(tasks.c.id == given("of_task"), tasks.c.tenant == given("of_tenant")).with_for_update(of=tasks)
+)
 
 
 async def lock_own_task(connection: AsyncConnection, tenant: str, task: str) -> Task | None:
@@ -229,7 +238,7 @@ async def is_others(connection: AsyncConnection, tenant: str, task: str) -> bool
 
 
 async def lock_running_tasks(connection: AsyncConnection) -> list[Task]:
-    statement = select(*_TASK).where(tasks.c.state == TaskState.RUNNING).order_by(tasks.c.id).with_for_update(of=tasks)
+    statement = select(*TASK_COLUMNS).where(tasks.c.state == TaskState.RUNNING).order_by(tasks.c.id).with_for_update(of=tasks)
     return [task_of(row) for row in (await connection.execute(statement)).all()]
 
 
@@ -249,7 +258,7 @@ async def tasks_waiting_for_an_environment(connection: AsyncConnection, *, most:
 
 async def lock_unchecked(connection: AsyncConnection, tenant: str, *, most: int) -> list[Task]:
     """Lock the tenant's oldest tasks whose check is not requested, but for those that another transaction has locked."""
-    waiting = select(*_TASK).where(tasks.c.tenant == tenant, tasks.c.family.is_(None), _SUBMITTED)
+    waiting = select(*TASK_COLUMNS).where(tasks.c.tenant == tenant, tasks.c.family.is_(None), _SUBMITTED)
     statement = waiting.order_by(tasks.c.submitted_at, tasks.c.id).limit(most).with_for_update(of=tasks, skip_locked=True)
     return [task_of(row) for row in (await connection.execute(statement)).all()]
 
@@ -289,25 +298,6 @@ async def transition_task(
         values["accepted_at"] = func.coalesce(tasks.c.accepted_at, func.now())
     statement = update(tasks).where(tasks.c.id == task, tasks.c.state.in_(leaving)).values(values).returning(tasks.c.id)
     return (await connection.execute(statement)).first() is not None
-
-
-_ADVANCE = Statement(
-    update(tasks)
-    .where(
-        tasks.c.id == given("of_task"),
-        tasks.c.version == given("from_version"),
-        in_state(tasks.c.state, TaskState.RUNNING, TaskState.PAUSED),
-    )
-    .values(version=tasks.c.version + 1, adapter=given("made_adapter"), checkpoint=given("made_checkpoint"), updated_at=func.now())
-    .returning(*_TASK)
-)
-
-
-async def advance_version(connection: AsyncConnection, task: str, version: int, adapter: AdapterRef, checkpoint: BlobRef) -> Task | None:
-    """Compare-and-set from `version` to the next; returns the updated, locked task, or None when its version differs or it has ended."""
-    made = {"made_adapter": as_json(adapter), "made_checkpoint": as_json(checkpoint)}
-    advanced = await _ADVANCE.run(connection, {"of_task": task, "from_version": version, **made})
-    return task_of(advanced[0]) if advanced else None
 
 
 async def count_voided(connection: AsyncConnection, task: str, groups: int, *, failures_in_a_row: int | None = None) -> None:
