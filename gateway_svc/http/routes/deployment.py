@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
 
 from common.door.tenancy.packages import Packages
 from common.door.training.download import read_usage
@@ -15,18 +16,26 @@ from common.messages import (
     PoolsAnswer,
     ReplicasAnswer,
     SlicesAnswer,
+    UsageAnswer,
 )
 from common.messages.accelerators import MAX_SLICES
+from common.messages.tenancy.access import Role
 from common.spec import Name
 from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_question
 from gateway_svc.http.strict import StrictRoute
-from gateway_svc.shapes import KeyOf, UsageOfAll
 
 router = APIRouter(prefix="/v1", tags=["deployment"], route_class=StrictRoute)
 FAMILY = Family(router)
 COMMON = responses(400, 401, 403, 429, 503)
+
+
+class KeyOf(BaseModel):
+    """What the key of a request is for."""
+
+    tenant: str | None = Field(description="Null for an admin's, which acts for every tenant.")
+    role: Role
 
 
 @router.get("/key", responses=COMMON)
@@ -77,8 +86,7 @@ async def read_slices(
 
 
 @router.get("/usage", responses=COMMON)
-async def read_all_usage(caller: Acting) -> UsageOfAll:
+async def read_all_usage(caller: Acting) -> UsageAnswer:
     """Tokens and stored bytes, of the tenant and by task."""
     check_question(caller, "usage")
-    found = await read_usage(caller.door)
-    return UsageOfAll(tenants=found.tenants, tasks=found.tasks, store_bytes=found.store_bytes, store_limit_bytes=found.store_limit_bytes)
+    return await read_usage(caller.door)
