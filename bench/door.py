@@ -70,7 +70,7 @@ async def _measured(url: str, own: str, foreign: str, options: argparse.Namespac
     async with _client(url, own) as mine, _client(url, foreign) as theirs:
         await until_known(mine)
         await until_known(theirs)
-        task = (await mine.post("/v1/tasks", json=TASK)).json()["id"]
+        task = (await mine.post("/v1/tasks", json=TASK)).json()["task"]
         strangers = await _strangers(theirs, task, options.requests)
         before = await _others(mine, options.seconds)
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:  # their work delays no request of this process

@@ -76,7 +76,7 @@ def _trained(url: str, key: str) -> str:
         while time.monotonic() < deadline:
             if not task:  # until the gateway has been told of the key
                 answer = door.post("/v1/tasks", json=TASK)
-                task = answer.json().get("id", "") if answer.status_code in (201, 202) else ""
+                task = answer.json().get("task", "") if answer.status_code in (201, 202) else ""
             elif door.get(f"/v1/tasks/{task}").json().get("state") == "finished":
                 return task
             time.sleep(0.5)

@@ -43,13 +43,13 @@ class AliasTarget(BaseModel):
 
 @router.get("", responses=COMMON)
 async def list_aliases(caller: Acting) -> AliasesAnswer:
-    """Aliases of the tenant, by name."""
+    """List aliases by name."""
     return AliasesAnswer(aliases=await read_aliases(caller.door), cursor=None)
 
 
 @router.get("/{name}", responses=COMMON | responses(404))
 async def read_alias(caller: Acting, name: AliasPath, response: Response) -> AliasOf:
-    """What an alias names; `ETag` is for `If-Match`."""
+    """Read an alias; `ETag` is for `If-Match`."""
     check_name(name)
     found = await read_aliases(caller.door, name)
     return _shown(response, only_one(caller, found))
@@ -59,7 +59,7 @@ async def read_alias(caller: Acting, name: AliasPath, response: Response) -> Ali
 async def put_alias(
     caller: Acting, name: AliasPath, body: AliasTarget, response: Response, if_match: IfMatch = None, if_none_match: IfNoneMatch = None
 ) -> AliasOf:
-    """Let an alias name a version, which is then kept. Requests that are under way keep the version that they have."""
+    """Point an alias at a version, which is then kept. Running requests keep their version."""
     check_job(caller, "set-alias")
     check_name(name, is_new=True)
     setting = set_alias(caller.door, tenant_of(caller), name, body.task, body.version, expected=_expected(if_match, if_none_match))
@@ -75,7 +75,7 @@ async def put_alias(
 
 @router.delete("/{name}", responses=COMMON | CHANGED)
 async def remove_alias(caller: Acting, name: AliasPath, if_match: IfMatch = None) -> AliasOf:
-    """Delete an alias. Its version stays only as long as other rules keep it."""
+    """Delete an alias; the answer is what it named."""
     check_job(caller, "delete-alias")
     check_name(name)
     try:

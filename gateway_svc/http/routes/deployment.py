@@ -40,19 +40,19 @@ class KeyOf(BaseModel):
 
 @router.get("/key", responses=COMMON)
 async def read_key(caller: Acting) -> KeyOf:
-    """What the key of this request is for: its tenant and role."""
+    """Read tenant and role of the request's key."""
     return KeyOf(tenant=caller.tenant, role=caller.role)
 
 
 @router.get("/pools", responses=COMMON)
 async def read_pools(caller: Acting) -> PoolsAnswer:
-    """Base models that a task may name."""
+    """List base models that a task may name."""
     return await caller.door.ask("pools", AskDeployment(), PoolsAnswer)
 
 
 @router.get("/environments", responses=COMMON)
 async def read_environments(caller: Acting) -> EnvironmentsAnswer:
-    """Environments that a task may name, and the tenant's own packages."""
+    """List environments that a task may name, and the tenant's packages."""
     found = await caller.door.ask("envs", AskDeployment(), EnvironmentsAnswer)
     packages = await Packages(caller.door).all() if found.has_more else found.packages
     return found.model_copy(update={"packages": packages, "has_more": False})
@@ -60,13 +60,13 @@ async def read_environments(caller: Acting) -> EnvironmentsAnswer:
 
 @router.get("/replicas", responses=COMMON)
 async def read_replicas(caller: Acting) -> ReplicasAnswer:
-    """Live replicas of the services, and their load; with their names for admins."""
+    """List live replicas and their load; for admins with names."""
     return await caller.door.ask("replicas", AskDeployment(), ReplicasAnswer)
 
 
 @router.get("/executors", responses=COMMON)
 async def read_executors(caller: Acting, pool: Name | None = None) -> ExecutorsAnswer:
-    """Samplers and trainers on shared accelerators: where their state is, who computes and who waits. Bytes and faults are for admins."""
+    """List samplers and trainers on shared accelerators, and which computes; for admins with bytes and faults."""
     return await caller.door.ask("executors", AskExecutors(pool=pool), ExecutorsAnswer)
 
 
@@ -80,13 +80,13 @@ async def read_slices(
     accelerator: Name | None = None,
     limit: Annotated[int, Query(ge=1, le=MAX_SLICES)] = MAX_SLICES,
 ) -> SlicesAnswer:
-    """Slices of shared accelerators, the newest first: those that served the tenant's tasks, with its own shares; for admins all."""
+    """List slices of shared accelerators that served the tenant's tasks, newest first; for admins all."""
     asked = AskSlices(since_s=since, before=before, accelerator=accelerator, most=limit)
     return await caller.door.ask("slices", asked, SlicesAnswer)
 
 
 @router.get("/usage", responses=COMMON)
 async def read_all_usage(caller: Acting) -> UsageAnswer:
-    """Tokens and stored bytes, of the tenant and by task."""
+    """Read tokens and stored bytes, in total and by task."""
     check_question(caller, "usage")
     return await read_usage(caller.door)

@@ -35,7 +35,7 @@ M = TypeVar("M", bound=Message)
 
 @router.post("/ask/{verb}", response_class=Response, responses=COMMON)
 async def ask_question(caller: Acting, verb: Verb, body: Fields) -> Response:
-    """Ask the scheduler a question; the answer is the message of the verb, as over NATS."""
+    """Ask the scheduler a question; the answer is the verb's message, as over NATS."""
     if (question := QUESTIONS.get(verb)) is None:
         raise _no_verb("question", verb, QUESTIONS)
     check_question(caller, verb)

@@ -71,10 +71,10 @@ async def read_events(
     accept: Annotated[str, Header(max_length=1000)] = "*/*",
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
 ) -> Response | EventsAnswer:
-    """Events of a task after a number: a page as JSON, or with `Accept: text/event-stream` all of them as they come.
+    """Read events after a number: one page, or with `Accept: text/event-stream` all as they come.
 
-    A stream's ids are numbers of events: with `Last-Event-ID` any replica goes on behind that event. It ends after the last event of a
-    task that has ended.
+    A stream's ids are event numbers: with `Last-Event-ID` any replica continues after that event. It ends after the last event of an
+    ended task.
     """
     if STREAM in accept:
         await status_of(caller, task)
@@ -105,7 +105,7 @@ def _number(last_event_id: str) -> int:
 async def read_steps(
     caller: Acting, task: TaskId, after: AfterVersion = 0, every: Annotated[int, Query(ge=1, le=MAX_VERSION)] = 1
 ) -> StepsAnswer:
-    """Optimizer steps, a page at a time. `every`: of so many steps one, and the first and the last that is trained."""
+    """List optimizer steps, paginated. `every`: only each nth step, the first and the last trained."""
     await status_of(caller, task)
     return await caller.door.ask("steps", AskSteps(task=task, after=after, every=every), StepsAnswer)
 
@@ -117,7 +117,7 @@ async def read_evaluations(
     version: AfterVersion = 0,
     protocol: Annotated[str | None, Query(max_length=63, pattern=NAME_PATTERN)] = None,
 ) -> EvaluationsAnswer:
-    """Finished evaluations, a page at a time: those after the one of `version` by `protocol`; without a protocol, from `version` on."""
+    """List finished evaluations, paginated: after that of `version` by `protocol`; without a protocol, from `version` on."""
     await status_of(caller, task)
     return await caller.door.ask("evaluations", AskEvaluations(task=task, version=version, protocol=protocol), EvaluationsAnswer)
 
@@ -131,7 +131,7 @@ async def read_samples(
         int | None, Query(ge=1, le=MAX_VERSION, description="Version that the step made; default: the latest with samples.")
     ] = None,
 ) -> Samples:
-    """Whole attempts of one step, as many as `keep.samples` of the task says, with log-probabilities of each sampled token."""
+    """Read the attempts that one step keeps (`keep.samples`), with log-probabilities of sampled tokens."""
     await status_of(caller, task)
     try:
         answer = await caller.door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
@@ -142,7 +142,7 @@ async def read_samples(
 
 @router.get("/usage", responses=COMMON)
 async def read_usage_of_task(caller: Acting, task: TaskId) -> TaskUsage:
-    """Tokens that the task has consumed, and bytes that it stores."""
+    """Read tokens that a task consumed and bytes that it stores."""
     check_question(caller, "usage")
     await status_of(caller, task)
     cursor = task[:-1].rstrip("-") or None  # an id before this one, and few or none between
@@ -158,14 +158,14 @@ async def read_usage_of_task(caller: Acting, task: TaskId) -> TaskUsage:
 
 @router.get("/failures", responses=COMMON)
 async def read_failures(caller: Acting, task: TaskId, after: AfterNumber = 0) -> FailuresAnswer:
-    """Messages about the task that could not be handled, a page at a time."""
+    """List dead letters of a task, paginated."""
     await status_of(caller, task)
     return await caller.door.ask("failures", AskFailures(task=task, after=after), FailuresAnswer)
 
 
 @router.post("/failures/{letter}/resend", status_code=204, responses=COMMON)
 async def resend_message(caller: Acting, task: TaskId, letter: Annotated[int, Path(ge=1, le=MAX_NUMBER)]) -> None:
-    """Send such a message again, once its cause is gone. Safe to repeat."""
+    """Resend a dead letter's message. Repeating it is harmless."""
     check_job(caller, "resend")
     await status_of(caller, task)
     page = await caller.door.ask("failures", AskFailures(task=task, after=letter - 1), FailuresAnswer)
@@ -194,13 +194,13 @@ async def _all_events(caller: Caller, task: str | None) -> AsyncGenerator[Sse]:
 
 @of_all.get("/failures", responses=ALL)
 async def read_all_failures(caller: Acting, after: AfterNumber = 0) -> FailuresAnswer:
-    """Messages about all tasks that could not be handled, and refused jobs, a page at a time."""
+    """List all dead letters, those of jobs included, paginated."""
     return await caller.door.ask("failures", AskFailures(after=after), FailuresAnswer)
 
 
 @of_all.post("/failures/{letter}/resend", status_code=204, responses=ALL | responses(404))
 async def resend_any_message(caller: Acting, letter: Annotated[int, Path(ge=1, le=MAX_NUMBER)]) -> None:
-    """Send such a message again, once its cause is gone. Safe to repeat."""
+    """Resend a dead letter's message. Repeating it is harmless."""
     check_job(caller, "resend")
     page = await caller.door.ask("failures", AskFailures(after=letter - 1), FailuresAnswer)
     if not page.failures or page.failures[0].letter != letter:

@@ -108,7 +108,7 @@ async def submit_task(
     },
 )
 async def submit_task_as(request: Request, response: Response, caller: Acting, task: TaskId) -> Any:
-    """Submit a task file under an id that the client has made. Safe to repeat: it is one task."""
+    """Submit a task file under an id made by the client. Repeating it is harmless."""
     media_type = check_content_type(request, JSON, TOML)
     check_job(caller, "submit")
     if re.fullmatch(TASK_ID_PATTERN, task) is None:
@@ -179,7 +179,7 @@ async def list_tasks(
     cursor: Annotated[str | None, Query(max_length=128)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> TasksAnswer:
-    """List tasks that match every filter, a page at a time. `name`: the whole name; `text`: part of the id or the name."""
+    """List tasks that match every filter, paginated. `name`: whole name; `text`: part of id or name."""
     order = {"sort": sort.removeprefix("-"), "descending": sort.startswith("-"), "most": limit, "cursor": cursor}
     try:
         asked = AskTasks.model_validate({"states": state, "pool": pool, "name": name, "text": text, **order})
@@ -190,20 +190,20 @@ async def list_tasks(
 
 @router.get("/{task}", responses=COMMON | responses(404))
 async def read_task_status(caller: Acting, task: TaskId) -> TaskStatus:
-    """A task's state."""
+    """Read a task's state."""
     return await status_of(caller, task)
 
 
 @router.get("/{task}/spec", responses=COMMON | responses(404))
 async def read_task_spec(caller: Acting, task: TaskId) -> SpecAnswer:
-    """The task file as it was accepted, completed by defaults."""
+    """Read the task file as accepted, completed by defaults."""
     check_task_id(task)
     return await caller.door.ask("spec", AskTask(task=task), SpecAnswer)
 
 
 @router.get("/{task}/why", responses=COMMON | responses(404))
 async def read_task_why(caller: Acting, task: TaskId) -> WhyAnswer:
-    """What a task waits for, and the number that would have to change."""
+    """Read what a task waits for, and the number that would have to change."""
     check_task_id(task)
     return await read_why(caller.door, task)
 
@@ -228,13 +228,13 @@ async def resume_task(caller: Acting, task: TaskId, reason: Reason = None) -> Ta
 
 @router.delete("/{task}", responses=COMMON | responses(404, 409))
 async def remove_task(caller: Acting, task: TaskId) -> Freed:
-    """Delete a task that has ended: adapters, checkpoints, messages and rows; what it consumed is kept."""
+    """Delete an ended task: adapters, checkpoints, messages and rows. Its usage is kept."""
     check_job(caller, "delete")
     return Freed(task=task, freed_bytes=await delete_task(caller.door, await status_of(caller, task), timeout_s=DELETE_S))
 
 
 async def status_of(caller: Caller, task: str) -> TaskStatus:
-    """Raises: Problem where the caller has no such task, also where no task can have such an id."""
+    """Raises: Problem (404) for unknown and for malformed ids."""
     check_task_id(task)
     return await read_status(caller.door, task)
 

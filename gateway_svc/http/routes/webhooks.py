@@ -43,14 +43,14 @@ class SetWebhookAnswer(BaseModel):
 
 @router.get("", responses=COMMON)
 async def list_webhooks(caller: Acting) -> WebhooksAnswer:
-    """Webhooks of the tenant, with the outcomes of their latest messages."""
+    """List webhooks with the outcomes of their latest messages."""
     check_question(caller, "webhooks")
     return WebhooksAnswer(webhooks=await Webhooks(caller.door).all(), cursor=None)
 
 
 @router.get("/{name}", responses=COMMON | responses(404))
 async def read_webhook(caller: Acting, name: WebhookPath) -> WebhookOf:
-    """A webhook, with the outcomes of its latest messages."""
+    """Read a webhook with the outcomes of its latest messages."""
     check_question(caller, "webhooks")
     check_name(name)
     return only_one(caller, await Webhooks(caller.door).all(name))
@@ -58,7 +58,7 @@ async def read_webhook(caller: Acting, name: WebhookPath) -> WebhookOf:
 
 @router.put("/{name}", responses=COMMON | responses(413, 415, 429))
 async def put_webhook(caller: Acting, name: WebhookPath, body: WebhookTarget) -> SetWebhookAnswer:
-    """Make a webhook, or change one."""
+    """Create or change a webhook."""
     check_job(caller, "set-webhook")
     check_name(name, is_new=True)
     try:
@@ -70,7 +70,7 @@ async def put_webhook(caller: Acting, name: WebhookPath, body: WebhookTarget) ->
 
 @router.delete("/{name}", status_code=204, responses=COMMON | responses(404, 429))
 async def remove_webhook(caller: Acting, name: WebhookPath) -> None:
-    """Delete a webhook, and what waits to be sent to it."""
+    """Delete a webhook and its pending messages."""
     check_job(caller, "delete-webhook")
     check_name(name)
     try:
