@@ -12,9 +12,10 @@ from common.messages.verbs import JOBS, QUESTIONS
 from gateway_svc.http.application import all_families, described
 from tests.common.access.keyed import Keyed
 from tests.common.access.matching import covers
+from tests.conftest import eventually
 from tests.gateway.entering import VALID, with_keys
 from tests.gateway.serving import client, gateway
-from tests.scheduler.stages import World
+from tests.scheduler.stages import World, spec
 
 JSON = {"content-type": "application/json"}
 ROUTES = [*(f"/v1/ask/{verb}" for verb in QUESTIONS), *(f"/v1/jobs/{verb}" for verb in JOBS)]
@@ -62,6 +63,22 @@ async def test_another_tenants_task_is_neither_shown_nor_changed(keyed: Keyed, k
     assert "no task 'slow-9' of tenant 'globex'" in absent.json()["detail"]
     assert [one.status_code for one in (job, *named, events)] == [403] * 4
     assert (status["state"], own.status_code, own.content) == ("running", 202, b"")
+
+
+async def test_budget_refuses_a_submission_and_is_not_told_to_another_tenant(keyed: Keyed, keyed_world: World) -> None:
+    nothing = {"tenant": "acme", "request": "r", "period": "total", "unit": "tokens", "amount": "0"}
+    await keyed_world.run("a")
+    async with with_keys(keyed) as (made, keys), gateway(made.bus, keyed.url, access=made.access) as address:
+        submit = {"task": "mine-1", "tenant": "acme", "spec": spec()}
+        async with client(address, keys.valid["admin"]) as admin, client(address, keys.valid["member"]) as member:
+            assert (await admin.post("/v1/jobs/set-budget", json=nothing)).status_code == 202
+            await eventually(lambda: _answers(member, submit, 402), 30)
+        async with client(address, keys.valid["foreign"]) as foreign:
+            assert await _answers(foreign, submit, 403)
+
+
+async def _answers(door: httpx.AsyncClient, submit: dict[str, Any], status: int) -> bool:
+    return (await door.post("/v1/jobs/submit", json=submit)).status_code == status
 
 
 @pytest.mark.parametrize("path", ["/v1/ask/cost", "/v1/ask/terms", "/v1/jobs/stop"])

@@ -59,7 +59,7 @@ async def send_job(
         raise _no_verb("job", verb, JOBS)
     check_job(caller, verb)
     job = _read(model, body)
-    if isinstance(job, SubmitTask):
+    if isinstance(job, SubmitTask) and caller.tenant in (None, job.tenant):  # another tenant's budget is not told; NATS refuses the job
         await gateway_of(request).limiter.check_spending(job.tenant)
     subject = streams.job(verb, getattr(job, "tenant", None))
     await caller.door.publish(Outgoing(subject, job, idempotency_key or secrets.token_hex(12)))
