@@ -1,6 +1,7 @@
 """The HTTP interface: its OpenAPI document, the table of routes in `http.md`, and that of harmless fields in `openai.md`."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,8 @@ from gateway_svc.http.application import all_families, described
 from gateway_svc.openai.fields import HARMLESS
 
 FILE = "schemas/openapi.json"
+OPENAI = ("files", "fine-tuning", "inference")
+"""Tags of routes that `openai.md` describes."""
 BEGIN, END = "<!-- routes -->", "<!-- end of routes -->"
 
 
@@ -17,7 +20,7 @@ def document() -> str:
 
 def page(text: str) -> str:
     """The page with its table of routes as the routes are now."""
-    rows = ["| route | what it does | answers |", "|---|---|---|", *_rows(described(all_families()).openapi())]
+    rows = ["| route | what it does |", "|---|---|", *_rows(described(all_families()).openapi())]
     return _between(text, BEGIN, END, rows)
 
 
@@ -35,7 +38,11 @@ def _between(text: str, begin: str, end: str, rows: list[str]) -> str:
 
 
 def _rows(found: dict[str, Any]) -> Iterator[str]:
-    for path, operations in found["paths"].items():
+    """A row for each route; routes by verb have one."""
+    by_route = {re.sub(r"^/v1/(ask|jobs)/.*", r"/v1/\1/{verb}", path): operations for path, operations in found["paths"].items()}
+    for path, operations in by_route.items():
         for method, operation in operations.items():
+            if operation["tags"][0] in OPENAI:
+                continue
             summary = " ".join(operation.get("description", operation["summary"]).split("\n\n")[0].split())
-            yield f"| `{method.upper()} {path}` | {summary} | {', '.join(sorted(operation['responses']))} |"
+            yield f"| `{method.upper()} {path}` | {summary} |"

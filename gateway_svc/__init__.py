@@ -5,6 +5,6 @@ Produces  `jobs.*.<tenant>` and `ask.<tenant>.<verb>`, each as the key that the 
 Owns      nothing
 
 Layout: __main__ and settings; service (starts, drains); access, keys and connections (who sends a request); problems (what a client is
-told), shapes, samples, strict_json, task_bodies, downloads; readiness, drain; http/ (the application, which alone knows fastapi,
+told), samples, strict_json, task_bodies, downloads; readiness, drain; http/ (the application, which alone knows fastapi,
 starlette and uvicorn); web/ (the dashboard's pages).
 """

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pydantic_core import ErrorDetails
 
-from common.access.roles import JOBS_OF_ROLE, OWNERS_QUESTIONS, ROLES
+from common.access.roles import JOBS_OF_ROLE, ROLES, may_ask
 from common.door.asking import UnknownHere
 from common.door.errors import (
     ClientError,
@@ -124,4 +124,4 @@ def roles_of_job(verb: str) -> list[Role]:
 
 def roles_of_question(verb: str) -> list[Role]:
     """Roles that may ask it."""
-    return [role for role in ROLES if role in ("owner", "admin") or verb not in OWNERS_QUESTIONS]
+    return [role for role in ROLES if may_ask(role, verb)]

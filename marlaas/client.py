@@ -6,9 +6,8 @@
             print(event.event, event.data)
         await client.pull(task, Path("adapter"))
 
-`marlaas.sync.connect` gives the same without asyncio. The address is of NATS, or of a gateway: `https://host`, with `key`. By NATS it is
-a client as any other: it publishes jobs, listens to events, and asks for the rest (docs/asking.md). By HTTP it has the same methods;
-what only NATS takes says so.
+`marlaas.sync.connect` gives the same without asyncio. The address is of NATS, or of a gateway: `https://host`, with `key`. It publishes
+jobs, listens to events, and asks for the rest (docs/asking.md), in the same way by both.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
 from common.door.answers import answer_to_request
 from common.door.asking import PATIENCE_S, Door
 from common.door.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
-from common.door.protocol import AnyDoor, Jobs, Verb
+from common.door.protocol import Verb
 from common.door.tenancy.accelerators import Accelerators
 from common.door.tenancy.aliases import Aliases
 from common.door.tenancy.billing import Billing
@@ -32,10 +31,11 @@ from common.door.tenancy.files import Files
 from common.door.tenancy.packages import Packages
 from common.door.tenancy.tenants import delete_tenant, set_tenant
 from common.door.tenancy.webhooks import Webhooks
+from common.door.training.control import control, delete_task, resend
 from common.door.training.download import Pruned, Stored, download_adapter, make_way
-from common.door.training.failures import Failure
+from common.door.training.failures import Failure, read_failure
 from common.door.training.following import follow
-from common.door.training.jobs import NatsJobs
+from common.door.training.submission import preview, submit
 from common.messages import (
     AdapterRef,
     Event,
@@ -47,9 +47,6 @@ from common.spec import TaskSpec, new_task_id
 from common.task_states import ENDED
 from marlaas.over_http.address import EXAMPLE, is_http
 from marlaas.over_http.connecting import entered
-from marlaas.over_http.jobs import HttpJobs
-from marlaas.over_http.tenancy.owned import owned_by
-from marlaas.owned import Owned
 from marlaas.preview import Preview
 from marlaas.reading import Reader
 
@@ -82,12 +79,12 @@ class Client(Reader):
     @property
     def aliases(self) -> Aliases:
         """A tenant's names for versions of its tasks."""
-        return self._owned.aliases
+        return Aliases(self._door)
 
     @property
     def webhooks(self) -> Webhooks:
         """Addresses of a tenant that receive messages about ends and budgets."""
-        return self._owned.webhooks
+        return Webhooks(self._door)
 
     @property
     def packages(self) -> Packages:
@@ -97,13 +94,7 @@ class Client(Reader):
     @property
     def files(self) -> Files:
         """A tenant's files: rows to train on."""
-        return self._owned.files
-
-    def __init__(self, door: AnyDoor, jobs: Jobs, owned: Owned | None = None) -> None:
-        """`owned`: None where the door takes all questions and jobs, as NATS does."""
-        super().__init__(door)
-        self._jobs = jobs
-        self._owned = owned or Owned.by(door)
+        return Files(self._door)
 
     @classmethod
     @asynccontextmanager
@@ -130,7 +121,7 @@ class Client(Reader):
                 raise ClientError("a file with a key is for NATS; a gateway takes key='mk-…', or MARLAAS_KEY on the command line")
             limits = {"timeout_s": timeout_s, "patience_s": patience_s}
             async with entered(url, tenant, key=key, insecure=insecure, tls=tls, **limits) as door:
-                yield cls(door, HttpJobs(door), owned_by(door))
+                yield cls(door)
             return
         if objection := objection_to_address(url):
             raise ClientError(f"{objection}; that of a gateway looks like {EXAMPLE}")
@@ -143,8 +134,7 @@ class Client(Reader):
             raise NoAnswer(f"NATS does not answer at {_shown(url)}; is the stack running?") from None
         async with bus:
             of_key = bus.key.tenant if bus.key is not None and bus.key.role != "admin" else None
-            door = Door(bus, url, tenant or of_key, patience_s=patience_s)
-            yield cls(door, NatsJobs(door))
+            yield cls(Door(bus, url, tenant or of_key, patience_s=patience_s))
 
     # --------------------------------------------------------------------------------------------------------- requests
 
@@ -158,11 +148,11 @@ class Client(Reader):
 
     async def accepted(self, spec: TaskSpec | dict[str, JsonValue], task: str | None, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Event:
         """As `submit`; returns the task's event `accepted`."""
-        return await self._jobs.submit(spec, task, timeout_s=timeout_s)
+        return await submit(self._door, spec, task, timeout_s=timeout_s)
 
     async def preview(self, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Preview:
         """Outcome of `submit`, without submitting. Raises: TaskRejected when a field is wrong; NoAnswer."""
-        return Preview.of(await self._jobs.preview(spec, timeout_s=timeout_s))
+        return Preview.of(await preview(self._door, spec, timeout_s=timeout_s))
 
     async def cancel(self, task: str, reason: str = "") -> None:
         """End a task; trained versions stay."""
@@ -187,7 +177,7 @@ class Client(Reader):
             if await self._was_deleted(task):
                 raise ClientError(f"task {task} was deleted already; only what it consumed is kept") from None
             raise
-        return await self._jobs.delete(status, timeout_s=timeout_s)
+        return await delete_task(self._door, status, timeout_s=timeout_s)
 
     async def prune(
         self, tenant: str | None = None, *, ended_before_s: float | None = None, dry_run: bool = False, timeout_s: float = DELETE_TIMEOUT_S
@@ -213,7 +203,7 @@ class Client(Reader):
 
         Raises: ClientError when there is no such letter, or its message is no longer needed; NoAnswer.
         """
-        await self._jobs.resend(letter, timeout_s=timeout_s)
+        await resend(self._door, await read_failure(self._door, letter), timeout_s=timeout_s)
 
     async def set_tenant(self, request: SetTenant, *, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, JsonValue]:
         """Change a tenant's weight and limits; returns all of them, and their use. Raises: ClientError when it is unknown; NoAnswer."""
@@ -251,10 +241,10 @@ class Client(Reader):
         Raises: UnknownTask; ClientError when there is no such version, or the folder is not empty; NoAnswer.
         """
         await self.status(task)
-        return await download_adapter(self._door, self._jobs, task, folder, version)
+        return await download_adapter(self._door, task, folder, version)
 
     async def _control(self, verb: Verb, task: str, reason: str) -> None:
-        await self._jobs.control(verb, await self.status(task), reason)
+        await control(self._door, verb, await self.status(task), reason)
 
     async def _was_deleted(self, task: str) -> bool:
         return "deleted" in [event.event async for event in self._door.events_after(task, 0)]

@@ -53,6 +53,7 @@ REASONS: dict[str, str] = {
     "tests/marlaas/test_tls.py::test_authority_is_named_by_an_argument_a_variable_or_an_option":
         "a command waits ten seconds for a scheduler",
     "tests/marlaas/test_cli.py::test_unreachable_nats_is_named": "the command tries for ten seconds",
+    "tests/marlaas/over_http/test_parity.py::test_both_doors_answer_alike": "each of 80 calls, by both doors",
     "tests/marlaas/door/test_permissions.py::test_command_line_and_the_bare_client": "each of a dozen commands is a process",
     "tests/marlaas/stack/test_database_access.py::test_deleted_tenant_loses_its_role": "a scheduler starts, and six commands run",
     "tests/marlaas/stack/test_gateways.py::test_stack_with_keys_lets_in_holders_of_keys_and_keeps_its_address":

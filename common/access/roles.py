@@ -9,6 +9,7 @@ from common import streams
 from common.access.rows import Permissions
 from common.access.services import INBOX
 from common.messages.tenancy.access import Role
+from common.messages.verbs import QUESTIONS
 
 ROLES: tuple[Role, ...] = get_args(Role)
 ADMIN = "admin"
@@ -25,39 +26,6 @@ JOBS_OF_ROLE: dict[Role, tuple[str, ...]] = {
     "reader": (),
     "admin": streams.JOB_VERBS,
 }
-QUESTIONS = (
-    "tasks",
-    "status",
-    "events",
-    "usage",
-    "why",
-    "envs",
-    "files",
-    "file-chunk",
-    "pools",
-    "replicas",
-    "spec",
-    "steps",
-    "evaluations",
-    "versions",
-    "samples",
-    "timeline",
-    "aliases",
-    "failures",
-    "adapter",
-    "chunk",
-    "invoice",
-    "prices",
-    "budgets",
-    "access",
-    "audit",
-    "webhooks",
-    "executors",
-    "slices",
-    "moves",
-    "trace",
-)
-"""Verbs of `ask.<tenant>.<verb>`."""
 OPERATORS_QUESTIONS = ("moves", "trace")
 """Questions that only an admin may ask: about the deployment, and about the steps of all tenants."""
 OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets", "access", "audit", "webhooks")
@@ -71,12 +39,13 @@ def role_permissions(role: Role, tenant: str, key: str) -> Permissions:
     heard by the key that has asked: those to an owner hold what a reader may not ask for.
     """
     jobs = [f"jobs.{verb}.{tenant}{end}" for verb in JOBS_OF_ROLE[role] for end in ("", f".{key}")]
-    questions = [f"ask.{tenant}.{verb}" for verb in QUESTIONS if _may_ask(role, verb)]
+    questions = [f"ask.{tenant}.{verb}" for verb in QUESTIONS if may_ask(role, verb)]
     inbox = f"{INBOX}.{key}"
     return Permissions((*jobs, *questions), (events_of(tenant), f"{inbox}.>"), inbox)
 
 
-def _may_ask(role: Role, verb: str) -> bool:
+def may_ask(role: Role, verb: str) -> bool:
+    """Whether a key of the role may ask the question."""
     if verb in OPERATORS_QUESTIONS:
         return role == "admin"
     return role in ("owner", "admin") or verb not in OWNERS_QUESTIONS

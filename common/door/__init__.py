@@ -3,7 +3,7 @@
 The SDK, the command line and the gateway have it in common. It needs no JetStream: it publishes `jobs.*.<tenant>` and `ask.<tenant>.*`, and
 hears `events.<tenant>.>` and its inbox.
 
-protocol.py    AnyDoor and Jobs: what a client needs of its way in, NATS or HTTP
+protocol.py    AnyDoor: what a client needs of its way in, NATS or HTTP
 asking.py      Door: asks, with retries and clear errors
 pages.py       questions whose answers come a page at a time
 deployment.py  what the deployment offers

@@ -1,39 +1,6 @@
 """Asks: any client → any scheduler replica, by request and reply, about what the tenant in the subject has.
 
-Verb of `ask.<tenant>.<verb>` → request → answer; each may also be answered by `AskRefused`:
-
-    tasks     AskTasks       TasksAnswer         statuses, a page at a time
-    status    AskTask        StatusAnswer        one task's status
-    events    AskEvents      EventsAnswer        stored events of one task after a number
-    usage     AskUsage       UsageAnswer         tokens and stored bytes, of the tenant and by task
-    why       AskTask        WhyAnswer           what one task waits for
-    invoice   AskInvoice     InvoiceAnswer       quantities and money by day, a page at a time
-    prices    AskPrices      PricesAnswer        prices, former ones included
-    budgets   AskBudgets     BudgetsAnswer       what may be spent, and is
-    access    AskAccess      AccessAnswer        accounts and public keys
-    audit     AskAudit       AuditAnswer         who has done what
-    failures  AskFailures    FailuresAnswer      dead letters
-    envs      AskDeployment  EnvironmentsAnswer  environments that a task may name
-    pools     AskDeployment  PoolsAnswer         base models
-    replicas  AskDeployment  ReplicasAnswer      live replicas of services, and their load
-    adapter   AskAdapter     AdapterAnswer       one version's adapter: name, size and digest of its blob
-    chunk     AskChunk       ChunkAnswer         a part of that blob
-
-Those about what one task has come to, `progress.py`:
-
-    spec         AskTask         SpecAnswer         the task as it was accepted
-    steps        AskSteps        StepsAnswer        optimizer steps after a version, a page at a time
-    evaluations  AskEvaluations  EvaluationsAnswer  finished evaluations, a page at a time
-    versions     AskVersions     VersionsAnswer     stored versions, the latest and the best
-    samples      AskSamples      SamplesAnswer      whole attempts of one step, and steps that have some (`samples.py`)
-    timeline     AskTimeline     TimelineAnswer     when the stages of the latest steps ended, of all tasks, a page at a time
-
-And about what a tenant has set, `aliases.py`:
-
-    aliases      AskAliases      AliasesAnswer      names for versions, a page at a time
-    webhooks     AskWebhooks     WebhooksAnswer     addresses that receive messages about ends and budgets (`webhooks.py`)
-
-A request in JSON is answered in JSON, one in MessagePack in MessagePack; an empty one counts as an empty JSON object.
+`verbs.py` has the request and the answer of each verb. `progress.py`: what one task has come to.
 """
 
 from typing import Annotated, Literal
@@ -47,6 +14,8 @@ from common.messages.lives import TroubleOf
 from common.messages.status import Ended, Event, TaskStatus
 from common.spec import TASK_ID_PATTERN, Name
 
+MAX_ASK_BYTES = 16 * 1024
+"""Maximum size of a request."""
 MAX_ANSWER_BYTES = 512 * 1024
 """Maximum size of an answer; what does not fit is on the next page."""
 PAGE_BYTES = 384 * 1024

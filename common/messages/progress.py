@@ -1,4 +1,4 @@
-"""Asks about what one task has come to: its spec, steps, evaluations and versions (`asks.py` has the table of verbs)."""
+"""Asks about what one task has come to: its spec, steps, evaluations and versions (`verbs.py`)."""
 
 from pydantic import Field, JsonValue
 

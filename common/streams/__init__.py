@@ -136,6 +136,7 @@ from common.streams.subjects import (
     executor_now,
     failed,
     from_tenant,
+    job,
     lease_done,
     lease_order,
     move_pool,

@@ -9,6 +9,11 @@ JOB_VERBS = (
 )
 
 
+def job(verb: str, tenant: str | None) -> str:
+    """`tenant`: None for a job that is about no tenant, or about all."""
+    return f"jobs.{verb}.{tenant or EVERY_TENANT}"
+
+
 def submit(tenant: str) -> str:
     return f"jobs.submit.{tenant}"
 

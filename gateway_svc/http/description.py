@@ -1,11 +1,14 @@
 """The interface as OpenAPI 3.1, made from the routes."""
 
+from copy import deepcopy
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
+from common.messages.verbs import JOBS, QUESTIONS
 from common.spec import TaskSpec
 from gateway_svc.http.errors import MEDIA_TYPE, ProblemBody
 
@@ -19,17 +22,43 @@ def describe(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=app.description)
     schemas: dict[str, Any] = document.setdefault("components", {}).setdefault("schemas", {})
     for model in (TaskSpec, ProblemBody):
-        schema = model.model_json_schema(ref_template=REFERENCE)
-        schemas.update(schema.pop("$defs", {}))
-        schemas[model.__name__] = schema
+        _describe(model, schemas)
+    for verb, question in QUESTIONS.items():
+        _add_verb(document["paths"], schemas, "/v1/ask", verb, question.request, question.answer)
+    for verb, job in JOBS.items():
+        _add_verb(document["paths"], schemas, "/v1/jobs", verb, job, None)
+    for prefix in ("/v1/ask", "/v1/jobs"):
+        del document["paths"][f"{prefix}/{{verb}}"]
     schemas["TaskSpec"]["required"].remove("tenant")  # the key's, or that of ?tenant=NAME
     for operations in document["paths"].values():
         for operation in operations.values():
             _complete(operation)
             _correct(operation["responses"])
+            _share(operation["responses"], document["components"].setdefault("responses", {}))
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     return document
+
+
+def _describe(model: type[BaseModel], schemas: dict[str, Any], *, is_answer: bool = False) -> dict[str, str]:
+    """Add the model's schema, and those that it refers to; a reference to it."""
+    schema = model.model_json_schema(ref_template=REFERENCE, mode="serialization" if is_answer else "validation")
+    for name, one in {**schema.pop("$defs", {}), model.__name__: schema}.items():
+        schemas.setdefault(name, one)
+    return {"$ref": REFERENCE.format(model=model.__name__)}
+
+
+def _add_verb(
+    paths: dict[str, Any], schemas: dict[str, Any], prefix: str, verb: str, request: type[BaseModel], answer: type[BaseModel] | None
+) -> None:
+    """A path for one verb, in place of the parameter, with the messages that it takes and answers."""
+    operation = deepcopy(paths[f"{prefix}/{{verb}}"]["post"])
+    operation["operationId"] += f"_{verb}"
+    operation["parameters"] = [one for one in operation["parameters"] if one["name"] != "verb"]
+    operation["requestBody"]["content"] = {"application/json": {"schema": _describe(request, schemas)}}
+    if answer is not None:
+        operation["responses"]["200"]["content"] = {"application/json": {"schema": _describe(answer, schemas, is_answer=True)}}
+    paths[f"{prefix}/{verb}"] = {"post": operation}
 
 
 def _complete(operation: dict[str, Any]) -> None:
@@ -48,3 +77,12 @@ def _correct(answers: dict[str, Any]) -> None:
         content = answer.get("content", {})
         if MEDIA_TYPE in content:
             content.pop("application/json", None)
+
+
+def _share(answers: dict[str, Any], shared: dict[str, Any]) -> None:
+    """Refer to problems, which are the same wherever they have one status, in place of repeating them."""
+    for status, answer in answers.items():
+        if MEDIA_TYPE in answer.get("content", {}):
+            name = answer["description"].title().replace(" ", "")
+            shared[name] = answer
+            answers[status] = {"$ref": f"#/components/responses/{name}"}

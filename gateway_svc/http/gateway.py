@@ -28,6 +28,8 @@ from gateway_svc.web.session import Sessions
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="A key, `mk-…`; not needed on a server without keys.")
 READING = ("GET", "HEAD", "OPTIONS")
+ASKS = "/v1/ask/"
+"""Beginning of paths that read though their method is POST."""
 PATIENCE_S = 4.0
 """Seconds over which a question is repeated while no scheduler answers; then the client repeats its request."""
 
@@ -104,7 +106,8 @@ async def count_request(request: Request, caller: Caller) -> None:
     """Count the request for the tenant that it is about, if any. Raises: Problem where a limit is met."""
     if caller.tenant is not None:
         limiter = gateway_of(request).limiter
-        await limiter.count_request(caller, caller.tenant, lambda found: note_standings(request, found), reads=request.method in READING)
+        is_read = request.method in READING or request.url.path.startswith(ASKS)
+        await limiter.count_request(caller, caller.tenant, lambda found: note_standings(request, found), reads=is_read)
 
 
 Acting = Annotated[Caller, Depends(acting)]

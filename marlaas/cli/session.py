@@ -72,13 +72,13 @@ def with_client(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, An
 
 
 def check_is_nats(url: str) -> None:
-    """Raises: ClientError where `url` is a gateway's, before what only NATS takes."""
+    """Raises: ClientError if `url` is a gateway's. Commands that change NATS's accounts, or read its streams, need NATS itself."""
     from marlaas.over_http.address import is_http
 
     if is_http(url):
-        from marlaas.over_http.refusals import NotOverHttp
+        from common.door.errors import ClientError
 
-        raise NotOverHttp("this")
+        raise ClientError("this needs NATS itself, not a gateway: --url nats://HOST:4222")
 
 
 def quiet() -> None:

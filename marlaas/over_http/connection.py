@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -21,20 +20,6 @@ ANSWER_S = 45.0
 PAUSE = Backoff(first_s=0.1, max_s=2.0)
 MAX_RETRY_AFTER_S = 60.0
 Params = Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class Upload:
-    """A body that is sent a part at a time."""
-
-    media_type: str
-    size_bytes: int
-    parts: Callable[[], AsyncIterator[bytes]]
-    """Parts from the beginning, for each attempt."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Content-Type": self.media_type, "Content-Length": str(self.size_bytes)}
 
 
 class Connection:
@@ -56,10 +41,6 @@ class Connection:
         async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=timeout, verify=verify) as http:
             yield cls(url, http, has_key=key is not None, patience_s=patience_s)
 
-    async def get(self, path: str, params: Params = ()) -> bytes:
-        """Body of the answer. Raises: as `request`."""
-        return (await self.request("GET", path, params)).content
-
     async def request(
         self,
         method: str,
@@ -73,7 +54,7 @@ class Connection:
     ) -> httpx2.Response:
         """The answer, of a status below 300. The request may arrive more than once.
 
-        `body`: an `Upload`, or sent as JSON. `answer_s`: maximum time for the answer. `patience_s`: in place of the connection's.
+        `body`: sent as JSON. `answer_s`: maximum time for the answer. `patience_s`: in place of the connection's.
         Raises: ClientError when it is refused; NoAnswer.
         """
         patience_s = self.patience_s if patience_s is None else patience_s
@@ -95,13 +76,9 @@ class Connection:
     ) -> httpx2.Response | Lost:
         """Raises: ClientError for a failure that another attempt has too."""
         timeout = httpx2.Timeout(answer_s, connect=CONNECT_S)
-        sent: dict[str, Any] = {"params": httpx2.QueryParams(list(params)), "timeout": timeout}
-        if isinstance(body, Upload):
-            sent |= {"content": body.parts(), "headers": headers | body.headers}
-        else:
-            sent |= {"json": body, "headers": headers}
         try:
-            return await self._http.request(method, path, **sent)
+            sent = httpx2.QueryParams(list(params))
+            return await self._http.request(method, path, params=sent, timeout=timeout, json=body, headers=headers)
         except httpx2.TransportError as error:
             failed = failure(error, self.shown)
         except httpx2.HTTPError as error:  # an answer that cannot be decoded

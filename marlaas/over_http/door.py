@@ -1,22 +1,20 @@
-"""HttpDoor: questions and events over HTTP."""
+"""HttpDoor: questions, jobs and events over HTTP, as the messages that NATS has."""
 
-import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
+from common import streams
 from common.access.credentials import Credentials
 from common.bus import Outgoing
-from common.door.asking import UnknownHere
 from common.door.errors import WrongQuestion
 from common.door.pages import Asking
 from common.messages import Event, Message
 from marlaas.over_http.connection import Connection, Params
 from marlaas.over_http.events import LiveEvents
-from marlaas.over_http.questions import QUESTIONS
-from marlaas.over_http.refusals import Invalid, NotOverHttp, no_gateway
+from marlaas.over_http.refusals import Invalid, no_gateway
 
 M = TypeVar("M", bound=Message)
 
@@ -34,47 +32,39 @@ class HttpDoor(Asking):
         return None
 
     def params(self, tenant: str | None = None) -> Params:
-        """Parameter that names the tenant. `tenant`: in place of the door's own."""
+        """Parameter that names the tenant. `tenant`: in place of the door's own; EVERY_TENANT: all."""
         named = tenant or self.tenant
-        return [] if named is None else [("tenant", named)]
+        return [] if named in (None, streams.EVERY_TENANT) else [("tenant", str(named))]
 
     async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M:
-        """The answer. Raises: UnknownHere; ClientError when the request is wrong, not permitted, or only NATS takes it; NoAnswer."""
-        question = QUESTIONS.get(verb)
-        if question is None:
-            raise NotOverHttp(f"the question '{verb}'")
-        path, params = question.route(request)
+        """The answer. Raises: UnknownHere; ClientError when the request is wrong or not permitted; NoAnswer."""
         try:
-            body = await self.connection.get(path, [*params, *self.params(tenant)])
-        except UnknownHere:
-            if question.absent is None:
-                raise
-            return answer.model_validate(question.absent)
+            found = await self.connection.request("POST", f"/v1/ask/{verb}", self.params(tenant), body=_fields(request))
         except Invalid as error:
             raise WrongQuestion(verb, str(error)) from None
         try:
-            found = question.chosen(request, question.answer(json.loads(body)))
-            return answer.model_validate_json(json.dumps(found), extra="ignore")
-        except (ValidationError, ValueError, LookupError, TypeError):
+            return answer.model_validate_json(found.content)
+        except ValidationError:
             raise no_gateway(self.connection.shown) from None
 
-    async def publish(self, out: Outgoing) -> NoReturn:
-        """Raises: NotOverHttp: `HttpJobs` sends what a gateway takes."""
-        raise NotOverHttp(f"'{out.subject.split('.')[1]}'")
+    async def publish(self, out: Outgoing) -> None:
+        """Send a job. Raises: ClientError when it is wrong, not permitted, or as many wait as may; NoAnswer when NATS may not have it."""
+        _, verb, tenant = out.subject.split(".")
+        headers = {"Idempotency-Key": out.message_id}
+        await self.connection.request("POST", f"/v1/jobs/{verb}", self.params(tenant), body=_fields(out.message), headers=headers)
 
     @asynccontextmanager
     async def listening(self, tenant: str | None, task: str | None) -> AsyncGenerator[LiveEvents]:
-        """Live events; of all tenants, or of all tasks, where None is given.
-
-        Raises: ClientError when that is not permitted; NotOverHttp for answers to jobs about no task; NoAnswer.
-        """
-        if task == "none":
-            raise NotOverHttp("this")
-        path = "/v1/events" if task is None else f"/v1/tasks/{task}/events"
-        number = None if task is None else await self.last_event(task, tenant=tenant)
-        async with LiveEvents(self.connection, path, self.params(tenant), number).read() as live:
+        """Live events; of all tenants, or of all tasks, where None is given. Raises: ClientError when that is not permitted; NoAnswer."""
+        about: Sequence[tuple[str, str]] = [] if task is None else [("task", task)]
+        async with LiveEvents(self.connection, [*self.params(tenant), *about]).read() as live:
             yield live
 
     async def next_event(self, live: LiveEvents, timeout_s: float) -> Event | None:
-        """None when none comes for so long. Raises: ClientError, when the stream is refused."""
+        """None when none comes for so long, or some may have been lost. Raises: ClientError when the stream is refused."""
         return await live.next(timeout_s)
+
+
+def _fields(message: Message) -> dict[str, object]:
+    """Without those that say what is the default: an older gateway does not know all of them."""
+    return message.model_dump(mode="json", exclude_defaults=True)

@@ -1,4 +1,4 @@
-"""Live events: a stream of server-sent events, continued where it broke off."""
+"""Live events: a stream of server-sent events, which reconnects."""
 
 import asyncio
 import json
@@ -7,43 +7,39 @@ from contextlib import asynccontextmanager, suppress
 
 import httpx2
 
-from common.door.asking import UnknownHere
 from common.door.errors import ClientError, NoAnswer, TooManyJobs
 from common.messages import Event
 from marlaas.over_http.connection import PAUSE, Connection, Params
-from marlaas.over_http.questions import event_of
 from marlaas.over_http.refusals import refusal
 
 MAX_WAITING = 1_000
-"""Events that are held for a reader; then the stream waits for it."""
+"""Maximum events that wait for a reader; then the stream waits for it."""
+HEADERS = {"Accept": "text/event-stream"}
 
 
 class LiveEvents:
     """What `HttpDoor.listening` gives."""
 
-    def __init__(self, connection: Connection, path: str, params: Params, number: int | None) -> None:
-        """`number`: of the last event that is not wanted; None for a stream that cannot be resumed."""
+    def __init__(self, connection: Connection, params: Params) -> None:
         self._connection = connection
-        self._path = path
         self._params = params
-        self._number = number
-        self._found = asyncio.Queue[Event | ClientError](MAX_WAITING)
+        self._found = asyncio.Queue[Event | ClientError | None](MAX_WAITING)
+        """None: it is connected again, and events may have been lost meanwhile."""
         self._begun = asyncio.Event()
 
     @asynccontextmanager
     async def read(self) -> AsyncGenerator["LiveEvents"]:
-        """Read it beside the block. Raises: ClientError when it is refused at once."""
+        """Read it beside the block, in which no event is missed unseen. Raises: ClientError when it is refused; NoAnswer."""
         reader = asyncio.create_task(self._read())
         try:
-            if self._number is None:  # there is no asking later for what came before
-                await self._begin()
+            await self._begin()
             yield self
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 
     async def next(self, timeout_s: float) -> Event | None:
-        """None when none comes for so long. Raises: ClientError, when the stream is refused."""
+        """None when none comes for so long, or some may have been lost. Raises: ClientError when the stream is refused."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 found = await self._found.get()
@@ -69,7 +65,7 @@ class LiveEvents:
                 async for event in self._once():
                     attempt = 0
                     await self._found.put(event)
-            except (NoAnswer, TooManyJobs, UnknownHere):  # it is away, or no scheduler has the task yet
+            except (NoAnswer, TooManyJobs):
                 pass
             except ClientError as error:
                 await self._found.put(error)
@@ -78,18 +74,16 @@ class LiveEvents:
             attempt += 1
             await asyncio.sleep(PAUSE.pause_s(attempt))
 
-    async def _once(self) -> AsyncGenerator[Event]:
+    async def _once(self) -> AsyncGenerator[Event | None]:
         """Events until the stream ends. Raises: ClientError; NoAnswer."""
-        headers = {"Accept": "text/event-stream"} | ({} if self._number is None else {"Last-Event-ID": str(self._number)})
-        async with self._connection.stream("GET", self._path, self._params, headers=headers) as response:
+        async with self._connection.stream("GET", "/v1/events", self._params, headers=HEADERS) as response:
             async for sent in httpx2.EventSource(response, max_event_size=None):
                 if sent.event == "listening":
+                    if self._begun.is_set():
+                        yield None
                     self._begun.set()
                 elif sent.event == "error":
                     found = json.loads(sent.data)
                     raise refusal(int(found["status"]), sent.data.encode(), self._connection.shown, has_key=True)
                 else:
-                    event = event_of(json.loads(sent.data))
-                    if self._number is not None:
-                        self._number = max(self._number, event.number or 0)
-                    yield event
+                    yield Event.model_validate_json(sent.data)

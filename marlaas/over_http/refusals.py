@@ -36,21 +36,6 @@ class Invalid(ClientError):
         self.reasons = reasons
 
 
-class Conflict(ClientError):
-    """The id has submitted another task."""
-
-
-class Unexpected(ClientError):
-    """What is there is not what the request's condition says."""
-
-
-class NotOverHttp(ClientError):
-    """Only NATS takes such a request."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is not offered over HTTP: use a key for NATS, with --creds FILE and --url nats://HOST:4222")
-
-
 def no_gateway(shown: str, status: int | None = None) -> ClientError:
     said = "" if status is None else f" (status {status})"
     return ClientError(f"{shown} does not answer as a gateway does{said}; is it the address of one, of this version?")
@@ -74,12 +59,8 @@ def refusal(status: int, body: bytes, shown: str, *, has_key: bool, location: st
             return NotPermitted(f"the gateway at {shown} forbids this: {detail}")
         case 404:
             return UnknownHere(detail)
-        case 409 if code == "idempotency_conflict":
-            return Conflict(detail)
         case 409:
             return WrongState(detail)
-        case 412:
-            return Unexpected(detail)
         case 429:
             return TooManyJobs(detail or "too many requests; send this one again later")
         case _ if status in REPEATED:

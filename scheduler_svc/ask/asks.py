@@ -15,7 +15,7 @@ from common import streams
 from common.bus import Bus, NatsError, Request
 from common.errors import MarlaasError, Reject, Retry
 from common.messages import AskRefused, Message
-from common.messages.asks import MAX_ANSWER_BYTES
+from common.messages.asks import MAX_ANSWER_BYTES, MAX_ASK_BYTES
 from common.spec import NAME_PATTERN
 from common.streams import KIND_HEADER
 from scheduler_svc import metrics
@@ -32,7 +32,6 @@ WAITING = 1024
 """The same of all tenants."""
 TIMEOUT_S = 10.0
 """Time limit of an answer, its wait included."""
-MAX_REQUEST_BYTES = 16 * 1024
 CLIENT_HEADER = "Nats-Request-Info"
 """Header in which NATS names the client of a request from another account."""
 ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
@@ -100,8 +99,8 @@ class Asks:
             raise Reject(f"no verb '{name[:40]}'; there are: {', '.join(VERBS)}")
         if tenant != streams.EVERY_TENANT and re.fullmatch(NAME_PATTERN, tenant) is None:
             raise Reject(f"'{tenant[:40]}' is no name of a tenant: small letters, digits and hyphens, 40 at most")
-        if len(request.body) > MAX_REQUEST_BYTES:
-            raise Reject(f"the request has {len(request.body)} bytes, the maximum is {MAX_REQUEST_BYTES}")
+        if len(request.body) > MAX_ASK_BYTES:
+            raise Reject(f"the request has {len(request.body)} bytes, the maximum is {MAX_ASK_BYTES}")
         kind = request.headers.get(KIND_HEADER, verb.request.kind)
         if kind != verb.request.kind:
             raise Reject(f"'{name}' takes '{verb.request.kind}', not '{kind[:40]}'")

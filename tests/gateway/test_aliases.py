@@ -82,7 +82,7 @@ async def test_alias_is_set_moved_listed_and_deleted(world: World, door: httpx.A
     read = await door.get("/v1/aliases/prod", params=ACME)
     foreign = await door.get("/v1/aliases/prod", params={"tenant": "globex"})
 
-    assert (first.status_code, first.json()["model"], first.headers["etag"]) == (200, "a@2", '"a@2"')
+    assert (first.status_code, first.json()["version"], first.headers["etag"]) == (200, 2, '"a@2"')
     assert (moved.json()["version"], moved.json()["pool"], moved.json()["tenant"]) == (3, "tiny", "acme")
     assert (stale.status_code, stale.json()["code"]) == (412, "precondition_failed")
     assert (taken.status_code, taken.json()["detail"]) == (412, "alias: 'prod' names a@3")
@@ -90,10 +90,10 @@ async def test_alias_is_set_moved_listed_and_deleted(world: World, door: httpx.A
     assert foreign.status_code == 404
     assert foreign.json() == (await door.get("/v1/aliases/none", params=ACME)).json()
     await eventually_equals(lambda: told(world), {"acme.prod": "a@3"})
-    listed = (await door.get("/v1/aliases", params=ACME)).json()["data"]
-    assert [(one["name"], one["model"]) for one in listed] == [("prod", "a@3")]
+    listed = (await door.get("/v1/aliases", params=ACME)).json()["aliases"]
+    assert listed == [moved.json()]
     assert (await door.delete("/v1/aliases/prod", params=ACME, headers={"If-Match": '"a@2"'})).status_code == 412
-    assert (await door.delete("/v1/aliases/prod", params=ACME)).json() == {**moved.json(), "deleted": True}
+    assert (await door.delete("/v1/aliases/prod", params=ACME)).json() == moved.json()
     assert (await door.delete("/v1/aliases/prod", params=ACME)).status_code == 404
     await eventually_equals(lambda: told(world), {})
     verbs = await world.rows("SELECT verb, target, outcome FROM audit WHERE verb LIKE '%-alias' AND outcome = 'accepted' ORDER BY id")
@@ -118,7 +118,7 @@ async def test_what_cannot_be_an_alias(world: World, door: httpx.AsyncClient) ->
     assert {one.status_code for one in (*wrong, etag)} == {400}
     assert (await door.put("/v1/aliases/prod", json={"task": "a"})).json()["code"] == "tenant_required"
     assert (await door.put("/v1/aliases/prod", params=ACME, json={"task": "a", "extra": 1})).status_code == 400
-    assert (await door.get("/v1/aliases", params=ACME)).json() == {"data": []}
+    assert (await door.get("/v1/aliases", params=ACME)).json() == {"aliases": [], "cursor": None}
 
 
 async def test_one_tenant_has_so_many_aliases(world: World, door: httpx.AsyncClient) -> None:
@@ -130,7 +130,7 @@ async def test_one_tenant_has_so_many_aliases(world: World, door: httpx.AsyncCli
     )
     assert (await put(door, "more")).status_code == 400
     assert (await put(door, "n1", version=2)).status_code == 200
-    assert len((await door.get("/v1/aliases", params=ACME)).json()["data"]) == MAX_ALIASES
+    assert len((await door.get("/v1/aliases", params=ACME)).json()["aliases"]) == MAX_ALIASES
 
 
 async def test_of_many_changes_at_once_one_takes_the_place(world: World, door: httpx.AsyncClient) -> None:
@@ -150,7 +150,7 @@ async def test_redelivered_job_resolves_nothing_again(world: World, door: httpx.
     await world.event("gated", "finished")
     await world.bus.publish(Outgoing(set_alias("acme"), job, "two"))
     await world.rows_become("SELECT count(*) FROM events WHERE event = 'alias'", [(2,)])
-    assert (await door.get("/v1/aliases/prod", params=ACME)).json()["model"] == "gated@3"
+    assert (await door.get("/v1/aliases/prod", params=ACME)).json()["version"] == 3
 
 
 async def test_alias_holds_its_version_while_the_task_trains(world: World, door: httpx.AsyncClient, made: Gated) -> None:
@@ -219,7 +219,7 @@ async def test_requests_name_an_alias_as_their_model(world: World, nats_url: str
         job = await mine.fine_tuning.jobs.create(
             model="prod.v1", training_file="env:toy", method={"type": "reinforcement"}, extra_body={"marlaas": {"steps": 1}}
         )
-        spec_of_job = (await door.get(f"/v1/tasks/{job.id}")).json()["spec"]
+        spec_of_job = (await door.get(f"/v1/tasks/{job.id}/spec")).json()["spec"]
         async with openai(address, tenant=None) as everybody:
             with pytest.raises(Exception, match="several tenants have an alias"):
                 await everybody.models.retrieve("prod.v1")

@@ -17,7 +17,7 @@ from tests.scheduler.stages import World, spec
 async def test_put_is_one_task_however_often_it_comes(world: World, door: httpx.AsyncClient) -> None:
     answers = await asyncio.gather(*(door.put("/v1/tasks/slow-mine", json=spec()) for _ in range(5)))
     assert {answer.status_code for answer in answers} <= {200, 201}
-    assert {answer.json()["id"] for answer in answers} == {"slow-mine"}
+    assert {answer.json()["task"] for answer in answers} == {"slow-mine"}
     assert await world.rows("SELECT id FROM tasks") == [("slow-mine",)]
     again = await door.put("/v1/tasks/slow-mine", json=spec())
     assert (again.status_code, again.json()["tenant"]) == (200, "acme")
@@ -69,7 +69,7 @@ async def test_id_of_another_tenant_is_refused_by_its_form(keyed: Keyed, keyed_w
         once = await member.post("/v1/tasks", json=spec(), headers={"Idempotency-Key": "x"})
         again = await foreign.post("/v1/tasks", json=spec(tenant="globex"), headers={"Idempotency-Key": "x"})
         assert [answer.status_code for answer in (made, once, again)] == [201, 201, 201]
-        assert once.json()["id"] != again.json()["id"]
+        assert once.json()["task"] != again.json()["task"]
         refused = [await foreign.put(f"/v1/tasks/{task}", json=spec(tenant="globex")) for task in (theirs, absent)]
         assert [answer.status_code for answer in refused] == [400, 400]
         assert len({answer.text.replace(theirs, absent).replace(answer.headers["x-request-id"], "") for answer in refused}) == 1
@@ -81,7 +81,7 @@ async def test_deleted_task_still_has_its_events(world: World, door: httpx.Async
     await door.post("/v1/tasks/slow-mine/cancel")
     await world.event("slow-mine", "cancelled")
     assert (await door.delete("/v1/tasks/slow-mine")).status_code == 200
-    found = (await door.get("/v1/tasks/slow-mine/events")).json()["data"]
+    found = (await door.get("/v1/tasks/slow-mine/events")).json()["events"]
     assert found[-1]["event"] == "deleted"
     assert (await door.get("/v1/tasks/never/events")).status_code == 404
     assert (await door.get("/v1/tasks/slow-mine")).status_code == 404

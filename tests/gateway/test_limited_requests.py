@@ -54,7 +54,11 @@ async def test_answers_say_where_rates_stand(world: World, nats_url: str) -> Non
         chat = await http.post("/v1/chat/completions", params=ACME, json=CHAT)
         streamed = await http.post("/v1/chat/completions", params=ACME, json=CHAT | {"stream": True})
         everybody = await http.get("/v1/tasks")
+        asked = await http.post("/v1/ask/tasks", params=ACME, json={})
+        job = await http.post("/v1/jobs/pause", params=ACME, json={"task": "a", "tenant": "acme"})
 
+    remaining = [int(one.headers["x-ratelimit-remaining-requests"]) for one in (asked, job)]
+    assert (asked.status_code, job.status_code, remaining) == (200, 202, [996, 995])
     assert listed.status_code == chat.status_code == streamed.status_code == everybody.status_code == 200
     assert (listed.headers["x-ratelimit-limit-requests"], listed.headers["x-ratelimit-remaining-requests"]) == ("1000", "999")
     assert listed.headers["x-ratelimit-reset-requests"].startswith("1m")
@@ -180,8 +184,10 @@ async def test_without_its_store_only_reading_goes_on(world: World, nats_url: st
     await world.bus._connection.js.delete_stream(f"KV_{HTTP_USE_BUCKET}")
     async with door(world, nats_url) as http:
         read = await http.get("/v1/tasks", params=ACME)
+        asked = await http.post("/v1/ask/tasks", params=ACME, json={})
         chat = await http.post("/v1/chat/completions", params=ACME, json=CHAT)
-    assert read.status_code == 200
+        job = await http.post("/v1/jobs/pause", params=ACME, json={"task": "a", "tenant": "acme"})
+    assert (read.status_code, asked.status_code, job.status_code) == (200, 200, 503)
     assert (chat.status_code, chat.json()["error"]["code"], chat.headers["retry-after"]) == (503, "limits_unavailable", "2")
 
 

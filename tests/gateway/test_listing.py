@@ -12,14 +12,14 @@ async def test_tasks_are_filtered_sorted_and_paged(world: World, door: httpx.Asy
     await world.event("slow-1", "accepted")
 
     first = (await door.get("/v1/tasks", params={"limit": 3, "sort": "id"})).json()
-    second = (await door.get("/v1/tasks", params={"limit": 3, "sort": "id", "cursor": first["next_cursor"]})).json()
+    second = (await door.get("/v1/tasks", params={"limit": 3, "sort": "id", "cursor": first["cursor"]})).json()
     running = (await door.get("/v1/tasks", params={"state": ["running", "paused"]})).json()
     found = (await door.get("/v1/tasks", params={"text": "THREE"})).json()
 
-    assert [task["id"] for task in first["data"] + second["data"]] == ["one-1", "slow-1", "three-1", "two-1"]
-    assert second["next_cursor"] is None
-    assert [task["id"] for task in running["data"]] == ["slow-1"]
-    assert [task["name"] for task in found["data"]] == ["three"]
+    assert [task["task"] for task in first["tasks"] + second["tasks"]] == ["one-1", "slow-1", "three-1", "two-1"]
+    assert second["cursor"] is None
+    assert [task["task"] for task in running["tasks"]] == ["slow-1"]
+    assert [task["name"] for task in found["tasks"]] == ["three"]
 
 
 async def test_wrong_parameters_are_named(door: httpx.AsyncClient) -> None:

@@ -107,13 +107,14 @@ async def test_nats_away_and_back(database_url: str, tmp_path: Path) -> None:
             await eventually(lambda: _answers(door, 503), 60)
         await eventually(lambda: not bus.is_connected, 60)
         asked, submitted = await door.get("/v1/tasks"), await door.post("/v1/tasks", json=spec())
+        verb, job = await door.post("/v1/ask/tasks", json={}), await door.post("/v1/jobs/pause", json={"task": "a", "tenant": "acme"})
         alive, unready = await door.get("/healthz"), await door.get("/readyz")
         with running(command, port, tmp_path / "nats.log"):
             async with running_world(bus, database_url, stages(bus, tmp_path / "made")):
                 await eventually(lambda: _answers(door, 200), 100)
                 again = await door.post("/v1/tasks", json=spec())
 
-    for answer in (asked, submitted):
+    for answer in (asked, submitted, verb, job):
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert (alive.status_code, unready.status_code) == (200, 503)
     assert again.status_code in (201, 202)

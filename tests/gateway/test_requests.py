@@ -199,6 +199,8 @@ PERMITTED = {
     ("GET", "/v1/slices"): ALL,
     ("GET", "/v1/usage"): {"owner", "admin"},
     ("GET", "/v1/tasks/slow-1"): ALL,
+    ("GET", "/v1/tasks/slow-1/spec"): ALL,
+    ("GET", "/v1/tasks/slow-1/why"): ALL,
     ("GET", "/v1/tasks/slow-1/events"): ALL,
     ("GET", "/v1/tasks/slow-1/steps"): ALL,
     ("GET", "/v1/tasks/slow-1/evaluations"): ALL,
@@ -270,7 +272,7 @@ async def test_each_role_may_what_it_may(keyed: Keyed, keyed_world: World) -> No
         if one.key == "foreign":
             makes = one.path == "/v1/webhooks/slow-1" and one.method != "GET"  # one of the same name as the other tenant's
             is_own, is_of_another = makes or (one.method == "GET" and "slow-1" not in one.path), (one.method, one.path) in SUBMISSIONS
-            assert status == (200 if is_own else 403 if is_of_another else 404), one
+            assert status in ((200, 204) if is_own else (403,) if is_of_another else (404,)), one
         elif one.key in permitted:
             assert status in (200, 204, 404, 409) or (one.path == "/v1/tasks" and status == 400), one
         else:
@@ -291,8 +293,8 @@ async def test_only_admins_name_another_tenant(keyed: Keyed, keyed_world: World)
             submitted = await member.post("/v1/tasks", json=spec())
 
     assert named.status_code == 403
-    assert own.json()["data"] == []
-    assert {task["id"] for task in found.json()["data"]} == {"slow-1", "slow-2"}
+    assert own.json()["tasks"] == []
+    assert {task["task"] for task in found.json()["tasks"]} == {"slow-1", "slow-2"}
     assert paused.json()["state"] == "paused"
     assert (submitted.status_code, submitted.json()["tenant"]) == (201, "acme")
 
@@ -314,7 +316,8 @@ def test_every_route_has_a_row() -> None:
     for path, operations in described(all_families()).openapi()["paths"].items():
         for name, value in (VALUES | openai.VALUES).items():
             path = path.replace(name, "slow-1" if name == "{name}" and "tasks" not in path else value)
-        found |= {(method.upper(), path) for method in operations}
+        if not path.startswith(("/v1/ask/", "/v1/jobs/")):  # test_door.py
+            found |= {(method.upper(), path) for method in operations}
 
     own = {(method, path.replace("slow-2", "slow-1")) for method, path in PERMITTED}
     assert found == own | WITH_TESTS_OF_THEIR_OWN | set(openai.ROWS)

@@ -33,14 +33,17 @@ async def ended(door: httpx.AsyncClient, task: str) -> dict[str, Any]:
 
 async def test_task_is_submitted_runs_and_is_deleted(door: httpx.AsyncClient) -> None:
     answer = await door.post("/v1/tasks", json=spec())
-    task = answer.json()["id"]
+    task = answer.json()["task"]
     detail = await ended(door, task)
+    accepted = (await door.get(f"/v1/tasks/{task}/spec")).json()
+    waits = (await door.get(f"/v1/tasks/{task}/why")).json()
     gone = await door.delete(f"/v1/tasks/{task}")
 
     assert answer.status_code == 201
     assert answer.headers["location"] == f"/v1/tasks/{task}"
     assert (detail["state"], detail["version"]) == ("finished", 3)
-    assert detail["spec"]["algorithm"]["group_size"] == 2
+    assert (accepted["task"], accepted["spec"]["algorithm"]["group_size"]) == (task, 2)
+    assert (waits["task"], waits["cause"]) == (task, None)
     assert gone.status_code == 200
     assert (await door.get(f"/v1/tasks/{task}")).status_code == 404
 
@@ -106,10 +109,10 @@ async def test_dry_run_submits_nothing(door: httpx.AsyncClient) -> None:
     good = await door.post("/v1/tasks", params={"dry_run": True}, json=spec())
     bad = await door.post("/v1/tasks", params={"dry_run": True}, json=spec(pool="none"))
 
-    assert (good.status_code, good.json()["reasons"]) == (200, [])
-    assert good.json()["spec"]["steps"] == 3
-    assert bad.json()["reasons"]
-    assert (await door.get("/v1/tasks")).json()["data"] == []
+    assert (good.status_code, good.json()["data"]["reasons"]) == (200, [])
+    assert good.json()["data"]["spec"]["steps"] == 3
+    assert bad.json()["data"]["reasons"]
+    assert (await door.get("/v1/tasks")).json()["tasks"] == []
 
 
 async def test_admin_names_the_tenant_in_the_address_or_in_the_file(door: httpx.AsyncClient) -> None:
@@ -133,15 +136,15 @@ async def test_idempotency_key_makes_one_task(door: httpx.AsyncClient) -> None:
     other_body = await door.post("/v1/tasks", json=spec(steps=4), headers=headers)
     other_tenant = await door.post("/v1/tasks", json=spec(tenant="globex"), headers=headers)
 
-    assert len({answer.json()["id"] for answer in (*both, again)}) == 1
+    assert len({answer.json()["task"] for answer in (*both, again)}) == 1
     assert {answer.status_code for answer in (*both, again)} <= {200, 201}
     assert other_body.status_code == 409
     assert other_tenant.status_code == 201
-    assert len((await door.get("/v1/tasks")).json()["data"]) == 2
+    assert len((await door.get("/v1/tasks")).json()["tasks"]) == 2
 
 
 async def test_equal_submissions_without_a_key_are_two_tasks(door: httpx.AsyncClient) -> None:
-    first, second = [(await door.post("/v1/tasks", json=spec())).json()["id"] for _ in range(2)]
+    first, second = [(await door.post("/v1/tasks", json=spec())).json()["task"] for _ in range(2)]
 
     assert first != second
 
@@ -164,7 +167,19 @@ async def test_live_task_is_not_deleted(world: World, door: httpx.AsyncClient) -
     assert (await door.delete("/v1/tasks/slow-1")).status_code == 409
 
 
-ROUTES = ["", "/events", "/steps", "/evaluations", "/usage", "/failures", "/versions", "/versions/1/adapter.tar", "/versions/1/files/x"]
+ROUTES = [
+    "",
+    "/spec",
+    "/why",
+    "/events",
+    "/steps",
+    "/evaluations",
+    "/usage",
+    "/failures",
+    "/versions",
+    "/versions/1/adapter.tar",
+    "/versions/1/files/x",
+]
 
 
 @pytest.mark.parametrize("tenant", [None, "globex"])
@@ -195,9 +210,9 @@ async def test_records_of_a_task(world: World, door: httpx.AsyncClient) -> None:
 
     assert [step["version"] for step in steps["steps"]] == [2, 3]
     assert usage["sampled_tokens"] > 0
-    assert [event["number"] for event in events["data"]] == list(range(2, events["last"] + 1))
+    assert [event["number"] for event in events["events"]] == list(range(2, events["last"] + 1))
     assert (versions["latest"], len(versions["versions"])) == (3, 3)
-    assert (await door.get("/v1/tasks/a-1/failures")).json() == {"data": [], "has_more": False}
+    assert (await door.get("/v1/tasks/a-1/failures")).json() == {"failures": [], "has_more": False}
     assert (await door.get("/v1/tasks/a-1/evaluations")).json()["evaluations"] == []
     assert (await door.post("/v1/tasks/a-1/failures/1/resend")).status_code == 404
 
@@ -211,7 +226,7 @@ async def test_failure_is_read_and_its_message_sent_again(world: World, door: ht
     await world.bus.publish(Outgoing(streams.failed("settle", "slow-1"), letter, "letter"))
     await world.rows_become("SELECT count(*) FROM dead_letters", [(1,)])
 
-    [failure] = (await door.get("/v1/tasks/slow-1/failures")).json()["data"]
+    [failure] = (await door.get("/v1/tasks/slow-1/failures")).json()["failures"]
     others = await door.post(f"/v1/tasks/slow-2/failures/{failure['letter']}/resend")
     resent = await door.post(f"/v1/tasks/slow-1/failures/{failure['letter']}/resend")
 
@@ -239,9 +254,9 @@ async def test_scheduler_away(bus: Bus, nats_url: str, database_url: str, tmp_pa
         asked = await door.get("/v1/tasks")
         unready = await door.get("/readyz")
         async with running_world(bus, database_url, stages(bus, tmp_path / "made")) as world:
-            await world.event(submitted.json()["id"], "finished")
+            await world.event(submitted.json()["task"], "finished")
 
     assert submitted.status_code == 202
-    assert submitted.headers["location"] == f"/v1/tasks/{submitted.json()['id']}"
+    assert submitted.headers["location"] == f"/v1/tasks/{submitted.json()['task']}"
     assert (asked.status_code, asked.headers["retry-after"]) == (503, "2")
     assert (unready.status_code, unready.json()["detail"]) == (503, "no scheduler answers")

@@ -17,12 +17,12 @@ from common.bus import Bus
 from tests.conftest import at_work, eventually
 from tests.marlaas.command import Done
 from tests.marlaas.test_cli import MARLAAS
-from tests.marlaas.test_verbs import Run, operate, out, run
+from tests.marlaas.test_verbs import Run, out, run
 from tests.scheduler.ask.test_accelerators import SHARED
 from tests.scheduler.finished import stages
 from tests.scheduler.stages import World, running_world
 
-__all__ = ["operate", "run"]
+__all__ = ["run"]
 REPOSITORY = Path(__file__).parents[2]
 
 ROWS = """
@@ -86,23 +86,23 @@ async def test_why_and_ps_say_what_a_parked_pool_waits_for(world: World, run: Ru
     assert "accelerator" not in await out(run("ps"))
 
 
-async def test_operators_park_drain_wake_and_release(world: World, operate: Run) -> None:
+async def test_operators_park_drain_wake_and_release(world: World, run: Run) -> None:
     for verb, held in (("park", "park"), ("drain", "drain"), ("wake", "wake"), ("release", None)):
-        assert await out(operate("pools", verb, "tiny")) == f"{verb}: a/rollout-tiny, a/trainer-tiny\n"
+        assert await out(run("pools", verb, "tiny")) == f"{verb}: a/rollout-tiny, a/trainer-tiny\n"
         assert {row.held for row in await world.rows("SELECT held FROM executors WHERE pool = 'tiny'")} == {held}
         if verb == "wake":
-            await out(operate("pools", "wake", "other"))
+            await out(run("pools", "wake", "other"))
             assert await world.rows("SELECT held FROM executors WHERE pool = 'other'") == [(None,)], "it is awake"
         assert await world.rows("SELECT held FROM executors WHERE pool = 'other'") == [(None,)]
-    await out(operate("pools", "park", "tiny"))
+    await out(run("pools", "park", "tiny"))
     await world.submit("held")
     await world.event("held", "accepted")
     await eventually(lambda: len(world.stages.opened) > 0)
     await world.execute("UPDATE executors SET ready_since = now() WHERE id = 'rollout-tiny'")
-    assert "`marlaas pools release tiny` lifts it" in await out(operate("why", "held"))
-    unknown = await operate("pools", "park", "large")
+    assert "`marlaas pools release tiny` lifts it" in await out(run("why", "held"))
+    unknown = await run("pools", "park", "large")
     assert unknown.returncode == 1 and "no pool 'large' shares an accelerator" in unknown.stderr
-    elsewhere = await operate("pools", "park", "tiny", "--accelerator", "b")
+    elsewhere = await run("pools", "park", "tiny", "--accelerator", "b")
     assert "on accelerator 'b'" in elsewhere.stderr
     audited = await world.rows("SELECT verb, target, outcome, detail FROM audit WHERE verb = 'move-pool' ORDER BY id")
     assert [(row.target, row.outcome) for row in audited] == [("tiny", "accepted")] * 3 + [("other", "accepted")] + [
@@ -133,10 +133,10 @@ async def measuring(world: World) -> AsyncGenerator[list[tuple[str, str]]]:
         yield done
 
 
-async def test_calibration_goes_through_the_tiers_of_each_executor_and_lists_its_moves(world: World, operate: Run) -> None:
+async def test_calibration_goes_through_the_tiers_of_each_executor_and_lists_its_moves(world: World, run: Run) -> None:
     await world.execute("UPDATE executors SET held = 'park' WHERE id = 'rollout-other'")
     async with measuring(world) as done:
-        said = (await out(operate("pools", "calibrate"))).splitlines()
+        said = (await out(run("pools", "calibrate"))).splitlines()
     tiers = ("device", "host", "disk")
     assert done == [(name, tier) for name in ("rollout-tiny", "trainer-tiny") for tier in tiers], "the other is held"
     assert said[0].startswith("2 executors are parked and woken 6 times. Running tasks wait meanwhile and lose nothing")
@@ -146,14 +146,14 @@ async def test_calibration_goes_through_the_tiers_of_each_executor_and_lists_its
         "round 1: rollout-tiny on a, disk: there 0.500 s, back 0.750 s, medians of 1 and 1",
     ]
     assert said[-1].split()[:5] == ["a", "trainer-tiny", "host", "device", "2"]
-    assert await out(operate("pools", "moves")) == "\n".join(said[-11:]) + "\n"
+    assert await out(run("pools", "moves")) == "\n".join(said[-11:]) + "\n"
 
 
-async def test_calibration_reports_what_cannot_wake_and_goes_on(world: World, operate: Run) -> None:
+async def test_calibration_reports_what_cannot_wake_and_goes_on(world: World, run: Run) -> None:
     await world.execute("UPDATE executors SET faults = 1, fault = 'canary differs' WHERE id = 'rollout-tiny'")
     await world.execute("UPDATE executors SET held = 'drain' WHERE id = 'rollout-other'")
     async with measuring(world) as done:
-        failed = await operate("pools", "calibrate", "--rounds", "2")
+        failed = await run("pools", "calibrate", "--rounds", "2")
     assert (failed.returncode, failed.stderr) == (1, "round 1: rollout-tiny on a: it could not wake: canary differs\n")
     assert done == [("trainer-tiny", tier) for _ in range(2) for tier in ("device", "host", "disk")]
     assert "round 2: trainer-tiny on a, disk: " in failed.stdout
@@ -161,8 +161,8 @@ async def test_calibration_reports_what_cannot_wake_and_goes_on(world: World, op
     assert [row.id for row in held] == ["rollout-other"], "what could not wake is not ordered for ever"
 
 
-async def test_trace_is_of_steps_and_measured_moves(world: World, operate: Run, tmp_path: Path) -> None:
-    lines = [json.loads(line) for line in (await out(operate("pools", "trace"))).splitlines()]
+async def test_trace_is_of_steps_and_measured_moves(world: World, run: Run, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in (await out(run("pools", "trace"))).splitlines()]
     assert {(line["kind"], line["executor"]) for line in lines} == {
         ("executor", "rollout-other"), ("executor", "rollout-tiny"), ("executor", "trainer-tiny"), ("move", "trainer-tiny"),
     }  # fmt: skip

@@ -53,6 +53,8 @@ ROUTES: dict[tuple[str, str], Body] = {
     ("POST", "/v1/tasks"): TASK,
     ("POST", "/v1/tasks?dry_run=true"): TASK,
     ("PUT", "/v1/tasks/hostile-1"): TASK,
+    ("POST", "/v1/ask/tasks"): {"states": ["running"], "name": "a", "most": 1},
+    ("POST", "/v1/jobs/set-tenant"): {"tenant": "acme", "request": "r", "limits": [{"of": "max_tasks", "value": 1}], "defaults": []},
     ("POST", "/v1/chat/completions"): CHAT,
     ("POST", "/v1/completions"): COMPLETION,
     ("POST", "/v1/responses"): RESPONSE,

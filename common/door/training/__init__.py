@@ -1,6 +1,5 @@
 """What clients do with tasks.
 
-jobs.py        NatsJobs: jobs about tasks
 submission.py  submissions of tasks
 control.py     jobs about a task that there is
 following.py   events without loss or repetition

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from common import streams
 from common.bus import Outgoing
 from common.door.answers import answer_to
-from common.door.asking import Door
 from common.door.errors import ClientError, NoAnswer, WrongState, rejection_reasons
-from common.door.protocol import Verb
+from common.door.protocol import AnyDoor, Verb
 from common.door.training.download import whole_number
 from common.door.training.failures import Failure
 from common.errors import Retry
@@ -29,7 +28,7 @@ def control_job(verb: Verb, status: TaskStatus, reason: str) -> Outgoing:
     return Outgoing(streams.control(verb, status.tenant), message, f"{verb}:{status.task}:{secrets.token_hex(6)}")
 
 
-async def control(door: Door, verb: Verb, status: TaskStatus, reason: str) -> None:
+async def control(door: AnyDoor, verb: Verb, status: TaskStatus, reason: str) -> None:
     """Publish the job, and do not wait until it is done. Raises: WrongState; ClientError; NoAnswer."""
     try:
         await door.publish(control_job(verb, status, reason))
@@ -37,7 +36,7 @@ async def control(door: Door, verb: Verb, status: TaskStatus, reason: str) -> No
         raise NoAnswer(f"could not {verb} task {status.task}: {error}") from None
 
 
-async def delete_task(door: Door, status: TaskStatus, *, timeout_s: float) -> int:
+async def delete_task(door: AnyDoor, status: TaskStatus, *, timeout_s: float) -> int:
     """Delete a task that has ended; bytes freed. Raises: WrongState when it has not ended, or has an alias; ClientError; NoAnswer."""
     if status.state not in ENDED:
         raise WrongState(f"task {status.task} is {status.state}; end it first with `marlaas cancel {status.task}`, then delete it")
@@ -47,7 +46,7 @@ async def delete_task(door: Door, status: TaskStatus, *, timeout_s: float) -> in
     return whole_number(answer, "bytes")
 
 
-async def resend(door: Door, failure: Failure, *, timeout_s: float) -> None:
+async def resend(door: AnyDoor, failure: Failure, *, timeout_s: float) -> None:
     """Resend the message of a dead letter. Raises: ClientError when its message is no longer needed; NoAnswer."""
     tenant, letter = failure.sender, failure.letter
     out = Outgoing(streams.resend(tenant), ResendLetter(tenant=tenant, letter=letter), f"resend:{letter}:{secrets.token_hex(6)}")
@@ -59,7 +58,7 @@ def _is_about_deletion(event: Event) -> bool:
 
 
 async def _answered(
-    door: Door,
+    door: AnyDoor,
     out: Outgoing,
     tenant: str,
     task: str,

@@ -8,7 +8,7 @@ from pathlib import Path
 from common.blobs import unpack_blob
 from common.door.errors import ClientError
 from common.door.pages import at_cursor, pages
-from common.door.protocol import AnyDoor, Jobs
+from common.door.protocol import AnyDoor
 from common.errors import Reject
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskChunk, AskUsage, ChunkAnswer, Event, UsageAnswer
 from common.messages.asks import CHUNK_BYTES
@@ -72,9 +72,7 @@ def stored_by_task(usage: UsageAnswer) -> dict[str, Stored]:
     return {task: stored for task, stored in found.items() if stored.bytes}
 
 
-async def download_adapter(
-    door: AnyDoor, jobs: Jobs, task: str, folder: Path | Callable[[AdapterRef], Path], version: int | None
-) -> AdapterRef:
+async def download_adapter(door: AnyDoor, task: str, folder: Path | Callable[[AdapterRef], Path], version: int | None) -> AdapterRef:
     """Write one version of a task's adapter, the latest unless given, to `folder`.
 
     Raises: ClientError, also when what came is not what the scheduler announced; NoAnswer.
@@ -82,7 +80,7 @@ async def download_adapter(
     adapter = (await door.ask("adapter", AskAdapter(task=task, version=version), AdapterAnswer)).adapter
     folder = folder(adapter) if callable(folder) else folder
     make_way(folder)
-    packed = await jobs.blob(task, adapter)
+    packed = await fetch_blob(door, task, adapter)
     try:
         await asyncio.to_thread(unpack_blob, adapter.blob, packed, folder)
     except Reject as error:

@@ -39,7 +39,7 @@ async def follow(
                     yield missed
                 if followed.take(event):
                     yield event
-            if time.monotonic() - checked > recheck_s:
+            if event is None or time.monotonic() - checked > recheck_s:
                 checked = time.monotonic()
                 async for missed in followed.missed_by(followed.unended):
                     yield missed

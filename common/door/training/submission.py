@@ -12,8 +12,8 @@ from pydantic import JsonValue
 from common import streams
 from common.bus import Outgoing
 from common.door.answers import answer_to_request, answer_to_submission
-from common.door.asking import Door
 from common.door.errors import ClientError, NoAnswer, TaskRejected, Unanswered, check_id, check_spec, rejection_reasons
+from common.door.protocol import AnyDoor
 from common.errors import Retry
 from common.messages import Event, PreviewTask, SubmitTask
 from common.resilience.turns import own_turn
@@ -37,7 +37,7 @@ def is_readable(spec: dict[str, JsonValue], error: TaskRejected) -> bool:
     return error.is_storable and isinstance(tenant, str) and re.fullmatch(NAME_PATTERN, tenant) is not None
 
 
-async def _checked(door: Door, spec: TaskSpec | dict[str, JsonValue], timeout_s: float) -> tuple[dict[str, JsonValue], str, str]:
+async def _checked(door: AnyDoor, spec: TaskSpec | dict[str, JsonValue], timeout_s: float) -> tuple[dict[str, JsonValue], str, str]:
     """As `given_values`. Raises: TaskRejected; its reasons are also those that only the scheduler knows, where one answers."""
     try:
         return given_values(spec)
@@ -50,7 +50,7 @@ async def _checked(door: Door, spec: TaskSpec | dict[str, JsonValue], timeout_s:
         raise TaskRejected(error.task, reasons or error.reasons) from None
 
 
-async def submit(door: Door, spec: TaskSpec | dict[str, JsonValue], task: str | None, *, timeout_s: float) -> Event:
+async def submit(door: AnyDoor, spec: TaskSpec | dict[str, JsonValue], task: str | None, *, timeout_s: float) -> Event:
     """Submit a task; returns its event `accepted`. `task`: its id, which may have been submitted before; None: a new one.
 
     Raises: WrongId; TaskRejected; Unanswered when NATS has stored the job, and no scheduler has answered; NoAnswer otherwise.
@@ -77,13 +77,13 @@ async def submit(door: Door, spec: TaskSpec | dict[str, JsonValue], task: str | 
     return answer
 
 
-async def preview(door: Door, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float) -> Event:
+async def preview(door: AnyDoor, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float) -> Event:
     """The event `previewed`: what would be accepted, and the reasons against it. Raises: TaskRejected when a field is wrong; NoAnswer."""
     given, tenant, _ = await _checked(door, spec, timeout_s)
     return await _asked(door, given, tenant, timeout_s=timeout_s)
 
 
-async def _asked(door: Door, given: dict[str, JsonValue], tenant: str, *, timeout_s: float) -> Event:
+async def _asked(door: AnyDoor, given: dict[str, JsonValue], tenant: str, *, timeout_s: float) -> Event:
     request = secrets.token_hex(6)
     out = Outgoing(streams.preview(tenant), PreviewTask(tenant=tenant, request=request, spec=given), f"preview:{request}")
     return await answer_to_request(door, out, tenant, request, timeout_s)

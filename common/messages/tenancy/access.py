@@ -1,4 +1,4 @@
-"""Accounts and keys of tenants: what operators record by `jobs.set-access.<tenant>`, and what is asked for (`messages/asks.py`).
+"""Accounts and keys of tenants: what operators record by `jobs.set-access.<tenant>`, and what is asked for (`messages/verbs.py`).
 
 Public keys only. A job or an ask about `_all` is about the operators' own keys, of the role admin.
 """

@@ -1,4 +1,4 @@
-"""Aliases: names of a tenant for versions of its tasks, set by jobs and asked for (`messages/asks.py` has the table of verbs).
+"""Aliases: names of a tenant for versions of its tasks, set by jobs and asked for (`messages/verbs.py`).
 
 The scheduler keeps them, and publishes each in the bucket `aliases`, from which rollout replicas know which adapters to keep loaded.
 """

@@ -1,4 +1,4 @@
-"""The audit: who has done what, and when. Written by the scheduler with each effect, and asked for (`messages/asks.py`)."""
+"""The audit: who has done what, and when. Written by the scheduler with each effect, and asked for (`messages/verbs.py`)."""
 
 from datetime import datetime
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""What work costs: prices and budgets, which operators set by jobs, and invoices, which are asked for (`messages/asks.py`).
+"""What work costs: prices and budgets, which operators set by jobs, and invoices, which are asked for (`messages/verbs.py`).
 
 Money has no unit here: all prices are in the operator's one currency. Amounts are decimal numbers and travel as text, to the last digit.
 """

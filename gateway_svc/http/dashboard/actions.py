@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import JsonValue
 
-from common.door.errors import TaskRejected, Unanswered
+from common.door.errors import TaskRejected, Unanswered, rejection_reasons
 from common.door.protocol import Verb
 from common.door.training.control import control, delete_task, resend
 from common.door.training.failures import read_failure
@@ -19,7 +19,6 @@ from gateway_svc.http.dashboard.visitor import Form, Looking, Visitor
 from gateway_svc.http.gateway import gateway_of
 from gateway_svc.http.routes.tasks import DELETE_S
 from gateway_svc.problems import FieldError, Problem, not_found, rejected
-from gateway_svc.shapes import Preview
 from gateway_svc.task_bodies import TOML, for_tenant, read_task
 from gateway_svc.web.forms import Filled, read_form, task_form
 from gateway_svc.web.reading import read_offers
@@ -92,7 +91,7 @@ async def submit_toml(visitor: Looking, form: Form) -> Response:
     return visitor.page("new_toml", status=status, **shown)
 
 
-async def _submit(visitor: Visitor, given: dict[str, JsonValue], form: dict[str, str]) -> Response | Preview:
+async def _submit(visitor: Visitor, given: dict[str, JsonValue], form: dict[str, str]) -> Response | Event:
     """What it would be accepted as, where only that is asked; else a redirection to the task. Raises: Problem with the reasons, and where
     nothing is left of a budget."""
     tenant = visitor.caller.tenant
@@ -103,7 +102,7 @@ async def _submit(visitor: Visitor, given: dict[str, JsonValue], form: dict[str,
     timeout_s = gateway.settings.submit_timeout_s
     try:
         if form.get("action") != "submit":
-            return _preview_of(await preview(door, spec, timeout_s=timeout_s))
+            return await preview(door, spec, timeout_s=timeout_s)
         await gateway.limiter.check_spending(str(spec["tenant"]))
         accepted = await submit(door, spec, None, timeout_s=timeout_s)
     except TaskRejected as error:
@@ -113,12 +112,8 @@ async def _submit(visitor: Visitor, given: dict[str, JsonValue], form: dict[str,
     return visitor.to(f"/tasks/{accepted.task}?done=submitted")
 
 
-def _preview_of(answer: Event) -> Preview:
-    return Preview.model_validate({"reasons": [], "spec": {}, "sources": {}} | answer.data)
-
-
-def _previewed_errors(found: Preview | None) -> list[FieldError]:
-    return list(rejected(found.reasons).errors) if found is not None and found.reasons else []
+def _previewed_errors(previewed: Event | None) -> list[FieldError]:
+    return list(rejected(rejection_reasons(previewed)).errors) if previewed is not None and previewed.data.get("reasons") else []
 
 
 def _errors_of(problem: Problem) -> list[FieldError]:

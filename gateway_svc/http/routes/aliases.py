@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from common.door.asking import UnknownHere
 from common.door.tenancy.aliases import AliasChanged, RefusedAlias, delete_alias, read_aliases, set_alias
-from common.messages import AliasOf
+from common.messages import AliasesAnswer, AliasOf
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.http.errors import responses
@@ -41,40 +41,15 @@ class AliasTarget(BaseModel):
     )
 
 
-class Alias(BaseModel):
-    name: str
-    tenant: str
-    task: str
-    version: int
-    model: str = Field(description="Exact name of the version.", examples=["gcd-3f9a1c22d4e0@7"])
-    pool: str
-    changed_at: float = Field(description="Unix time.")
-
-    @classmethod
-    def of(cls, alias: AliasOf) -> "Alias":
-        same = alias.model_dump(exclude={"changed_s"})
-        return cls(**same, model=alias.model, changed_at=alias.changed_s)
-
-
-class AliasList(BaseModel):
-    data: list[Alias]
-
-
-class DeletedAlias(Alias):
-    """What it named."""
-
-    deleted: Literal[True] = True
-
-
 @router.get("", responses=COMMON)
-async def list_aliases(caller: Acting) -> AliasList:
-    """Aliases of the tenant, by name."""
-    return AliasList(data=[Alias.of(one) for one in await read_aliases(caller.door)])
+async def list_aliases(caller: Acting) -> AliasesAnswer:
+    """List aliases by name."""
+    return AliasesAnswer(aliases=await read_aliases(caller.door), cursor=None)
 
 
 @router.get("/{name}", responses=COMMON | responses(404))
-async def read_alias(caller: Acting, name: AliasPath, response: Response) -> Alias:
-    """What an alias names; `ETag` is for `If-Match`."""
+async def read_alias(caller: Acting, name: AliasPath, response: Response) -> AliasOf:
+    """Read an alias; `ETag` is for `If-Match`."""
     check_name(name)
     found = await read_aliases(caller.door, name)
     return _shown(response, only_one(caller, found))
@@ -83,8 +58,8 @@ async def read_alias(caller: Acting, name: AliasPath, response: Response) -> Ali
 @router.put("/{name}", responses=COMMON | CHANGED | responses(413, 415))
 async def put_alias(
     caller: Acting, name: AliasPath, body: AliasTarget, response: Response, if_match: IfMatch = None, if_none_match: IfNoneMatch = None
-) -> Alias:
-    """Let an alias name a version, which is then kept. Requests that are under way keep the version that they have."""
+) -> AliasOf:
+    """Point an alias at a version, which is then kept. Running requests keep their version."""
     check_job(caller, "set-alias")
     check_name(name, is_new=True)
     setting = set_alias(caller.door, tenant_of(caller), name, body.task, body.version, expected=_expected(if_match, if_none_match))
@@ -99,8 +74,8 @@ async def put_alias(
 
 
 @router.delete("/{name}", responses=COMMON | CHANGED)
-async def remove_alias(caller: Acting, name: AliasPath, if_match: IfMatch = None) -> DeletedAlias:
-    """Delete an alias. Its version stays only as long as other rules keep it."""
+async def remove_alias(caller: Acting, name: AliasPath, if_match: IfMatch = None) -> AliasOf:
+    """Delete an alias; the answer is what it named."""
     check_job(caller, "delete-alias")
     check_name(name)
     try:
@@ -109,12 +84,12 @@ async def remove_alias(caller: Acting, name: AliasPath, if_match: IfMatch = None
         raise replace(not_found(), detail=str(error)) from None
     except AliasChanged as error:
         raise _changed(error) from None
-    return DeletedAlias(**Alias.of(found).model_dump())
+    return found
 
 
-def _shown(response: Response, alias: AliasOf) -> Alias:
+def _shown(response: Response, alias: AliasOf) -> AliasOf:
     response.headers["ETag"] = f'"{alias.model}"'
-    return Alias.of(alias)
+    return alias
 
 
 def _expected(if_match: str | None, if_none_match: str | None) -> str | None:

@@ -32,21 +32,21 @@ async def read_invoice(
     last: Annotated[Day | None, Query(description="Last day.")] = None,
     cursor: Annotated[int, Query(ge=0, le=MAX_VERSION)] = 0,
 ) -> InvoiceAnswer:
-    """Quantities and money by day, pool and kind, a page at a time."""
+    """List quantities and money by day, pool and kind, paginated."""
     check_question(caller, "invoice")
     return await caller.door.ask("invoice", AskInvoice(first=first, last=last, cursor=cursor), InvoiceAnswer)
 
 
 @router.get("/prices", responses=COMMON)
 async def read_prices(caller: Acting) -> PricesAnswer:
-    """Every price that there is or was."""
+    """List present and former prices."""
     check_question(caller, "prices")
     return await caller.door.ask("prices", AskPrices(), PricesAnswer)
 
 
 @router.get("/budgets", responses=COMMON)
 async def read_budgets(caller: Acting) -> BudgetsAnswer:
-    """Budgets, with what is spent and reserved in their present periods."""
+    """List budgets: spent and reserved in the current period."""
     check_question(caller, "budgets")
     return await caller.door.ask("budgets", AskBudgets(), BudgetsAnswer)
 
@@ -57,6 +57,6 @@ async def read_audit(
     since: Annotated[Moment | None, Query(description="With its time zone.")] = None,
     cursor: Annotated[int, Query(ge=0, le=MAX_NUMBER)] = 0,
 ) -> AuditAnswer:
-    """Who has done what, oldest first, a page at a time."""
+    """List who did what, oldest first, paginated."""
     check_question(caller, "audit")
     return await caller.door.ask("audit", AskAudit(since=since, cursor=cursor), AuditAnswer)

@@ -17,14 +17,14 @@ class HealthBody(BaseModel):
 
 @router.get("/healthz", response_model=HealthBody, responses={503: {"model": HealthBody, "description": "Its event loop stands still."}})
 async def alive(request: Request) -> Response:
-    """Whether the process lives."""
+    """Liveness of the process."""
     good = gateway_of(request).health.alive()
     return _answer(good, "alive" if good else "event loop stalled")
 
 
 @router.get("/readyz", response_model=HealthBody, responses={503: {"model": HealthBody, "description": "What is missing."}})
 async def ready(request: Request) -> Response:
-    """Whether requests may be sent here: NATS is there, a scheduler answers, and the process does not end."""
+    """Readiness: NATS is connected, a scheduler answers, and the process is not draining."""
     health = gateway_of(request).health
     return _answer(health.ready and health.alive(), health.detail)
 

@@ -1,6 +1,5 @@
 """What a task has come to: events, steps, evaluations, usage, and messages that could not be handled."""
 
-import json
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Annotated
@@ -27,7 +26,7 @@ from common.messages import (
     UsageAnswer,
 )
 from common.messages.asks import MAX_NUMBER, MAX_VERSION
-from common.spec.sections import NAME_PATTERN
+from common.spec import NAME_PATTERN, TASK_ID_PATTERN
 from gateway_svc.access import Caller
 from gateway_svc.http.errors import responses
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
@@ -37,7 +36,6 @@ from gateway_svc.http.routes.tasks import TaskId, check_task_id, status_of
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import FieldError, Problem, invalid, not_found
 from gateway_svc.samples import Samples, samples_of
-from gateway_svc.shapes import EventPage, FailurePage, TaskEvent
 
 router = APIRouter(prefix="/v1/tasks/{task}", tags=["tasks"], route_class=StrictRoute)
 FAMILY = Family(router)
@@ -50,12 +48,15 @@ COMMON = responses(400, 401, 403, 404, 429, 503)
 ALL = responses(400, 401, 403, 429, 503)
 WAIT_S = 15.0
 AfterNumber = Annotated[int, Query(ge=0, le=MAX_NUMBER, description="Number of the last that the client has.")]
+OneTask = Annotated[
+    str | None, Query(pattern=TASK_ID_PATTERN, description="Only events of this task; `none`: answers to jobs about no task.")
+]
 AfterVersion = Annotated[int, Query(ge=0, le=MAX_VERSION, description="The last version that the client has.")]
 
 
 @router.get(
     "/events",
-    response_model=EventPage,
+    response_model=EventsAnswer,
     responses={
         200: {"content": {STREAM: {"schema": {"type": "string"}}}, "description": "A page, or a stream."},
         **COMMON,
@@ -69,11 +70,11 @@ async def read_events(
     after: AfterNumber = 0,
     accept: Annotated[str, Header(max_length=1000)] = "*/*",
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
-) -> Response | EventPage:
-    """Events of a task after a number: a page as JSON, or with `Accept: text/event-stream` all of them as they come.
+) -> Response | EventsAnswer:
+    """Read events after a number: one page, or with `Accept: text/event-stream` all as they come.
 
-    A stream's ids are numbers of events: with `Last-Event-ID` any replica goes on behind that event. It ends after the last event of a
-    task that has ended.
+    A stream's ids are event numbers: with `Last-Event-ID` any replica continues after that event. It ends after the last event of an
+    ended task.
     """
     if STREAM in accept:
         await status_of(caller, task)
@@ -85,13 +86,13 @@ async def read_events(
     page = await caller.door.ask("events", AskEvents(task=task, after=after), EventsAnswer)
     if not page.last:  # a task that was deleted still has events
         await status_of(caller, task)
-    return EventPage(data=[TaskEvent.of(event) for event in page.events], last=page.last)
+    return page
 
 
 async def _events(caller: Caller, task: str, number: int) -> AsyncGenerator[Sse]:
     async for event in follow(caller.door, [task], from_now=False, after=number):
         place = None if event.number is None else str(event.number)
-        yield Sse(json.dumps(TaskEvent.of(event).model_dump(mode="json")), event.event, place)
+        yield Sse(event.model_dump_json(), event.event, place)
 
 
 def _number(last_event_id: str) -> int:
@@ -104,7 +105,7 @@ def _number(last_event_id: str) -> int:
 async def read_steps(
     caller: Acting, task: TaskId, after: AfterVersion = 0, every: Annotated[int, Query(ge=1, le=MAX_VERSION)] = 1
 ) -> StepsAnswer:
-    """Optimizer steps, a page at a time. `every`: of so many steps one, and the first and the last that is trained."""
+    """List optimizer steps, paginated. `every`: only each nth step, the first and the last trained."""
     await status_of(caller, task)
     return await caller.door.ask("steps", AskSteps(task=task, after=after, every=every), StepsAnswer)
 
@@ -116,7 +117,7 @@ async def read_evaluations(
     version: AfterVersion = 0,
     protocol: Annotated[str | None, Query(max_length=63, pattern=NAME_PATTERN)] = None,
 ) -> EvaluationsAnswer:
-    """Finished evaluations, a page at a time: those after the one of `version` by `protocol`; without a protocol, from `version` on."""
+    """List finished evaluations, paginated: after that of `version` by `protocol`; without a protocol, from `version` on."""
     await status_of(caller, task)
     return await caller.door.ask("evaluations", AskEvaluations(task=task, version=version, protocol=protocol), EvaluationsAnswer)
 
@@ -130,7 +131,7 @@ async def read_samples(
         int | None, Query(ge=1, le=MAX_VERSION, description="Version that the step made; default: the latest with samples.")
     ] = None,
 ) -> Samples:
-    """Whole attempts of one step, as many as `keep.samples` of the task says, with log-probabilities of each sampled token."""
+    """Read the attempts that one step keeps (`keep.samples`), with log-probabilities of sampled tokens."""
     await status_of(caller, task)
     try:
         answer = await caller.door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
@@ -141,7 +142,7 @@ async def read_samples(
 
 @router.get("/usage", responses=COMMON)
 async def read_usage_of_task(caller: Acting, task: TaskId) -> TaskUsage:
-    """Tokens that the task has consumed, and bytes that it stores."""
+    """Read tokens that a task consumed and bytes that it stores."""
     check_question(caller, "usage")
     await status_of(caller, task)
     cursor = task[:-1].rstrip("-") or None  # an id before this one, and few or none between
@@ -156,16 +157,15 @@ async def read_usage_of_task(caller: Acting, task: TaskId) -> TaskUsage:
 
 
 @router.get("/failures", responses=COMMON)
-async def read_failures(caller: Acting, task: TaskId, after: AfterNumber = 0) -> FailurePage:
-    """Messages about the task that could not be handled, a page at a time."""
+async def read_failures(caller: Acting, task: TaskId, after: AfterNumber = 0) -> FailuresAnswer:
+    """List dead letters of a task, paginated."""
     await status_of(caller, task)
-    page = await caller.door.ask("failures", AskFailures(task=task, after=after), FailuresAnswer)
-    return FailurePage(data=page.failures, has_more=page.has_more)
+    return await caller.door.ask("failures", AskFailures(task=task, after=after), FailuresAnswer)
 
 
 @router.post("/failures/{letter}/resend", status_code=204, responses=COMMON)
 async def resend_message(caller: Acting, task: TaskId, letter: Annotated[int, Path(ge=1, le=MAX_NUMBER)]) -> None:
-    """Send such a message again, once its cause is gone. Safe to repeat."""
+    """Resend a dead letter's message. Repeating it is harmless."""
     check_job(caller, "resend")
     await status_of(caller, task)
     page = await caller.door.ask("failures", AskFailures(task=task, after=letter - 1), FailuresAnswer)
@@ -175,33 +175,32 @@ async def resend_message(caller: Acting, task: TaskId, letter: Annotated[int, Pa
 
 
 @of_all.get("/events", response_class=Response, responses={200: {"content": {STREAM: {}}}, **ALL})
-async def read_all_events(request: Request, caller: Acting) -> Response:
-    """A stream of the future events of every task. The event `listening` says that none is missed from now on.
+async def read_all_events(request: Request, caller: Acting, task: OneTask = None) -> Response:
+    """Stream the future events of every task, or of one. The event `listening` says that none is missed from now on.
 
     It cannot be resumed: an event's `number` and a task's own events say what was missed.
     """
-    return EventStream(_all_events(caller), Ends(caller, gateway_of(request).drain, is_resumable=True))
+    return EventStream(_all_events(caller, task), Ends(caller, gateway_of(request).drain, is_resumable=True))
 
 
-async def _all_events(caller: Caller) -> AsyncGenerator[Sse]:
-    async with caller.door.listening(caller.door.tenant, None) as live:
+async def _all_events(caller: Caller, task: str | None) -> AsyncGenerator[Sse]:
+    async with caller.door.listening(caller.door.tenant, task) as live:
         yield Sse("{}", "listening")
         while True:
             event = await caller.door.next_event(live, WAIT_S)
             if event is not None:
-                yield Sse(json.dumps(TaskEvent.of(event).model_dump(mode="json")), event.event)
+                yield Sse(event.model_dump_json(), event.event)
 
 
 @of_all.get("/failures", responses=ALL)
-async def read_all_failures(caller: Acting, after: AfterNumber = 0) -> FailurePage:
-    """Messages about all tasks that could not be handled, and refused jobs, a page at a time."""
-    page = await caller.door.ask("failures", AskFailures(after=after), FailuresAnswer)
-    return FailurePage(data=page.failures, has_more=page.has_more)
+async def read_all_failures(caller: Acting, after: AfterNumber = 0) -> FailuresAnswer:
+    """List all dead letters, those of jobs included, paginated."""
+    return await caller.door.ask("failures", AskFailures(after=after), FailuresAnswer)
 
 
 @of_all.post("/failures/{letter}/resend", status_code=204, responses=ALL | responses(404))
 async def resend_any_message(caller: Acting, letter: Annotated[int, Path(ge=1, le=MAX_NUMBER)]) -> None:
-    """Send such a message again, once its cause is gone. Safe to repeat."""
+    """Resend a dead letter's message. Repeating it is harmless."""
     check_job(caller, "resend")
     page = await caller.door.ask("failures", AskFailures(after=letter - 1), FailuresAnswer)
     if not page.failures or page.failures[0].letter != letter:

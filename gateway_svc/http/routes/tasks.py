@@ -1,21 +1,21 @@
 """Tasks: submission, listing, state and control."""
 
-import asyncio
 import re
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from pydantic import JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from common.door.answers import answer_to
 from common.door.asking import UnknownHere
-from common.door.errors import NoAnswer, TaskRejected, Unanswered, rejection_reasons
+from common.door.errors import NoAnswer, TaskRejected, Unanswered
 from common.door.protocol import Verb
 from common.door.training.control import control_job, delete_task
-from common.door.training.progress import read_spec, read_status, read_why
+from common.door.training.progress import read_status, read_why
 from common.door.training.submission import preview, submit
-from common.messages import AskTask, AskTasks, Event, SpecAnswer, StatusAnswer, SubmitTask, TasksAnswer, TaskStatus
+from common.messages import AskTask, AskTasks, Event, SpecAnswer, StatusAnswer, SubmitTask, TasksAnswer, TaskStatus, WhyAnswer
+from common.messages.asks import TaskState
 from common.spec import TASK_ID_PATTERN
 from common.task_states import ENDED
 from gateway_svc.access import Caller
@@ -24,7 +24,6 @@ from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, gateway_of
 from gateway_svc.http.strict import Flag, StrictRoute, check_content_type
 from gateway_svc.problems import FieldError, Problem, invalid, not_found, rejected, wrong_fields_of
-from gateway_svc.shapes import Freed, Preview, State, Submitted, Task, TaskDetail, TaskPage, Why
 from gateway_svc.task_bodies import IDEMPOTENCY_KEY, JSON, TOML, for_tenant, id_of, read_task
 
 router = APIRouter(prefix="/v1/tasks", tags=["tasks"], route_class=StrictRoute)
@@ -49,13 +48,30 @@ TASK_FILE: dict[str, Any] = {
 COMMON = responses(400, 401, 403, 429, 503)
 
 
+class Submitted(BaseModel):
+    """A submission that is not answered yet: NATS has it, and no scheduler answers."""
+
+    task: str
+    state: Literal["submitted"] = "submitted"
+
+
+class Freed(BaseModel):
+    """A task that is deleted."""
+
+    task: str
+    freed_bytes: int
+
+
 @router.post(
     "",
     status_code=201,
-    response_model=Task | Preview,
+    response_model=TaskStatus | Event,
     openapi_extra=TASK_FILE,
     responses={
-        200: {"model": Task | Preview, "description": "A preview; or the task that this idempotency key has submitted before."},
+        200: {
+            "model": TaskStatus | Event,
+            "description": "The event `previewed`; or the task that this key has submitted before.",
+        },
         202: {"model": Submitted, "description": "NATS has the task, and no scheduler has answered yet; see Location."},
         **COMMON,
         **responses(402, 409, 413, 415),
@@ -74,7 +90,7 @@ async def submit_task(
     spec = await _given(request, caller, media_type)
     if dry_run:
         response.status_code = 200
-        return _preview(await preview(caller.door, spec, timeout_s=gateway_of(request).settings.submit_timeout_s))
+        return await preview(caller.door, spec, timeout_s=gateway_of(request).settings.submit_timeout_s)
     task = id_of(str(spec["tenant"]), idempotency_key) if idempotency_key is not None else None
     return await _submitted(request, response, caller, spec, task)
 
@@ -82,17 +98,17 @@ async def submit_task(
 @router.put(
     "/{task}",
     status_code=201,
-    response_model=Task,
+    response_model=TaskStatus,
     openapi_extra=TASK_FILE,
     responses={
-        200: {"model": Task, "description": "The task that was submitted before with this id and this task file."},
+        200: {"model": TaskStatus, "description": "The task that was submitted before with this id and this task file."},
         202: {"model": Submitted, "description": "NATS has the task, and no scheduler has answered yet; see Location."},
         **COMMON,
         **responses(402, 409, 413, 415),
     },
 )
 async def submit_task_as(request: Request, response: Response, caller: Acting, task: TaskId) -> Any:
-    """Submit a task file under an id that the client has made. Safe to repeat: it is one task."""
+    """Submit a task file under an id made by the client. Repeating it is harmless."""
     media_type = check_content_type(request, JSON, TOML)
     check_job(caller, "submit")
     if re.fullmatch(TASK_ID_PATTERN, task) is None:
@@ -115,20 +131,20 @@ async def _submitted(request: Request, response: Response, caller: Caller, spec:
     """The answer to a submission. `task`: its id, where a repetition has the same one."""
     if task is not None and (earlier := await _earlier(caller, SubmitTask(task=task, tenant=str(spec["tenant"]), spec=spec))) is not None:
         response.status_code = 200
-        return Task.of(earlier)
+        return earlier
     await gateway_of(request).limiter.check_spending(str(spec["tenant"]))
     impatient = caller.door.of(caller.door.tenant, patience_s=0)  # a scheduler that is away must not delay that the job is stored
     try:
         task = (await submit(impatient, spec, task, timeout_s=gateway_of(request).settings.submit_timeout_s)).task
     except Unanswered as error:
         location = {"Location": _path(request, error.task), "Retry-After": "2"}
-        return Response(Submitted(id=error.task).model_dump_json(), 202, location, JSON)
+        return Response(Submitted(task=error.task).model_dump_json(), 202, location, JSON)
     except TaskRejected:
         if task is not None:  # another request with this key or id was faster
             await _earlier(caller, SubmitTask(task=task, tenant=str(spec["tenant"]), spec=spec))
         raise
     response.headers["Location"] = _path(request, task)
-    return Task.of(await status_of(caller, task))
+    return await status_of(caller, task)
 
 
 async def _earlier(caller: Caller, job: SubmitTask) -> TaskStatus | None:
@@ -148,12 +164,6 @@ async def _earlier(caller: Caller, job: SubmitTask) -> TaskStatus | None:
     return status
 
 
-def _preview(answer: Event) -> Preview:
-    data = answer.data
-    reasons = rejection_reasons(answer) if data.get("reasons") else []
-    return Preview.model_validate({"reasons": reasons, "spec": data.get("spec") or {}, "sources": data.get("sources") or {}})
-
-
 def _path(request: Request, task: str) -> str:
     return f"{request.scope.get('root_path', '')}/v1/tasks/{task}"
 
@@ -161,59 +171,70 @@ def _path(request: Request, task: str) -> str:
 @router.get("", responses=COMMON)
 async def list_tasks(
     caller: Acting,
-    state: Annotated[list[State], Query(description="Any of these; repeat it for several.", max_length=7)] = [],  # noqa: B006
+    state: Annotated[list[TaskState], Query(description="Any of these; repeat it for several.", max_length=7)] = [],  # noqa: B006
     pool: Text = None,
     name: Text = None,
     text: Text = None,
     sort: Sort = "-created",
     cursor: Annotated[str | None, Query(max_length=128)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> TaskPage:
-    """Tasks of the tenant that have all that is given, a page at a time. `name`: the whole one; `text`: part of the id or the name."""
+) -> TasksAnswer:
+    """List tasks that match every filter, paginated. `name`: whole name; `text`: part of id or name."""
     order = {"sort": sort.removeprefix("-"), "descending": sort.startswith("-"), "most": limit, "cursor": cursor}
     try:
         asked = AskTasks.model_validate({"states": state, "pool": pool, "name": name, "text": text, **order})
     except ValidationError as error:
         raise wrong_fields_of(error.errors()) from None
-    page = await caller.door.ask("tasks", asked, TasksAnswer)
-    return TaskPage(data=[Task.of(one) for one in page.tasks], next_cursor=page.cursor)
+    return await caller.door.ask("tasks", asked, TasksAnswer)
 
 
 @router.get("/{task}", responses=COMMON | responses(404))
-async def read_task_detail(caller: Acting, task: TaskId) -> TaskDetail:
-    """A task's state, its task file completed by defaults, and what it waits for."""
-    status = await status_of(caller, task)
-    spec, why = await asyncio.gather(read_spec(caller.door, task), read_why(caller.door, task))
-    return TaskDetail(**Task.of(status).model_dump(), spec=spec, why=Why.of(why))
+async def read_task_status(caller: Acting, task: TaskId) -> TaskStatus:
+    """Read a task's state."""
+    return await status_of(caller, task)
+
+
+@router.get("/{task}/spec", responses=COMMON | responses(404))
+async def read_task_spec(caller: Acting, task: TaskId) -> SpecAnswer:
+    """Read the task file as accepted, completed by defaults."""
+    check_task_id(task)
+    return await caller.door.ask("spec", AskTask(task=task), SpecAnswer)
+
+
+@router.get("/{task}/why", responses=COMMON | responses(404))
+async def read_task_why(caller: Acting, task: TaskId) -> WhyAnswer:
+    """Read what a task waits for, and the number that would have to change."""
+    check_task_id(task)
+    return await read_why(caller.door, task)
 
 
 @router.post("/{task}/cancel", responses=COMMON | responses(404, 409))
-async def cancel_task(caller: Acting, task: TaskId, reason: Reason = None) -> Task:
+async def cancel_task(caller: Acting, task: TaskId, reason: Reason = None) -> TaskStatus:
     """End a task; trained versions stay."""
-    return Task.of(await control_task(caller, "cancel", task, reason))
+    return await control_task(caller, "cancel", task, reason)
 
 
 @router.post("/{task}/pause", responses=COMMON | responses(404, 409))
-async def pause_task(caller: Acting, task: TaskId, reason: Reason = None) -> Task:
+async def pause_task(caller: Acting, task: TaskId, reason: Reason = None) -> TaskStatus:
     """Admit no new work of a task; work in flight finishes."""
-    return Task.of(await control_task(caller, "pause", task, reason))
+    return await control_task(caller, "pause", task, reason)
 
 
 @router.post("/{task}/resume", responses=COMMON | responses(404, 409))
-async def resume_task(caller: Acting, task: TaskId, reason: Reason = None) -> Task:
+async def resume_task(caller: Acting, task: TaskId, reason: Reason = None) -> TaskStatus:
     """Continue a paused task."""
-    return Task.of(await control_task(caller, "resume", task, reason))
+    return await control_task(caller, "resume", task, reason)
 
 
 @router.delete("/{task}", responses=COMMON | responses(404, 409))
 async def remove_task(caller: Acting, task: TaskId) -> Freed:
-    """Delete a task that has ended: adapters, checkpoints, messages and rows; what it consumed is kept."""
+    """Delete an ended task: adapters, checkpoints, messages and rows. Its usage is kept."""
     check_job(caller, "delete")
-    return Freed(id=task, freed_bytes=await delete_task(caller.door, await status_of(caller, task), timeout_s=DELETE_S))
+    return Freed(task=task, freed_bytes=await delete_task(caller.door, await status_of(caller, task), timeout_s=DELETE_S))
 
 
 async def status_of(caller: Caller, task: str) -> TaskStatus:
-    """Raises: Problem where the caller has no such task, also where no task can have such an id."""
+    """Raises: Problem (404) for unknown and for malformed ids."""
     check_task_id(task)
     return await read_status(caller.door, task)
 

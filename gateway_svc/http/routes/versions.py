@@ -49,20 +49,20 @@ async def list_versions(
     task: TaskId,
     after: AfterVersion = 0,
 ) -> VersionsAnswer:
-    """Versions whose adapters are stored, a page at a time; the latest and the best."""
+    """List stored versions, paginated; the latest and the best."""
     await status_of(caller, task)
     return await caller.door.ask("versions", AskVersions(task=task, after=after), VersionsAnswer)
 
 
 @router.get("/{version}", responses=COMMON)
 async def read_version(caller: Acting, task: TaskId, version: Version) -> AdapterRef:
-    """A version's adapter: its rank, and the size and digest of its tar."""
+    """Read rank, size and digest of a version's adapter."""
     return await _adapter(caller, task, version)
 
 
 @router.get("/{version}/adapter.tar", response_class=Response, responses=_download(TAR))
 async def read_adapter(request: Request, caller: Acting, task: TaskId, version: Version) -> Response:
-    """A version's adapter: a tar of a PEFT folder."""
+    """Download a version's adapter: a tar of a PEFT folder."""
     adapter = await _adapter(caller, task, version)
     whole = Span(0, adapter.blob.size_bytes - 1)
     return await download(request, adapter_source(caller.door, adapter), whole, adapter_headers(f"{adapter.name}.tar"), media_type=TAR)
@@ -72,7 +72,7 @@ async def read_adapter(request: Request, caller: Acting, task: TaskId, version: 
 async def read_adapter_file(
     request: Request, caller: Acting, task: TaskId, version: Version, name: Annotated[str, Path(max_length=255)]
 ) -> Response:
-    """One file of a version's adapter, such as `adapter_config.json`."""
+    """Download one file of an adapter, such as `adapter_config.json`."""
     adapter = await _adapter(caller, task, version)
     source = adapter_source(caller.door, adapter)
     file = (await files_of(source)).get(name)

@@ -1,14 +1,14 @@
 """Webhooks: addresses of a tenant that receive messages about ends and budgets."""
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
 from common.door.asking import UnknownHere
 from common.door.tenancy.webhooks import RefusedWebhook, Webhooks
-from common.messages import WEBHOOK_EVENTS, WebhookEvent, WebhookOf
+from common.messages import WEBHOOK_EVENTS, WebhookEvent, WebhookOf, WebhooksAnswer
 from common.messages.tenancy.webhooks import WebhookUrl
 from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
@@ -41,67 +41,24 @@ class SetWebhookAnswer(BaseModel):
     secret: str | None = Field(description="Signs the messages; of a new webhook, or with `new_secret`. It is shown this once.")
 
 
-class Delivery(BaseModel):
-    """A message, with its last outcome."""
-
-    id: str = Field(description="`webhook-id` of all attempts.")
-    event: WebhookEvent
-    state: Literal["waiting", "delivered", "given_up"]
-    created_at: float = Field(description="Unix time.")
-    attempts: int
-    next_at: float | None = Field(description="Unix time of the next attempt.")
-    status: int | None = Field(description="Status of the last answer; null where none came.")
-    reason: str = Field(description="Why the last attempt failed; empty where it did not.")
-
-
-class Webhook(BaseModel):
-    name: str
-    tenant: str
-    url: str
-    events: list[WebhookEvent]
-    changed_at: float = Field(description="Unix time.")
-    waiting: int = Field(description="Messages that are not sent yet.")
-    dropped: int = Field(description="Messages that were not kept, because too many waited.")
-    deliveries: list[Delivery] = Field(description="The latest, the newest first.")
-
-    @classmethod
-    def of(cls, found: WebhookOf) -> "Webhook":
-        deliveries = [
-            Delivery(**one.model_dump(exclude={"created_s", "next_s"}), created_at=one.created_s, next_at=one.next_s)
-            for one in found.deliveries
-        ]
-        same = found.model_dump(exclude={"changed_s", "deliveries"})
-        return cls(**same, changed_at=found.changed_s, deliveries=deliveries)
-
-
-class WebhookList(BaseModel):
-    data: list[Webhook]
-
-
-class DeletedWebhook(BaseModel):
-    name: str
-    deleted: Literal[True] = True
-
-
 @router.get("", responses=COMMON)
-async def list_webhooks(caller: Acting) -> WebhookList:
-    """Webhooks of the tenant, with the outcomes of their latest messages."""
+async def list_webhooks(caller: Acting) -> WebhooksAnswer:
+    """List webhooks with the outcomes of their latest messages."""
     check_question(caller, "webhooks")
-    return WebhookList(data=[Webhook.of(one) for one in await Webhooks(caller.door).all()])
+    return WebhooksAnswer(webhooks=await Webhooks(caller.door).all(), cursor=None)
 
 
 @router.get("/{name}", responses=COMMON | responses(404))
-async def read_webhook(caller: Acting, name: WebhookPath) -> Webhook:
-    """A webhook, with the outcomes of its latest messages."""
+async def read_webhook(caller: Acting, name: WebhookPath) -> WebhookOf:
+    """Read a webhook with the outcomes of its latest messages."""
     check_question(caller, "webhooks")
     check_name(name)
-    found = await Webhooks(caller.door).all(name)
-    return Webhook.of(only_one(caller, found))
+    return only_one(caller, await Webhooks(caller.door).all(name))
 
 
 @router.put("/{name}", responses=COMMON | responses(413, 415, 429))
 async def put_webhook(caller: Acting, name: WebhookPath, body: WebhookTarget) -> SetWebhookAnswer:
-    """Make a webhook, or change one."""
+    """Create or change a webhook."""
     check_job(caller, "set-webhook")
     check_name(name, is_new=True)
     try:
@@ -111,13 +68,12 @@ async def put_webhook(caller: Acting, name: WebhookPath, body: WebhookTarget) ->
     return SetWebhookAnswer(name=name, url=body.url, events=body.events, secret=made.secret)
 
 
-@router.delete("/{name}", responses=COMMON | responses(404, 429))
-async def remove_webhook(caller: Acting, name: WebhookPath) -> DeletedWebhook:
-    """Delete a webhook, and what waits to be sent to it."""
+@router.delete("/{name}", status_code=204, responses=COMMON | responses(404, 429))
+async def remove_webhook(caller: Acting, name: WebhookPath) -> None:
+    """Delete a webhook and its pending messages."""
     check_job(caller, "delete-webhook")
     check_name(name)
     try:
         await Webhooks(caller.door).delete(name, tenant=tenant_of(caller))
     except UnknownHere as error:
         raise replace(not_found(), detail=str(error)) from None
-    return DeletedWebhook(name=name)

@@ -13,9 +13,10 @@ from nats.aio.msg import Msg
 from common import streams
 from common.access.claims import REFUSED
 from common.access.credentials import read_credentials
-from common.access.roles import QUESTIONS, ROLES, Role, imports, role_permissions
+from common.access.roles import ROLES, Role, imports, role_permissions
 from common.access.rows import Permissions
 from common.access.services import SERVICES, STORES, service_permissions
+from common.messages.verbs import QUESTIONS
 from tests.common.access.keyed import DEPLOYMENT, Keyed, keyed_server
 from tests.common.access.matching import covers
 from tests.conftest import eventually

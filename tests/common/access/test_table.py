@@ -12,6 +12,7 @@ from common.access.folder import MAX_CONTROL_LINE_BYTES, open_or_make, server_co
 from common.access.roles import EXPORTS, JOBS_OF_ROLE, ROLES, imports, role_permissions
 from common.access.rows import Use, blob_store, bucket
 from common.access.services import SERVICES, STORES, Deployment, service_permissions, table
+from common.messages.verbs import JOBS
 from common.streams import Consumer
 from tests.common.access.calls import BLOB_CALLS, BUCKET_CALLS, STREAM_CALLS, calls
 from tests.common.access.matching import covers
@@ -165,6 +166,7 @@ def test_roles_differ_by_what_they_may_change() -> None:
         {*JOBS_OF_ROLE["owner"], "set-tenant", "set-price", "set-budget", "set-access", "move-pool"}
         == set(JOBS_OF_ROLE["admin"])
         == set(streams.JOB_VERBS)
+        == set(JOBS)
     )
     assert set(JOBS_OF_ROLE["owner"]) - set(JOBS_OF_ROLE["member"]) == {"delete", "prune", "delete-tenant", "set-webhook", "delete-webhook"}
     assert JOBS_OF_ROLE["reader"] == ()

@@ -10,7 +10,7 @@ from common.bus import NO_FILES, Bus, TlsFiles
 from common.door.asking import UnknownHere
 from common.door.errors import NoAnswer, NotPermitted, TooManyJobs, WrongState
 from marlaas.client import Client, ClientError
-from marlaas.over_http.refusals import Conflict, Invalid, refusal
+from marlaas.over_http.refusals import Invalid, refusal
 from marlaas.stack import servers
 from tests.common.access.keyed import Keyed
 from tests.common.bus.test_tls import Authority
@@ -119,7 +119,6 @@ async def test_keys_show_what_their_role_may(keyed: Keyed, keyed_world: World) -
         (404, '{"detail": "no", "code": "not_found"}', UnknownHere),
         (404, "<html>", ClientError),
         (409, '{"detail": "no", "code": "wrong_state"}', WrongState),
-        (409, '{"detail": "no", "code": "idempotency_conflict"}', Conflict),
         (429, '{"error": {"message": "slowly", "code": "rate_limit_exceeded"}}', TooManyJobs),
         (502, "<html>bad gateway</html>", NoAnswer),
         (503, '{"detail": "later", "code": "unavailable"}', NoAnswer),

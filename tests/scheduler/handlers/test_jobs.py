@@ -7,7 +7,6 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.door.asking import Door
-from common.door.training.jobs import NatsJobs
 from common.messages import SubmitTask
 from common.pools import Pool
 from common.spec import parse_spec
@@ -170,7 +169,7 @@ async def test_preview_answers_with_reasons_and_the_origin_of_each_value_and_sto
     async with running_world(bus, database_url, Stages(), pools=pools) as world:
         await eventually(lambda: world.scheduler._replicas.families == {"toy"})
         door = Door(bus, "")
-        client = Client(door, NatsJobs(door))
+        client = Client(door)
         preview = await client.preview(spec(pool="big", lora={"alpha": 8}))
         assert preview.reasons == []
         assert preview.spec["lora"] == {**parse_spec(spec()).lora.model_dump(mode="json"), "rank": 32, "alpha": 8.0}
