@@ -31,7 +31,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "a constraint forbids a version beyond the steps",
     ("an evaluation is over when all of its groups are", "') <> (count(*) FILTER (WHERE g.state <> → >"):
         "the other states come after 'ended' in the alphabet",
-    ("no trained or waiting group is staler than its task allows", "WHERE g.state <> → <"):
+    ("no trained or waiting group is staler than its task allows", "WHERE g.protocol IS NULL AND g.state <> → <"):
         "the other states come before 'void' in the alphabet",
     (ENDS, "hed', 'cancelled', 'failed', 'rejected') → )"): "a rejected task was never accepted, so that nothing ends it",
     (ENDS, "shed', 'cancelled', 'failed', 'rejected' → 'no rejected'"): "a rejected task was never accepted, so that nothing ends it",
