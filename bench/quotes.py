@@ -116,7 +116,7 @@ def _numbers_in(value: object) -> Iterator[float]:
     if isinstance(value, bool):
         return
     if isinstance(value, int | float):
-        yield float(value)
+        yield abs(float(value))
     elif isinstance(value, str):
         yield from (float(re.sub(r"[, ]", "", found[1]) + (found[2] or "")) for found in NUMBER.finditer(value))
     elif isinstance(value, dict | list):

@@ -1,4 +1,4 @@
-"""Packages and modules stay small enough to be guessed: at most 14 modules a package, and 350 lines a module."""
+"""Packages and modules stay small enough to be guessed: at most 14 modules a package, and 350 lines a module but a revision of the schema."""
 
 from collections import Counter
 from pathlib import Path
@@ -30,5 +30,5 @@ def test_packages_have_few_modules() -> None:
 
 def test_modules_are_short() -> None:
     counted = {path.as_posix(): len((REPOSITORY / path).read_text().splitlines()) for path in modules()}
-    long = {path: lines for path, lines in counted.items() if lines > MAX_LINES}
+    long = {path: lines for path, lines in counted.items() if lines > MAX_LINES and not path.startswith("migrations/versions/")}
     assert not long, f"{MAX_LINES} lines a module are the maximum: split by idea {long}"
