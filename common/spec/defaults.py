@@ -43,7 +43,7 @@ class Layer:
 
 
 def profile_values(profile: Profile, precision: Literal["float32", "bfloat16"]) -> Values:
-    """Values of a profile, for a base model of this precision. Reasons: docs/adr/0020-defaults-of-a-pool.md."""
+    """Values of a profile, for a base model of this precision. Reasons: docs/adr/0018-defaults-of-a-pool.md."""
     return {
         "lora": {"rank": 32, "alpha": 32.0},
         "optimizer": {"learning_rate": RATES[profile], "betas": [0.9, 0.95], "warmup_steps": 5},

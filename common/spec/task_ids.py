@@ -1,4 +1,4 @@
-"""Ids of tasks, which clients make. One of a tenant's ends in the tenant's mark, so that no other tenant can make it (ADR 53)."""
+"""Ids of tasks, which clients make. One of a tenant's ends in the tenant's mark, so that no other tenant can make it (ADR 43)."""
 
 import hashlib
 import secrets

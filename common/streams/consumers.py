@@ -18,7 +18,7 @@ class Consumer:
     task_token: int
     """Position of the task's id among the subject's parts; -1 where there is none."""
     ack_wait_s: float = 5.0
-    """Lease of a delivery: without a heartbeat for this long, the message is redelivered (ADR 13)."""
+    """Lease of a delivery: without a heartbeat for this long, the message is redelivered (ADR 3)."""
     max_attempts: int = 5
     """Maximum attempts in one process that end in an error of the handler."""
     max_deliveries: int = 20

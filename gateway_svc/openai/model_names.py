@@ -1,4 +1,4 @@
-"""Names of models: `POOL`, `TASK@latest`, `TASK@best`, `TASK@7` (docs/adr/0038-names-of-models.md) and aliases (0043). Pure."""
+"""Names of models: `POOL`, `TASK@latest`, `TASK@best`, `TASK@7` and aliases (docs/adr/0032-names-of-models.md). Pure."""
 
 import re
 from dataclasses import dataclass

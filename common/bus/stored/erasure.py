@@ -1,4 +1,4 @@
-"""Deletion of stored messages whose bytes must not stay in NATS's files (ADR 27)."""
+"""Deletion of stored messages whose bytes must not stay in NATS's files (ADR 25)."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Streams of the jobs that tenants' keys send, one a tenant (ADR 53)."""
+"""Streams of the jobs that tenants' keys send, one a tenant (ADR 43)."""
 
 import json
 from collections.abc import Collection

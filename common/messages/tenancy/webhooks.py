@@ -1,6 +1,6 @@
 """Webhooks: addresses of a tenant that receive a message when tasks finish or fail and when a budget is nearly or wholly spent.
 
-Set by jobs and asked for (`messages/verbs.py`). The scheduler sends the messages (docs/adr/0044-webhooks.md).
+Set by jobs and asked for (`messages/verbs.py`). The scheduler sends the messages (docs/adr/0036-webhooks.md).
 """
 
 from typing import Annotated, Literal, get_args

@@ -1,4 +1,4 @@
-"""Who pays for work that trained nothing. Pure (ADR 26)."""
+"""Who pays for work that trained nothing. Pure (ADR 24)."""
 
 from typing import Literal
 

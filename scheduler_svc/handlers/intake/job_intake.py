@@ -4,7 +4,7 @@ A work queue has one order, so with one consumer a job waits behind every job be
 one runner takes them in order, a few at a time, and waits for a place before it handles them. The places are granted as workers and
 trainers grant theirs (`common/fairness`), with equal weights, since handling a job is no service that tenants pay for.
 
-Jobs that a tenant's keys have sent are in a stream of the tenant's own (ADR 53), which has one consumer; those of operators, and all where
+Jobs that a tenant's keys have sent are in a stream of the tenant's own (ADR 43), which has one consumer; those of operators, and all where
 NATS wants no keys, are in JOBS.
 
 NATS announces each job that it stores, refused ones not; what was announced while nobody listened is found by a periodic look.
