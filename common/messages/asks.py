@@ -147,9 +147,9 @@ class TenantUsage(Usage):
 
     tenant: str
     live_tasks: int
-    env_ms: int
+    env_ms: int = 0
     """Milliseconds that its environments worked, those without a payer included."""
-    package_bytes: int
+    package_bytes: int = 0
     """Bytes of its packages, as announced."""
 
     @property
