@@ -34,7 +34,7 @@ from scheduler_svc.handlers.results.weight_updates import handle_weight_updates
 from scheduler_svc.handlers.tenancy.packages import handle_package_checks
 from scheduler_svc.homes.keeper import Homes
 from scheduler_svc.lifecycle import environment_resolution
-from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
+from scheduler_svc.lifecycle.tenancy.packages import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.evaluations import end_overdue
 from scheduler_svc.lifecycle.tenancy.packages import request_waiting_checks
 from scheduler_svc.maintenance import store_alarm

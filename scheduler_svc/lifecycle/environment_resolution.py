@@ -3,14 +3,11 @@
 from common import streams
 from common.messages import FILE_FAMILY, OWN_FAMILY, CheckEnvironment
 from common.spec import MAIN_PROTOCOL
+from scheduler_svc.lifecycle.tenancy.packages import CHECKS_PER_TENANT
 from scheduler_svc.lifecycle.task_events import publish_status
 from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.states import TaskState
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
-
-CHECKS_PER_TENANT = 4
-"""Checks of one tenant's tasks that a family has at once: an environment replica takes checks in their order, eight at once."""
-
 
 async def request_waiting_checks(tx: Transaction, tenant: str, families: set[str]) -> None:
     """Request checks of the tenant's oldest tasks that wait for one, as many as may be."""

@@ -11,10 +11,12 @@ from common.messages import ReplicaReport, TroubleOf
 from scheduler_svc.decisions.money.budgets import NO_PRICES, sentence
 from scheduler_svc.decisions.sharing.shares import Capacity, InFlight, Load
 from scheduler_svc.decisions.sharing.waiting import Cause, FullQueue, Kind, OverBudget, Places, Replicas, cause_of
-from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT, family_of
+from scheduler_svc.lifecycle.environment_resolution import family_of
+from scheduler_svc.lifecycle.tenancy.packages import CHECKS_PER_TENANT
 from scheduler_svc.store.billing import budgets
 from scheduler_svc.store.queries.fairness.shares import work_in_flight
-from scheduler_svc.store.queries.fairness.waiting import Found, accelerator_waits, waiting_task
+from scheduler_svc.store.queries.accelerators.waits import accelerator_waits
+from scheduler_svc.store.queries.fairness.waiting import Found, waiting_task
 from scheduler_svc.store.queries.training.tasks import checks_requested
 
 NO_CAPACITY = Capacity(0, 0)

@@ -11,7 +11,7 @@ from scheduler_svc.decisions.endings.task_warnings import NO_PROGRESS_S, Stall, 
 from scheduler_svc.decisions.sharing.waiting import NEVER_S
 from scheduler_svc.lifecycle.task_events import emit_warnings, publish_status
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.fairness.waiting import accelerator_waits
+from scheduler_svc.store.queries.accelerators.waits import accelerator_waits
 from scheduler_svc.store.queries.training import tasks
 from scheduler_svc.store.queries.training.progress import stalled_tasks
 

@@ -30,7 +30,6 @@ from common.messages import (
 )
 from common.resilience import crashpoints
 from common.spec import OWN_PATTERN
-from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
 from scheduler_svc.store.asked.packages import NO_REPLICA
 from scheduler_svc.store.queries.tenancy import packages
 from scheduler_svc.store.queries.tenancy.packages import MAX_REQUESTS, Key, Package
@@ -39,6 +38,8 @@ from scheduler_svc.store.tenancy import limits
 from scheduler_svc.store.tenancy.audit import Actor, accepted, refused
 from scheduler_svc.store.transaction import OutboxMessage, Transaction
 
+CHECKS_PER_TENANT = 4
+"""Checks of one tenant's tasks that a family has at once: an environment replica takes checks in their order, eight at once."""
 UPLOADING_BYTES = {PackageKind.PACKAGE: 4 * MAX_PACKAGE_BYTES, PackageKind.FILE: 2 * MAX_FILE_BYTES}
 """Maximum bytes of a tenant's packages, and of its files, of which parts are missing, as announced."""
 COMMAND = {PackageKind.PACKAGE: "envs", PackageKind.FILE: "files"}

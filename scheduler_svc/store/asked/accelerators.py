@@ -11,7 +11,7 @@ from common.messages import AskSlices, ExecutorOf, MoveOf, ShareOf, SliceOf, Ste
 from scheduler_svc.decisions.accelerators.moves import Rates, prior_s
 from scheduler_svc.decisions.accelerators.occupancy import Trajectory, occupancy
 from scheduler_svc.decisions.accelerators.room import misfit
-from scheduler_svc.store.queries.fairness.waiting import accelerator_waits
+from scheduler_svc.store.queries.accelerators.waits import accelerator_waits
 
 _S = "extract(epoch FROM {0})::float8 AS {1}"
 _EXECUTORS = text(f"""

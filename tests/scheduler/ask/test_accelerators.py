@@ -25,7 +25,7 @@ from scheduler_svc.decisions.accelerators.occupancy import Occupancy, Trajectory
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.homes.keeper import Homes
 from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.fairness.waiting import accelerator_waits
+from scheduler_svc.store.queries.accelerators.waits import accelerator_waits
 from tests.scheduler.accelerators.test_homes import report
 from tests.scheduler.ask.asking import answering, asker
 from tests.scheduler.stages import POOLS

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from scheduler_svc.decisions.accelerators.room import misfit
+from scheduler_svc.decisions.accelerators.waits import AcceleratorWait
 from scheduler_svc.decisions.sharing.shares import Capacity, InFlightLimits, Load
 from scheduler_svc.decisions.sharing.waiting import (
-    AcceleratorWait,
     FullQueue,
     Kind,
     Limits,
