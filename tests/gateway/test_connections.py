@@ -8,7 +8,7 @@ import pytest
 
 from common.access.http_keys import digest_of, http_key
 from common.access.keys import Kind, Seed
-from gateway_svc.access.access import connections
+from gateway_svc.access import connections
 from gateway_svc.access.connections import KeyAccess, Nats
 from gateway_svc.access.keys import HttpKeys
 

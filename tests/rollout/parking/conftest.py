@@ -14,9 +14,9 @@ from common.messages import AdapterRef
 from common.task_states import TaskStates
 from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters
+from rollout_svc.engine import config as engine_config
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
-from rollout_svc.engine.engine import config as engine_config
 from rollout_svc.service import Rollout
 from rollout_svc.text.chat import Chat
 from tests.conftest import at_work, eventually

@@ -10,9 +10,9 @@ import pytest
 
 from common.accelerators import NoMemory, Tier, WrongState
 from rollout_svc.accelerators.tiers import Parking
+from rollout_svc.engine import config as engine_config
+from rollout_svc.engine import engine as module
 from rollout_svc.engine.engine import Engine
-from rollout_svc.engine.engine import config as engine_config
-from rollout_svc.engine.engine import engine as module
 from rollout_svc.engine.process import how_it_ended
 from tests.conftest import at_work
 from tests.rollout.parking import failing_worker

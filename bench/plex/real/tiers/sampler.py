@@ -29,9 +29,9 @@ from common.runtime.garbage import collect_rarely
 from common.task_states import TaskStates
 from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters
+from rollout_svc.engine import config as engine_config
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
-from rollout_svc.engine.engine import config as engine_config
 from rollout_svc.engine.process import import_vllm
 from rollout_svc.service import Rollout
 from rollout_svc.text.chat import Chat
