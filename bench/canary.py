@@ -16,15 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding  # noqa: F401  # pyright: ignore[reportUnusedImport]  vLLM must start beside it: see rollout_svc/cpu/platform.py
+import llvmlite.binding  # noqa: F401  # pyright: ignore[reportUnusedImport]  vLLM must start beside it: see rollout_svc/engine/cpu/platform.py
 import numpy as np
 import torch
 
 from bench.harness.report import ROOT
 from common.pools import Pool, read_pools
 from common.spec import Lora
-from rollout_svc.engine import Engine
-from rollout_svc.engine_config import EngineSettings
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine
 from trainer_svc.model.adapter import initial_adapter, write_adapter
 from trainer_svc.model.packing import Row, collate
 from trainer_svc.model.policy import Adapted, Policy, canary_sample, choose_device

@@ -25,8 +25,8 @@ from safetensors.torch import save_file
 
 from common.pools import read_pools
 from common.spec import LORA_TARGETS
-from rollout_svc.engine import Engine, SampleRequest
-from rollout_svc.engine_config import EngineSettings
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine, SampleRequest
 
 ROUNDS = 5
 RANK = 8

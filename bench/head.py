@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import llvmlite.binding  # noqa: F401  # pyright: ignore[reportUnusedImport]  vLLM must start beside it: see rollout_svc/cpu/platform.py
+import llvmlite.binding  # noqa: F401  # pyright: ignore[reportUnusedImport]  vLLM must start beside it: see rollout_svc/engine/cpu/platform.py
 import numpy as np
 import torch
 from transformers import AutoTokenizer
@@ -20,8 +20,8 @@ from bench.harness import report
 from common.pools import Pool, read_pools
 from env_svc.registry import build
 from marlaas.demo.run import demo_tasks
-from rollout_svc.engine import Engine, Sampled, SampleRequest
-from rollout_svc.engine_config import EngineSettings
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
 from trainer_svc.model.packing import Row, Sample, collate
 from trainer_svc.model.policy import NO_ADAPTER, Adapted, Policy, choose_device
 

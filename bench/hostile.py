@@ -226,9 +226,9 @@ async def _sent(address: str, route: tuple[str, str], *, one_sender: bool) -> li
 
 @asynccontextmanager
 async def _deployment(database_url: str, nats_url: str) -> AsyncGenerator[None]:
-    from scheduler_svc.ask.asks import Asks
-    from scheduler_svc.ask.question import Sources
-    from scheduler_svc.store.database import Database
+    from scheduler_svc.base.database import Database
+    from scheduler_svc.tenancy.question import Sources
+    from scheduler_svc.verbs.asks import Asks
 
     pools = {"tiny": Pool(model="models/tiny", context_tokens=512, max_rank=16, serving=Serving())}
     async with await Bus.connect(nats_url, "bench") as bus, await Database.connect(database_url) as database:

@@ -125,7 +125,7 @@ class Play:
 
     def __init__(self, wanted: dict[str, Any]) -> None:
         from env_svc.builtin.synthetic import Synthetic
-        from rollout_svc.chat import Chat
+        from rollout_svc.text.chat import Chat
 
         self._wanted = wanted
         self._environment = Synthetic(**wanted["environment"])

@@ -8,12 +8,12 @@ from common.bus import TlsFiles
 from common.messages import ReplicaReport
 from common.runtime.garbage import collect_at_rest
 from common.runtime.service import Running, report_replica
-from gateway_svc.access import Access
-from gateway_svc.connections import KeyAccess, Nats, OpenAccess
+from gateway_svc.access.access import Access
+from gateway_svc.access.connections import KeyAccess, Nats, OpenAccess
+from gateway_svc.access.keys import HttpKeys
 from gateway_svc.http.application import all_families, application
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.server import listener, server
-from gateway_svc.keys import HttpKeys
 from gateway_svc.openai.base_models import BaseModels
 from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.openai.sampling.replicas import Replicas

@@ -17,16 +17,16 @@ async def main(running: Running[RolloutSettings]) -> None:
     from common.runtime.service import report_replica
     from common.streams import rollout_samples
     from common.task_states import TaskStates
+    from rollout_svc.accelerators.capacity import Capacity
+    from rollout_svc.accelerators.wiring import MOVE_S, place_of, reading_of, sampler_of
     from rollout_svc.adapters import Adapters
-    from rollout_svc.chat import Chat
-    from rollout_svc.engine import Engine
-    from rollout_svc.engine_config import EngineSettings, Tolerance
-    from rollout_svc.engine_process import import_vllm
-    from rollout_svc.parking.capacity import Capacity
-    from rollout_svc.parking.wiring import MOVE_S, place_of, reading_of, sampler_of
+    from rollout_svc.engine.config import EngineSettings, Tolerance
+    from rollout_svc.engine.engine import Engine
+    from rollout_svc.engine.process import import_vllm
     from rollout_svc.service import Rollout
     from rollout_svc.serving.aliases import KeptAliases
     from rollout_svc.serving.wiring import serving_of
+    from rollout_svc.text.chat import Chat
 
     settings, bus = running.settings, running.bus
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_ROLLOUT_POOL")

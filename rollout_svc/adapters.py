@@ -33,8 +33,8 @@ from common.accelerators import WrongState
 from common.blobs import Blobs
 from common.errors import Reject, Unavailable
 from common.messages import AdapterRef
-from rollout_svc.engine import Engine
-from rollout_svc.engine_config import HELD_PER_SLOT, Tolerance
+from rollout_svc.engine.config import HELD_PER_SLOT, Tolerance
+from rollout_svc.engine.engine import Engine
 
 ADAPTERS = Gauge("marlaas_rollout_adapters", "Adapter versions that the engine holds")
 LOAD_S = Histogram("marlaas_rollout_adapter_load_seconds", "Time to fetch, load and check an adapter version")

@@ -23,8 +23,8 @@ from common.messages import GroupContext, SampledTurn, SampleTurns, TurnRequest,
 from common.task_states import TaskStates
 from rollout_svc import request_ids
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat, UnusablePrompt
-from rollout_svc.engine import Engine, SampleRequest
+from rollout_svc.engine.engine import Engine, SampleRequest
+from rollout_svc.text.chat import Chat, UnusablePrompt
 
 SAMPLED_TOKENS = Counter("marlaas_rollout_sampled_tokens_total", "Tokens that the engine sampled")
 PROMPT_TOKENS = Counter("marlaas_rollout_prompt_tokens_total", "Tokens that requests brought, cached ones included")

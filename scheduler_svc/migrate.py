@@ -1,6 +1,6 @@
 """Migrate the database to this version's schema: `python -m scheduler_svc.migrate`. Idempotent, also when run concurrently.
 
-With a superuser's address it makes the roles first; then the owner migrates, gives each role its rights (`store/access.py`), and deletes
+With a superuser's address it makes the roles first; then the owner migrates, gives each role its rights (`base/rights/`), and deletes
 rows of the audit that are kept no longer. Where the pools file shares no accelerator any more, it ends what was left open of them: a
 scheduler then looks at none of it.
 """
@@ -18,12 +18,12 @@ from common.messages import PoolClock
 from common.passwords import read_passwords
 from common.pools import read_accelerators
 from migrations.transaction import in_transaction
-from scheduler_svc.revision import alembic_config, expected_revision
-from scheduler_svc.store import access, roles
+from scheduler_svc.base.revision import alembic_config, expected_revision
+from scheduler_svc.base.rights import access, roles
 
 
 def migrate(url: str, *, admin_url: str = "", app_url: str = "", audit_days: int = 0) -> None:
-    """Apply missing migrations, as the owner of the schema; with `admin_url`, make the roles of `store/access.py` before.
+    """Apply missing migrations, as the owner of the schema; with `admin_url`, make the roles of `base/rights/access.py` before.
 
     Roles get the passwords in the `passfile` of `admin_url`, and in `url` and `app_url`; where none is there, they keep theirs.
     Raises: SystemExit, with one line, when the database does not answer, is of a newer version, or has no such roles.

@@ -10,9 +10,9 @@ from pathlib import Path
 from common.accelerators import trace as traces
 from common.accelerators.trace import Trace
 from common.runtime.output import ends_with_its_reader
-from scheduler_svc.decisions.accelerators.advice import Advice, advice
-from scheduler_svc.decisions.accelerators.placement import Accelerator
-from scheduler_svc.decisions.accelerators.state import Budget
+from scheduler_svc.accelerators.decisions.advice import Advice, advice
+from scheduler_svc.accelerators.decisions.placement import Accelerator
+from scheduler_svc.accelerators.decisions.state import Budget
 
 GIB = 2**30
 UNBOUNDED = 2**62

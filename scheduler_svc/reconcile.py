@@ -21,21 +21,22 @@ from common.runtime.service import connect_bus
 from common.runtime.settings import read_or_exit
 from common.streams import ALIASES_BUCKET, HISTORY_BUCKET, HTTP_KEYS_BUCKET, TASKS_BUCKET
 from common.task_states import ENDED
-from scheduler_svc.handlers.results.dead_letters import concerns_dead_letter
-from scheduler_svc.lifecycle.task_events import publish_status
-from scheduler_svc.lifecycle.tenancy.access import post_http_keys
-from scheduler_svc.lifecycle.tenancy.aliases import post_aliases
-from scheduler_svc.lifecycle.termination import void_live_groups
-from scheduler_svc.maintenance import store_consistency
+from scheduler_svc.base.database import RELAY_LOCK, Database
+from scheduler_svc.base.queries import outbox
+from scheduler_svc.base.states import TaskState, VoidReason
+from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.settings import SchedulerSettings
-from scheduler_svc.store.database import RELAY_LOCK, Database
-from scheduler_svc.store.queries import dead_letters, outbox
-from scheduler_svc.store.queries.tenancy import aliases, packages
-from scheduler_svc.store.queries.training import announcements, groups, steps, tasks
-from scheduler_svc.store.queries.training.tasks import Task
-from scheduler_svc.store.states import TaskState, VoidReason
-from scheduler_svc.store.tenancy import keys
-from scheduler_svc.store.transaction import OutboxMessage, Transaction
+from scheduler_svc.tenancy import keys
+from scheduler_svc.tenancy.announced_keys import post_http_keys
+from scheduler_svc.training.aliases import queries as aliases
+from scheduler_svc.training.aliases.announced import post_aliases
+from scheduler_svc.training.queries import announcements, dead_letters, groups, steps, tasks
+from scheduler_svc.training.queries.tasks import Task
+from scheduler_svc.training.results.dead_letters import concerns_dead_letter
+from scheduler_svc.training.task_events import publish_status
+from scheduler_svc.training.termination import void_live_groups
+from scheduler_svc.upkeep import store_consistency
+from scheduler_svc.uploads import package_queries as packages
 
 DETAIL = "the stores had different histories"
 

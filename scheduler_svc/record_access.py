@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from common.errors import Reject
 from common.messages import SetAccess, TenantAccess
 from common.runtime.settings import read_or_exit
-from scheduler_svc.lifecycle.tenancy.access import set_access
+from scheduler_svc.base.database import Database
 from scheduler_svc.settings import SchedulerSettings
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.tenancy import keys
+from scheduler_svc.tenancy import keys
+from scheduler_svc.tenancy.announced_keys import set_access
 
 ALL = 2**31 - 1
 

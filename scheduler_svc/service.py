@@ -14,52 +14,52 @@ from common.bus import Bus, batch_interval_s
 from common.errors import MarlaasError, Retry
 from common.periodic import log_failed, run_forever
 from common.pools import Accelerators, Pools, named_replicas
-from scheduler_svc import metrics
 from scheduler_svc.accelerators.deployed import Deployed
+from scheduler_svc.accelerators.handlers.lease_answers import handle_lease_answers
 from scheduler_svc.accelerators.leader import Leader
-from scheduler_svc.ask.asks import Asks
-from scheduler_svc.ask.question import Sources
-from scheduler_svc.decisions.sharing.oversubscription import OversubscriptionController, PoolLoad
-from scheduler_svc.decisions.sharing.pool_times import PoolTimes, capacities
-from scheduler_svc.decisions.sharing.shares import Capacity
-from scheduler_svc.dispatch import admission
-from scheduler_svc.handlers.context import HandlerContext
-from scheduler_svc.handlers.intake.job_intake import JobIntake
-from scheduler_svc.handlers.results.dead_letters import handle_dead_letters
-from scheduler_svc.handlers.results.environment_checks import handle_environment_checks
-from scheduler_svc.handlers.results.lease_answers import handle_lease_answers
-from scheduler_svc.handlers.results.scores import handle_scores, void_overdue
-from scheduler_svc.handlers.results.served import handle_served
-from scheduler_svc.handlers.results.weight_updates import handle_weight_updates
-from scheduler_svc.handlers.tenancy.packages import handle_package_checks
-from scheduler_svc.homes.keeper import Homes
-from scheduler_svc.lifecycle import environment_resolution
-from scheduler_svc.lifecycle.environment_resolution import CHECKS_PER_TENANT
-from scheduler_svc.lifecycle.evaluations import end_overdue
-from scheduler_svc.lifecycle.tenancy.packages import request_waiting_checks
-from scheduler_svc.maintenance import store_alarm
-from scheduler_svc.maintenance.budgets import enforce_budgets
-from scheduler_svc.maintenance.deaths import forget_lives, report_deaths
-from scheduler_svc.maintenance.deletion import http_keys, status_bucket
-from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
-from scheduler_svc.maintenance.deletion.packages import clean_packages
-from scheduler_svc.maintenance.deletion.retention import apply_retention
-from scheduler_svc.maintenance.deletion.tenant_deletion import TenantDeletion
-from scheduler_svc.maintenance.outbox_relay import OutboxRelay
-from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
-from scheduler_svc.maintenance.stability import StabilityMonitor
-from scheduler_svc.maintenance.stalls import warn_about_stalls
-from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
+from scheduler_svc.base import metrics
+from scheduler_svc.base.context import HandlerContext
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.queries import replicas
+from scheduler_svc.base.rights import tenant_roles
+from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.settings import SchedulerSettings
-from scheduler_svc.store import tenant_roles
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import pool_times, replicas
-from scheduler_svc.store.queries.fairness.shares import work_in_flight
-from scheduler_svc.store.queries.tenancy import ledger, served
-from scheduler_svc.store.queries.training import deadlines, tasks
-from scheduler_svc.store.transaction import Transaction
-from scheduler_svc.webhooks.post import Post
-from scheduler_svc.webhooks.sender import WebhookSender
+from scheduler_svc.tenancy.billing import ledger
+from scheduler_svc.tenancy.billing import served_sql as served
+from scheduler_svc.tenancy.billing.served import handle_served
+from scheduler_svc.tenancy.decisions.shares import Capacity
+from scheduler_svc.tenancy.question import Sources
+from scheduler_svc.tenancy.shares import work_in_flight
+from scheduler_svc.tenancy.webhooks.post import Post
+from scheduler_svc.tenancy.webhooks.sender import WebhookSender
+from scheduler_svc.training.budget_pauses import enforce_budgets
+from scheduler_svc.training.decisions.sharing.oversubscription import OversubscriptionController, PoolLoad
+from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes, capacities
+from scheduler_svc.training.dispatch import admission
+from scheduler_svc.training.evaluations import end_overdue
+from scheduler_svc.training.homes.keeper import Homes
+from scheduler_svc.training.intake import environment_resolution
+from scheduler_svc.training.intake.environment_checks import handle_environment_checks
+from scheduler_svc.training.queries import deadlines, pool_times, tasks
+from scheduler_svc.training.results.dead_letters import handle_dead_letters
+from scheduler_svc.training.results.scores import handle_scores, void_overdue
+from scheduler_svc.training.results.weight_updates import handle_weight_updates
+from scheduler_svc.upkeep import store_alarm
+from scheduler_svc.upkeep.deaths import forget_lives, report_deaths
+from scheduler_svc.upkeep.deletion import http_keys, status_bucket
+from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
+from scheduler_svc.upkeep.deletion.retention import apply_retention
+from scheduler_svc.upkeep.deletion.tenant_deletion import TenantDeletion
+from scheduler_svc.upkeep.outbox_relay import OutboxRelay
+from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
+from scheduler_svc.upkeep.stability import StabilityMonitor
+from scheduler_svc.upkeep.stalls import warn_about_stalls
+from scheduler_svc.upkeep.step_rescuer import resend_lost_steps
+from scheduler_svc.uploads.package_deletion import clean_packages
+from scheduler_svc.uploads.package_jobs import handle_package_checks
+from scheduler_svc.uploads.packages import CHECKS_PER_TENANT, request_waiting_checks
+from scheduler_svc.verbs.asks import Asks
+from scheduler_svc.verbs.job_intake import JobIntake
 
 LOST_STEPS_EVERY_S = 60.0
 STORE_EVERY_TICKS = 5

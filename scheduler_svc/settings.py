@@ -5,8 +5,8 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 
 from common.runtime.settings import Settings
-from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
-from scheduler_svc.webhooks.addresses import Policy, WebhookRules, parse_networks
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy
+from scheduler_svc.tenancy.webhooks.addresses import Policy, WebhookRules, parse_networks
 
 
 class SchedulerSettings(Settings):

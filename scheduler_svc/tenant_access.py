@@ -9,8 +9,8 @@ from sqlalchemy.pool import NullPool
 
 from common.errors import Reject
 from common.runtime.settings import read_or_exit
+from scheduler_svc.base.rights import tenant_roles
 from scheduler_svc.settings import SchedulerSettings
-from scheduler_svc.store import tenant_roles
 
 
 def main() -> None:

@@ -11,11 +11,11 @@ from common import streams
 from common.bus import Bus, Outgoing, Slots
 from common.messages import KeptAttempt, ReplicaReport, StepSamples, TokenRecord
 from common.runtime.service import report_replica
-from rollout_svc.chat import Chat
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.replies import Replies
 from rollout_svc.serving.request import Means
 from rollout_svc.serving.service import Serving
+from rollout_svc.text.chat import Chat
 from tests.conftest import at_work
 
 MODEL = "models/tiny"

@@ -31,14 +31,14 @@ from common.runtime.cores import pin
 from common.spec import TaskSpec
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, scored_passes, step, train_step
-from trainer_svc.allocator import return_freed_memory
 from trainer_svc.batch import Group
-from trainer_svc.device_errors import classify_device_error, classify_move_error, device_errors
-from trainer_svc.memory_needs import MemoryNeeds, recompute_as_needed
+from trainer_svc.device.allocator import return_freed_memory
+from trainer_svc.device.errors import classify_device_error, classify_move_error, device_errors
+from trainer_svc.device.meter import Planned, ServiceMeter
 from trainer_svc.model.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
+from trainer_svc.model.memory import MemoryNeeds, recompute_as_needed
 from trainer_svc.model.packing import unpadded_tokens
 from trainer_svc.model.policy import Policy, choose_device, prepare_torch, require_canary
-from trainer_svc.service_meter import Planned, ServiceMeter
 from trainer_svc.state.checkpoint import Origin, read_checkpoint, write_checkpoint
 from trainer_svc.state.optimizer import OptimizerState
 from trainer_svc.state.resident import Resident

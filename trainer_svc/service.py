@@ -25,11 +25,11 @@ from common.fairness.fair_slots import FairSlots
 from common.messages import AdapterRef, BlobRef, CheckpointRef, TaskStatus, TrainBatch, TrajectoriesScored, WeightUpdated
 from common.resilience import crashpoints
 from common.task_states import ENDED
+from trainer_svc.algorithm.sample_store import SampleKeeper
 from trainer_svc.algorithm.step_metrics import finite
 from trainer_svc.batch import Group, assemble, sequences_of
-from trainer_svc.device_errors import scratch_folder
+from trainer_svc.device.errors import scratch_folder
 from trainer_svc.gate import Gate
-from trainer_svc.keeping import SampleKeeper
 from trainer_svc.learner import Learner, Trained
 from trainer_svc.replay.restoring import restore
 from trainer_svc.state.lineage import lineage_of, write_lineage

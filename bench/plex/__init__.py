@@ -1,6 +1,6 @@
 """Simulation of several base models on one accelerator: `python -m bench.plex NAME`.
 
-Discrete events over the decision modules of `scheduler_svc/decisions/accelerators`, which are imported, not copied. Of an executor's
+Discrete events over the decision modules of `scheduler_svc/accelerators/decisions`, which are imported, not copied. Of an executor's
 work they are given what its service would report: its own meters measure simulated operations. Executors are tables of durations of
 moves and operations.
 

@@ -11,16 +11,16 @@ from bench.harness import report
 from bench.plex.tasks import Run, simulate
 from common.accelerators import Policy
 from common.accelerators import trace as traces
-from scheduler_svc.decisions.accelerators.state import Budget, Rules
+from scheduler_svc.accelerators.decisions.state import Budget, Rules
 
 NAMES = ("cells", "histories")
 MEASURES = (
     "bench/plex",
     "common/leases/tally.py",
-    "rollout_svc/engine_work.py",
-    "scheduler_svc/decisions/accelerators",
-    "scheduler_svc/decisions/sharing/fair_share.py",
-    "trainer_svc/service_meter.py",
+    "rollout_svc/engine/work.py",
+    "scheduler_svc/accelerators/decisions",
+    "scheduler_svc/training/decisions/sharing/fair_share.py",
+    "trainer_svc/device/meter.py",
 )
 
 

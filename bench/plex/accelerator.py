@@ -12,9 +12,9 @@ from bench.plex.pieces import Operation
 from common.accelerators import Function, Tier
 from common.accelerators import Policy as Named
 from common.accelerators.trace import Executor, Task
-from scheduler_svc.decisions.accelerators import slicing
-from scheduler_svc.decisions.accelerators.situation import Situation
-from scheduler_svc.decisions.accelerators.state import Demand, Drain, FreezeCosts, Holding, Idle, Keep, Quantiles, Rules, Switch
+from scheduler_svc.accelerators.decisions import slicing
+from scheduler_svc.accelerators.decisions.situation import Situation
+from scheduler_svc.accelerators.decisions.state import Demand, Drain, FreezeCosts, Holding, Idle, Keep, Quantiles, Rules, Switch
 
 EPSILON_S = 1e-9
 NEVER_S = float("inf")

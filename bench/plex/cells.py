@@ -15,10 +15,10 @@ from bench.plex.tasks import Run, simulate
 from bench.plex.workloads import Cell, cell_rules, cell_trace
 from common.accelerators import Policy
 from common.accelerators.trace import Trace
-from scheduler_svc.decisions.accelerators import slicing
-from scheduler_svc.decisions.accelerators.load import Profile, Worth, worth
-from scheduler_svc.decisions.accelerators.situation import Situation
-from scheduler_svc.decisions.accelerators.state import Idle, Keep, Reason, Rules
+from scheduler_svc.accelerators.decisions import slicing
+from scheduler_svc.accelerators.decisions.load import Profile, Worth, worth
+from scheduler_svc.accelerators.decisions.situation import Situation
+from scheduler_svc.accelerators.decisions.state import Idle, Keep, Reason, Rules
 
 POOLS, TASKS, IDLE, SWITCH = (2, 3, 4), (1, 2, 4, 8), (0.3, 0.5, 0.7, 0.9), (0.01, 0.03, 0.1, 0.3, 1.0)
 SEEDS = (0, 1, 2)

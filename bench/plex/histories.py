@@ -17,7 +17,7 @@ from bench.plex.tasks import Run, simulate
 from bench.plex.workloads import Cell, cell_rules, cell_trace, lognormal, pool_executors
 from common.accelerators import Function, Tier
 from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
-from scheduler_svc.decisions.accelerators.state import Budget, Rules
+from scheduler_svc.accelerators.decisions.state import Budget, Rules
 
 HISTORIES, SMALL_HISTORIES = 10_000, 5
 REPEATED = 50

@@ -9,8 +9,8 @@ from common.accelerators import Function, Served
 from common.accelerators.trace import Executor
 from common.leases.reports import REPORT_S
 from common.leases.tally import Tally
-from rollout_svc.engine_work import Entry, WorkMeter
-from trainer_svc.service_meter import ServiceMeter
+from rollout_svc.engine.work import Entry, WorkMeter
+from trainer_svc.device.meter import ServiceMeter
 
 
 class Meter(Protocol):

@@ -9,7 +9,7 @@ from bench.plex.events import Events
 from bench.plex.pieces import Operation
 from common.accelerators import Function, Tier
 from common.accelerators.trace import ENVIRONMENT, Phase, Task, Trace
-from scheduler_svc.decisions.accelerators.state import Rules
+from scheduler_svc.accelerators.decisions.state import Rules
 
 
 @dataclass

@@ -6,7 +6,7 @@ from random import Random
 
 from common.accelerators import Function, Tier
 from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
-from scheduler_svc.decisions.accelerators.state import Budget, Rules
+from scheduler_svc.accelerators.decisions.state import Budget, Rules
 
 GENERATE_S, TRAIN_S = 2.0, 1.0
 """Mean seconds of a step's sampling and of its training."""

@@ -14,10 +14,10 @@ from bench.harness.report import ROOT
 from bench.serving.http import TEXT, events, first_s, session
 from bench.serving.stacks import POOL, Serving, pools_file, serving_stack, task
 from common.pools import read_pools
-from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine
-from rollout_svc.engine_config import EngineSettings
-from rollout_svc.engine_stream import StreamRequest, stream
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.stream import StreamRequest, stream
+from rollout_svc.text.chat import Chat
 
 RATE = 20.0
 TOKENS = 24

@@ -2,7 +2,7 @@
 
 Until Python 3.12, `asyncio.wait_for` returns the result, and forgets the cancellation, when both arrive in one turn of the event loop.
 nats-py and psycopg wait that way, and nats-py swallows one while it writes, so on a busy machine a loop around them would sometimes never
-end. The doors to both check here (`common/bus`, `scheduler_svc/store/database.py`); own code uses `asyncio.timeout`, which loses none.
+end. The doors to both check here (`common/bus`, `scheduler_svc/base/database.py`); own code uses `asyncio.timeout`, which loses none.
 """
 
 import asyncio

@@ -7,8 +7,8 @@ from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from gateway_svc.downloads import Source, Span, Unsatisfiable, bytes_of, requested_span
 from gateway_svc.problems import Problem
+from gateway_svc.reading.downloads import Source, Span, Unsatisfiable, bytes_of, requested_span
 
 TAR = "application/x-tar"
 

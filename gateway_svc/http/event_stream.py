@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from common.formats.strict_json import on_one_line
-from gateway_svc.access import Caller
+from gateway_svc.access.access import Caller
 from gateway_svc.drain import Drain
 from gateway_svc.http.errors import as_problem
 from gateway_svc.problems import Problem, unauthorized

@@ -13,7 +13,7 @@ from common.messages import SamplesAnswer, TokenTexts
 from common.messages.tenancy.access import Role
 from common.runtime.health import Health
 from common.spec import Name
-from gateway_svc.access import Access, Caller
+from gateway_svc.access.access import Access, Caller
 from gateway_svc.drain import Drain
 from gateway_svc.limits.account import Standing
 from gateway_svc.limits.limiter import Limiter
@@ -21,7 +21,7 @@ from gateway_svc.limits.window import Rate
 from gateway_svc.openai.base_models import BaseModels
 from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.problems import Problem, forbidden, roles_of_job, roles_of_question
-from gateway_svc.samples import all_ids
+from gateway_svc.reading.samples import all_ids
 from gateway_svc.serving.texts import Texts
 from gateway_svc.settings import GatewaySettings
 from gateway_svc.web.session import Sessions

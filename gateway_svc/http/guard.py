@@ -19,7 +19,7 @@ from gateway_svc.http.errors import as_problem
 from gateway_svc.http.family import Family, Render, problem_json
 from gateway_svc.http.gateway import READING, Gateway
 from gateway_svc.limits.meter import Meter
-from gateway_svc.limits.pacing import Pacing, Place, TooBusy
+from gateway_svc.limits.preparation_slots import Pacing, Place, TooBusy
 from gateway_svc.limits.refusals import headers_of, too_busy
 from gateway_svc.problems import Problem
 

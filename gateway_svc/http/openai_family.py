@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from common.messages.served import ServingEnded
 from common.messages.serving import ServedDelta
-from gateway_svc.access import Caller
+from gateway_svc.access.access import Caller
 from gateway_svc.http.connected import GONE, while_connected
 from gateway_svc.http.errors import without_part
 from gateway_svc.http.event_stream import Ends, EventStream, Sse

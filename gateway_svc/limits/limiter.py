@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from common.bus import Bus
 from common.errors import Unavailable
 from common.messages import ServedDelta, TermsAnswer
-from gateway_svc.access import Caller
+from gateway_svc.access.access import Caller
 from gateway_svc.limits.account import Account, LimitMet, Standing, StoreAway
 from gateway_svc.limits.estimate import ASSUMED_REPLY, tokens_of
 from gateway_svc.limits.refusals import NAMES, budget_spent, no_tenant, store_away, too_many

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from common.limits import Limit, sentence
 from common.messages import SpentBudget
 from gateway_svc.limits.account import LimitMet, Standing
-from gateway_svc.limits.pacing import TooBusy
+from gateway_svc.limits.preparation_slots import TooBusy
 from gateway_svc.limits.window import RATES, Kind, Rate
 from gateway_svc.problems import FieldError, Problem
 

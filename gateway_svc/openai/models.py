@@ -24,7 +24,7 @@ from common.messages import (
     VersionsAnswer,
 )
 from common.messages.asks import MAX_VERSION
-from gateway_svc.access import Caller
+from gateway_svc.access.access import Caller
 from gateway_svc.openai.base_models import BaseModels
 from gateway_svc.openai.errors import model_not_found
 from gateway_svc.openai.model_names import PlainName, VersionName, name_of, parse_name

@@ -21,9 +21,9 @@ from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress
 from gateway_svc.serving.reports import Reports, report_of
 from gateway_svc.serving.restarts import Restarts
-from gateway_svc.serving.room import MAX_STREAMS, MAX_WAITING_BYTES, Held, Room, TooManyStreams
+from gateway_svc.serving.send_window import Turns
+from gateway_svc.serving.stream_quota import MAX_STREAMS, MAX_WAITING_BYTES, Held, Room, TooManyStreams
 from gateway_svc.serving.texts import Texts
-from gateway_svc.serving.turns import Turns
 
 MAX_ATTEMPTS = 8
 RESUME_S = 5.0

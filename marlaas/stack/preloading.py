@@ -37,13 +37,13 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 SETTING = "MARLAAS_"
 """What variables begin with that a process reads at its start; others may be read by the interpreter or a library as it is loaded."""
 
-MIGRATIONS = ("alembic.command", "psycopg", "scheduler_svc.settings", "scheduler_svc.store.access", "scheduler_svc.store.roles")
+MIGRATIONS = ("alembic.command", "psycopg", "scheduler_svc.settings", "scheduler_svc.base.rights.access", "scheduler_svc.base.rights.roles")
 """Imports of `scheduler_svc.migrate`."""
 IMPORTS: dict[str, tuple[str, ...]] = {
-    "scheduler_svc": ("scheduler_svc.service", "scheduler_svc.maintenance.store_consistency"),
+    "scheduler_svc": ("scheduler_svc.service", "scheduler_svc.upkeep.store_consistency"),
     "env_svc": ("env_svc.replica",),
     "gateway_svc": ("gateway_svc.service", "uvloop"),
-    "rollout_svc": ("rollout_svc.engine_process:preload", "rollout_svc.parking.wiring", "rollout_svc.serving.wiring"),
+    "rollout_svc": ("rollout_svc.engine.process:preload", "rollout_svc.accelerators.wiring", "rollout_svc.serving.wiring"),
     "trainer_svc": ("trainer_svc.service",),
 }
 """Modules that a service imports as it starts, or functions that import them, as `module:function`."""

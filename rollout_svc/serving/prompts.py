@@ -8,7 +8,7 @@ import numpy as np
 from common.formats import strict_json
 from common.messages import Failure, ServedCall, ServedMessage, ServeRequest
 from common.tool_calls import Thoughts
-from rollout_svc.chat import Chat, PromptTooLong, UnusablePrompt
+from rollout_svc.text.chat import Chat, PromptTooLong, UnusablePrompt
 
 
 class Refused(Exception):

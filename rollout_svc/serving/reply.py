@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from common.messages import MIN_LOGPROB, Finish, ServedCall, ServedToken, TopToken
 from common.tool_calls import ToolCall
-from rollout_svc.chat import Chat
-from rollout_svc.engine_stream import TokenLogprobs
+from rollout_svc.engine.stream import TokenLogprobs
 from rollout_svc.serving.parts import Part, Parts, Said
 from rollout_svc.serving.text import Detokenizer, StopText
+from rollout_svc.text.chat import Chat
 
 
 @dataclass

@@ -13,13 +13,13 @@ from common.errors import Reject
 from common.fairness.fair_queue import Claimant
 from common.messages import AdapterRef, ServedDelta, ServedSampling, ServeRequest
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat
-from rollout_svc.engine_stream import StreamPart, StreamRequest
+from rollout_svc.engine.stream import StreamPart, StreamRequest
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.parts import Parts, schemas_of
 from rollout_svc.serving.prompts import Prompt, Refused, prompt_of
 from rollout_svc.serving.replies import Address, delta_of
 from rollout_svc.serving.reply import Reply
+from rollout_svc.text.chat import Chat
 
 SERVED_TOKENS = Metric("marlaas_rollout_served_tokens_total", "Tokens that requests to versions got")
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from common.messages import TextsRequest, TokenTexts
-from rollout_svc.chat import Chat
+from rollout_svc.text.chat import Chat
 
 
 def texts_of(chat: Chat, request: TextsRequest) -> TokenTexts:

@@ -5,13 +5,13 @@ from functools import partial
 from common.bus import Bus, Slots
 from common.pools import Pool
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine
-from rollout_svc.engine_stream import engine_name, stream
+from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.stream import engine_name, stream
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.replies import Replies
 from rollout_svc.serving.request import Means
 from rollout_svc.serving.service import TAKEN_PER_SEQUENCE, Serving
+from rollout_svc.text.chat import Chat
 
 
 def serving_of(pool: Pool, engine: Engine, chat: Chat, adapters: Adapters, bus: Bus, replica: str) -> Serving | None:

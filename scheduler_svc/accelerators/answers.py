@@ -10,11 +10,11 @@ from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.booking import Use, book_ended
 from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.orders import ParkOrder, end_open, order_park
-from scheduler_svc.store.queries.accelerators import executors, moves, slices
-from scheduler_svc.store.queries.accelerators.executors import Fault
-from scheduler_svc.store.queries.accelerators.slices import OpenSlice
-from scheduler_svc.store.states import SliceEnd
-from scheduler_svc.store.transaction import Transaction
+from scheduler_svc.accelerators.queries import executors, moves, slices
+from scheduler_svc.accelerators.queries.executors import Fault
+from scheduler_svc.accelerators.queries.slices import OpenSlice
+from scheduler_svc.base.states import SliceEnd
+from scheduler_svc.base.transaction import Transaction
 
 BACK_OFF_S = 30.0
 """Pause after the first failed attempt to wake; each further one doubles it."""

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scheduler_svc import metrics
-from scheduler_svc.decisions.accelerators.slice_shares import slice_shares
-from scheduler_svc.store.queries.accelerators import slices, work
-from scheduler_svc.store.queries.tenancy import ledger
-from scheduler_svc.store.queries.tenancy.ledger import Entry
-from scheduler_svc.store.transaction import Transaction
+from scheduler_svc.accelerators.decisions.slice_shares import slice_shares
+from scheduler_svc.accelerators.queries import slices, work
+from scheduler_svc.base import metrics
+from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.tenancy.billing import ledger
+from scheduler_svc.tenancy.billing.ledger import Entry
 
 NOBODY = ""
 """In place of a task: requests to the base model, and slices that were ordered for no task."""

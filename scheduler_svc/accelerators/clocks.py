@@ -6,9 +6,9 @@ A clock stands from when the last sampler of its pool is ordered to park until o
 from common import streams
 from common.accelerators import executor_name
 from common.messages import PoolClock
-from scheduler_svc.store.queries.accelerators import clocks
-from scheduler_svc.store.queries.accelerators.clocks import Clock
-from scheduler_svc.store.transaction import OutboxMessage, Transaction
+from scheduler_svc.accelerators.queries import clocks
+from scheduler_svc.accelerators.queries.clocks import Clock
+from scheduler_svc.base.transaction import OutboxMessage, Transaction
 
 
 async def stop(tx: Transaction, executor: str, pool: str, now_ms: int) -> None:

@@ -8,12 +8,12 @@ from common.accelerators import ExecutorState, Function, Tier
 from common.messages import ExecutorReport
 from common.pools import Accelerator
 from common.pools.memory import GIB
+from scheduler_svc.accelerators.decisions.moves import Moves, piece_s
+from scheduler_svc.accelerators.decisions.slicing import park_mode
+from scheduler_svc.accelerators.decisions.state import Budget, Claim, Demand, Drain, FreezeCosts, Holding, Park, Quantiles, Rules, Switch
 from scheduler_svc.accelerators.orders import ParkOrder
-from scheduler_svc.decisions.accelerators.moves import Moves, piece_s
-from scheduler_svc.decisions.accelerators.slicing import park_mode
-from scheduler_svc.decisions.accelerators.state import Budget, Claim, Demand, Drain, FreezeCosts, Holding, Park, Quantiles, Rules, Switch
-from scheduler_svc.store.queries.accelerators.standing import ExecutorRow, NewestSlice, Standing
-from scheduler_svc.store.states import Hold
+from scheduler_svc.accelerators.queries.standing import ExecutorRow, NewestSlice, Standing
+from scheduler_svc.base.states import Hold
 
 REPEATED = 0.2
 """Share of a frozen operation's work that is repeated where the KV cache is dropped: its prompt and tokens are computed at once then."""

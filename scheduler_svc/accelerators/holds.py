@@ -9,8 +9,8 @@ from common.accelerators import ExecutorState, Tier
 from scheduler_svc.accelerators.demands import Picture
 from scheduler_svc.accelerators.deployed import Key
 from scheduler_svc.accelerators.orders import ParkOrder
-from scheduler_svc.store.queries.accelerators.standing import ExecutorRow
-from scheduler_svc.store.states import Hold
+from scheduler_svc.accelerators.queries.standing import ExecutorRow
+from scheduler_svc.base.states import Hold
 
 IGNORED_S = 30.0
 """Time in which an executor must have begun what it was ordered, or have said why not."""

@@ -5,14 +5,14 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from scheduler_svc.accelerators.decisions.moves import NEWEST, Key, Moves, measured
+from scheduler_svc.accelerators.decisions.situation import Present, Start, starting_s
+from scheduler_svc.accelerators.decisions.state import Claim, Quantiles
 from scheduler_svc.accelerators.deployed import Deployed
-from scheduler_svc.decisions.accelerators.moves import NEWEST, Key, Moves, measured
-from scheduler_svc.decisions.accelerators.situation import Present, Start, starting_s
-from scheduler_svc.decisions.accelerators.state import Claim, Quantiles
-from scheduler_svc.store.queries.accelerators import moves, standing, work
-from scheduler_svc.store.queries.accelerators.moves import Move
-from scheduler_svc.store.queries.accelerators.standing import Standing
-from scheduler_svc.store.queries.accelerators.work import Booked, Running
+from scheduler_svc.accelerators.queries import moves, standing, work
+from scheduler_svc.accelerators.queries.moves import Move
+from scheduler_svc.accelerators.queries.standing import Standing
+from scheduler_svc.accelerators.queries.work import Booked, Running
 
 Place = tuple[str, str, str]
 """Accelerator, pool, tenant."""

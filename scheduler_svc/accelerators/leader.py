@@ -27,22 +27,22 @@ from common.resilience import crashpoints
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.answers import died_waking, pause_s, wake_reported
 from scheduler_svc.accelerators.booking import Use, book_ended
+from scheduler_svc.accelerators.decisions.slicing import next_slice
+from scheduler_svc.accelerators.decisions.state import Idle, Switch
 from scheduler_svc.accelerators.demands import Live, Picture, drain_s, rules_of
 from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.epochs import known_epoch, lease_epoch
 from scheduler_svc.accelerators.holds import IGNORED_S, Holds, has_to_end, is_due, is_measuring
 from scheduler_svc.accelerators.knowledge import Knowledge
 from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, delete_removed, end_without_next, order_park, order_slice
+from scheduler_svc.accelerators.queries import executors
+from scheduler_svc.accelerators.queries.executors import Fault
+from scheduler_svc.accelerators.queries.standing import ExecutorRow, Standing
 from scheduler_svc.accelerators.reports import AT_REST, Reports, has_ended, has_stopped, has_woken
 from scheduler_svc.accelerators.retention import forget_old
 from scheduler_svc.accelerators.strays import Strays
-from scheduler_svc.decisions.accelerators.slicing import next_slice
-from scheduler_svc.decisions.accelerators.state import Idle, Switch
-from scheduler_svc.store.database import SLICES_LOCK, Database
-from scheduler_svc.store.queries.accelerators import executors
-from scheduler_svc.store.queries.accelerators.executors import Fault
-from scheduler_svc.store.queries.accelerators.standing import ExecutorRow, Standing
-from scheduler_svc.store.states import Hold, SliceEnd, SliceReason
+from scheduler_svc.base.database import SLICES_LOCK, Database
+from scheduler_svc.base.states import Hold, SliceEnd, SliceReason
 
 LOOK_S = 0.02
 """Minimum time between two looks."""

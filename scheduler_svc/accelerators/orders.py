@@ -11,10 +11,10 @@ from common.messages import LeaseOrder
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.booking import Use, book_ended
 from scheduler_svc.accelerators.deployed import Key
-from scheduler_svc.store.queries.accelerators import executors, slices, work
-from scheduler_svc.store.queries.accelerators.slices import NewSlice, OpenSlice
-from scheduler_svc.store.states import SliceEnd, SliceReason
-from scheduler_svc.store.transaction import OutboxMessage, Transaction
+from scheduler_svc.accelerators.queries import executors, slices, work
+from scheduler_svc.accelerators.queries.slices import NewSlice, OpenSlice
+from scheduler_svc.base.states import SliceEnd, SliceReason
+from scheduler_svc.base.transaction import OutboxMessage, Transaction
 
 log = structlog.get_logger()
 

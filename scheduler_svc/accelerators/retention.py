@@ -1,8 +1,8 @@
 """Deletes measured moves that count no more, and old slices that were booked."""
 
-from scheduler_svc.decisions.accelerators.moves import NEWEST
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.accelerators import moves, slices
+from scheduler_svc.accelerators.decisions.moves import NEWEST
+from scheduler_svc.accelerators.queries import moves, slices
+from scheduler_svc.base.database import Database
 
 SLICES_AT_ONCE = 10_000
 """Maximum slices that one call deletes."""

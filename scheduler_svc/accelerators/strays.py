@@ -12,8 +12,8 @@ from common.accelerators import ExecutorState, Tier, off_device
 from scheduler_svc.accelerators.demands import drain_s
 from scheduler_svc.accelerators.deployed import Key
 from scheduler_svc.accelerators.orders import ParkOrder
+from scheduler_svc.accelerators.queries.standing import Standing
 from scheduler_svc.accelerators.reports import Reports
-from scheduler_svc.store.queries.accelerators.standing import Standing
 
 STRAY_S = 10.0
 """Time for which the holder has waited for the lock before others that are awake are ordered to park."""

@@ -13,8 +13,8 @@ from common.access.folder import SigningKeys
 from common.access.keys import decode
 from common.access.roles import ADMIN
 from common.bus import Bus
+from scheduler_svc.base.tables import keys, tenants
 from scheduler_svc.doctor.violation import Violation
-from scheduler_svc.store.tables import keys, tenants
 
 READABLE = "no key can be read by other users"
 ACCOUNTS = "NATS has the account of every tenant with keys, and no other"

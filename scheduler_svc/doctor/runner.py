@@ -8,9 +8,9 @@ from sqlalchemy import text
 
 from common.access.folder import SYSTEM, SigningKeys, open_folder
 from common.bus import Bus
+from scheduler_svc.base.database import Database
 from scheduler_svc.doctor import blob_rules, database_rules, key_rules, stream_rules
 from scheduler_svc.doctor.violation import Violation
-from scheduler_svc.store.database import Database
 
 RULES = (*database_rules.RULES, *stream_rules.RULES, *blob_rules.RULES)
 """Rules that every examination has; those of `key_rules.py` need the folder of signing keys."""

@@ -26,14 +26,14 @@ from common.messages import (
     trouble_of,
 )
 from common.messages.lives import LIVES
+from scheduler_svc.base.states import TaskState, TrajectoryState
+from scheduler_svc.base.tables import dead_letters, steps, tasks, trajectories
 from scheduler_svc.doctor.violation import Violation
-from scheduler_svc.handlers.results.dead_letters import concerns_dead_letter
-from scheduler_svc.maintenance.deletion import status_bucket
-from scheduler_svc.store.queries.tenancy import packages
-from scheduler_svc.store.queries.tenancy.aliases import Alias, all_aliases
-from scheduler_svc.store.states import TaskState, TrajectoryState
-from scheduler_svc.store.tables import dead_letters, steps, tasks, trajectories
-from scheduler_svc.store.tenancy.keys import RecordedHttpKey, http_keys, tenants_with_accounts
+from scheduler_svc.tenancy.keys import RecordedHttpKey, http_keys, tenants_with_accounts
+from scheduler_svc.training.aliases.queries import Alias, all_aliases
+from scheduler_svc.training.results.dead_letters import concerns_dead_letter
+from scheduler_svc.upkeep.deletion import status_bucket
+from scheduler_svc.uploads import package_queries as packages
 
 MAX_CONCURRENT_READS = 32
 

@@ -14,8 +14,8 @@ from common.accelerators import Function, Policy, Tier
 from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
 from common.leases import tally
-from scheduler_svc.decisions.accelerators import slicing
-from scheduler_svc.decisions.accelerators.state import Budget, Rules
+from scheduler_svc.accelerators.decisions import slicing
+from scheduler_svc.accelerators.decisions.state import Budget, Rules
 
 MOVES = {(Tier.HOST, Tier.DEVICE): (1.0,), (Tier.DEVICE, Tier.HOST): (0.5,)}
 TRAIN, GENERATE = Function.TRAIN, Function.GENERATE

@@ -19,7 +19,7 @@ from common.bus import Bus
 from common.messages import SampleTurns, TrainBatch
 from common.pools import read_accelerators, read_pools
 from marlaas.stack import servers
-from scheduler_svc.store.database import Database
+from scheduler_svc.base.database import Database
 from tests.common.access.keyed import Keyed
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import a_scheduler

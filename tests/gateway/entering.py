@@ -13,8 +13,8 @@ from common.bus import Bus
 from common.door.asking import Door
 from common.messages import AskTasks, HttpKey, TasksAnswer
 from common.streams import HTTP_KEYS_BUCKET
-from gateway_svc.connections import KeyAccess, Nats
-from gateway_svc.keys import HttpKeys
+from gateway_svc.access.connections import KeyAccess, Nats
+from gateway_svc.access.keys import HttpKeys
 from marlaas.tenancy import accounts, keys, recording
 from marlaas.tenancy.receiving import Receiver
 from marlaas.tenancy.recording import Operator

@@ -8,9 +8,9 @@ import pytest
 
 from common.access.http_keys import digest_of, http_key
 from common.access.keys import Kind, Seed
-from gateway_svc import connections
-from gateway_svc.connections import KeyAccess, Nats
-from gateway_svc.keys import HttpKeys
+from gateway_svc.access import connections
+from gateway_svc.access.connections import KeyAccess, Nats
+from gateway_svc.access.keys import HttpKeys
 
 TEXT = http_key(Seed.new(Kind.USER))
 KEY = SimpleNamespace(digest=digest_of(TEXT), token="a.b.c", tenant="acme", role="member", key="U", ends=None)

@@ -21,17 +21,17 @@ from common.messages import ControlTask, HttpKey
 from common.runtime.health import Health
 from common.runtime.service import Running
 from common.streams import HTTP_KEYS_BUCKET
-from gateway_svc.access import Unauthorized
-from gateway_svc.connections import OpenAccess
-from gateway_svc.keys import HttpKeys
+from gateway_svc.access.access import Unauthorized
+from gateway_svc.access.connections import OpenAccess
+from gateway_svc.access.keys import HttpKeys
 from gateway_svc.service import serve
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
 from marlaas.tenancy import accounts, keys, recording
 from marlaas.tenancy.deletion import delete_with_account
 from marlaas.tenancy.receiving import Receiver
-from scheduler_svc.maintenance.deletion import http_keys as upkeep
 from scheduler_svc.reconcile import accept
+from scheduler_svc.upkeep.deletion import http_keys as upkeep
 from tests.common.access.keyed import Keyed
 from tests.conftest import at_work, eventually, eventually_equals, running
 from tests.gateway.entering import Entering, asks, entering
@@ -256,7 +256,7 @@ async def test_old_entries_and_markers_are_removed_and_valid_ones_stay(gateway: 
 
 
 async def test_full_bucket_refuses_keys_and_holds_up_nothing(gateway: Entering, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scheduler_svc.handlers.tenancy import access
+    from scheduler_svc.tenancy import access
 
     monkeypatch.setattr(access, "FULL_SHARE", 0.0)
     with pytest.raises(ClientError, match="no room for another HTTP key; revoke some, or raise MARLAAS_NATS_STREAMS_BYTES"):

@@ -15,7 +15,7 @@ from common.errors import Unavailable
 from common.messages import HttpUse, ServedDelta
 from common.messages.serving import ServedSampling
 from common.streams import HTTP_USE_BUCKET
-from gateway_svc.access import Caller
+from gateway_svc.access.access import Caller
 from gateway_svc.limits.account import AHEAD_SHARE, AWAY_S, Account, LimitMet, StoreAway
 from gateway_svc.limits.limiter import Limiter
 from gateway_svc.limits.window import STREAMS_S, Allowed, Amounts, Use

@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway_svc.drain import Drain
 from gateway_svc.http.guard import Guard
 from gateway_svc.limits.meter import Meter
-from gateway_svc.limits.pacing import AT_ONCE, BURST_S, SHARE, Pacing, TooBusy
+from gateway_svc.limits.preparation_slots import AT_ONCE, BURST_S, SHARE, Pacing, TooBusy
 from gateway_svc.settings import GatewaySettings
 
 

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 
 from common.bus import Bus
 from common.runtime.health import Health
-from gateway_svc.connections import OpenAccess
+from gateway_svc.access.connections import OpenAccess
 from gateway_svc.drain import Drain
 from gateway_svc.http.application import all_families, application
 from gateway_svc.http.family import Family

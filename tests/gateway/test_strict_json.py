@@ -8,7 +8,7 @@ import pytest
 
 from bench.harness.load.hostile import Hostile, hostile_toml
 from common.formats.toml_reader import read_toml
-from gateway_svc.limits.pacing import Place
+from gateway_svc.limits.preparation_slots import Place
 from gateway_svc.problems import Problem
 from gateway_svc.strict_json import read_json
 from gateway_svc.task_bodies import TOML, read_task

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import llvmlite.binding  # noqa: F401  vLLM must start beside it: see rollout_svc/cpu/platform.py
+import llvmlite.binding  # noqa: F401  vLLM must start beside it: see rollout_svc/engine/cpu/platform.py
 import numpy as np
 import pytest
 import pytest_asyncio
@@ -21,9 +21,9 @@ from common.bus import Bus
 from common.messages import AdapterRef, Canary
 from common.pools import read_pools
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine, Sampled, SampleRequest
-from rollout_svc.engine_config import EngineSettings
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
+from rollout_svc.text.chat import Chat
 from tests.conftest import at_work
 
 if TYPE_CHECKING:

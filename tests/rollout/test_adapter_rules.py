@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from common.errors import Reject, Unavailable
 from common.messages import AdapterRef, BlobRef, Canary
 from rollout_svc.adapters import Adapters
-from rollout_svc.engine import Engine
-from rollout_svc.engine_config import EXACT, ROUGH, EngineSettings, Tolerance
+from rollout_svc.engine.config import EXACT, ROUGH, EngineSettings, Tolerance
+from rollout_svc.engine.engine import Engine
 from tests.conftest import at_work, eventually
 from tests.rollout.conftest import POOL
 

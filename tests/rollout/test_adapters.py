@@ -12,7 +12,7 @@ from common.blobs import Blobs
 from common.errors import Reject
 from common.messages import AdapterRef, BlobRef, Canary
 from rollout_svc.adapters import Adapters
-from rollout_svc.engine import Engine
+from rollout_svc.engine.engine import Engine
 from tests.conftest import eventually
 from tests.rollout.conftest import PROMPT, Oracle, expected, peft_name, published, sample_request
 

@@ -15,10 +15,10 @@ from common.streams import Stream
 from common.task_states import TaskStates
 from rollout_svc import service
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat
-from rollout_svc.engine import Sampled, SampleRequest
-from rollout_svc.engine_config import EXACT
+from rollout_svc.engine.config import EXACT
+from rollout_svc.engine.engine import Sampled, SampleRequest
 from rollout_svc.service import Rollout
+from rollout_svc.text.chat import Chat
 from tests.rollout.stage import first_turns, group_of, lasting, updated
 from tests.rollout.test_adapter_rules import Book, version
 

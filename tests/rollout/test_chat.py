@@ -12,7 +12,7 @@ from tokenizers.normalizers import Lowercase
 from common.errors import Fatal
 from common.messages import ChatMessage, TokenRecord, TurnRequest
 from common.spec import Limits
-from rollout_svc.chat import Chat, UnusablePrompt
+from rollout_svc.text.chat import Chat, UnusablePrompt
 from tests.rollout.conftest import END, POOL
 
 LIMITS = Limits(max_prompt_tokens=100, max_reply_tokens=40)

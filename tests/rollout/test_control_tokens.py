@@ -12,8 +12,8 @@ from tokenizers import AddedToken
 from bench.trl import installed
 from common.messages import ChatMessage, TokenRecord, TurnRequest
 from common.spec import Limits
-from rollout_svc.chat import Chat
-from rollout_svc.control_tokens import FENCE, MARK
+from rollout_svc.text.chat import Chat
+from rollout_svc.text.control_tokens import FENCE, MARK
 from tests.rollout.conftest import END
 
 LIMITS = Limits(max_prompt_tokens=20_000, max_reply_tokens=20_000)

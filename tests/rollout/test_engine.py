@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from common.errors import Fatal, Reject
-from rollout_svc.engine import Engine
-from rollout_svc.engine_config import EngineSettings
-from rollout_svc.engine_stream import StreamRequest, stream
-from rollout_svc.parking.capacity import Capacity
+from rollout_svc.accelerators.capacity import Capacity
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.stream import StreamRequest, stream
 from tests.conftest import eventually
 from tests.rollout.conftest import END, POOL, PROMPT, Oracle, expected, sample_request
 

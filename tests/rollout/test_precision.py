@@ -10,7 +10,7 @@ import pytest
 
 from common.errors import Fatal
 from common.pools import Pool
-from rollout_svc.engine_config import ROUGH, EngineSettings, require_head
+from rollout_svc.engine.config import ROUGH, EngineSettings, require_head
 
 
 @pytest.mark.acceptance

@@ -15,9 +15,9 @@ from common.spec import Limits
 from common.tool_calls import Thoughts
 from rollout_svc import service
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine, Sampled, SampleRequest
+from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
 from rollout_svc.request_ids import seed_of
+from rollout_svc.text.chat import Chat
 from tests.conftest import eventually, eventually_equals
 from tests.rollout.conftest import END, Oracle, peft_name, published
 from tests.rollout.stage import QUESTION, Overheard, Stage, agrees, first_turns, group_of, lasting, performing, status, updated

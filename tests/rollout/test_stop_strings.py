@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from common.messages import ChatMessage, TurnRequest
 from common.spec import Sampling
-from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine, Sampled
-from rollout_svc.stop_strings import StopStrings
+from rollout_svc.engine.engine import Engine, Sampled
+from rollout_svc.text.chat import Chat
+from rollout_svc.text.stop_strings import StopStrings
 from tests.rollout.conftest import END, POOL, Oracle, sample_request
 from tests.rollout.stage import Stage, agrees, first_turns, group_of
 

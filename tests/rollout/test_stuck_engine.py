@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 
 from common.errors import Fatal
-from rollout_svc import engine as module
-from rollout_svc.engine import Engine
-from rollout_svc.engine_config import EngineSettings
+from rollout_svc.engine import engine as module
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine
 from tests.conftest import eventually
 from tests.rollout.conftest import POOL
 

@@ -9,7 +9,7 @@ import pytest
 from bench.trl import installed
 from common.messages import ChatMessage, TokenRecord, TurnRequest
 from common.spec import Limits
-from rollout_svc.chat import Chat, UnusablePrompt
+from rollout_svc.text.chat import Chat, UnusablePrompt
 from tests.rollout.conftest import END
 
 LIMITS = Limits(max_prompt_tokens=1000, max_reply_tokens=400)

@@ -11,7 +11,7 @@ import pytest
 from common.errors import Fatal
 from common.messages import ChatMessage, TokenRecord
 from common.spec import Limits
-from rollout_svc.chat import Chat, UnusablePrompt
+from rollout_svc.text.chat import Chat, UnusablePrompt
 from tests.rollout.conftest import END, POOL
 from tests.rollout.test_template import LIMITS, QUESTION, turn, with_template
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from scheduler_svc.store.database import Database
+from scheduler_svc.base.database import Database
 
 
 @pytest.fixture

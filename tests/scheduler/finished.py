@@ -20,9 +20,9 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import BlobRef, CheckEnvironment, DeadLetter, GroupContext, TrainBatch
 from marlaas.stack import servers
+from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.runner import Depth, examine
-from scheduler_svc.maintenance.deletion.garbage_collector import SPACING_S, GarbageCollector
-from scheduler_svc.store.database import Database
+from scheduler_svc.upkeep.deletion.garbage_collector import SPACING_S, GarbageCollector
 from tests.conftest import as_role, copied_database, eventually, eventually_equals, running
 from tests.scheduler.stages import Stages, World, running_world, spec, updated
 

@@ -37,10 +37,10 @@ from common.messages import (
 from common.pools import Pool, Pools
 from common.pools.pool import Serving
 from common.runtime.service import report_replica
-from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
-from scheduler_svc.store.database import Database
 from tests.conftest import eventually, eventually_equals
 
 ControlVerb = Literal["cancel", "pause", "resume", "delete"]

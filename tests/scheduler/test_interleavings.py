@@ -20,18 +20,20 @@ from sqlalchemy import text
 from common import streams
 from common.bus import Delivery, Outgoing
 from common.messages import ControlTask, DeadLetter, EnvironmentChecked, GroupContext, Message, OpenGroup, SubmitTask, TrainBatch
-from scheduler_svc.decisions.sharing.pool_times import PoolTimes
-from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.sharing.shares import Capacity
-from scheduler_svc.dispatch import admission
+from scheduler_svc.base.audit import Actor
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.queries import outbox
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy
+from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.doctor.database_rules import examine_database
-from scheduler_svc.handlers.intake import deletion, jobs
-from scheduler_svc.handlers.intake.offer import Offer
-from scheduler_svc.handlers.results import dead_letters, environment_checks, scores, weight_updates
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import outbox
-from scheduler_svc.store.tenancy.audit import Actor
-from scheduler_svc.store.transaction import Transaction
+from scheduler_svc.tenancy.decisions.shares import Capacity
+from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
+from scheduler_svc.training.dispatch import admission
+from scheduler_svc.training.intake import environment_checks
+from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.results import dead_letters, scores, weight_updates
+from scheduler_svc.upkeep.deletion import jobs as deletion
+from scheduler_svc.verbs import jobs
 from tests.scheduler.stages import POOLS, scored, spec, updated
 
 TASKS = ("a", "b", "c")

@@ -8,14 +8,14 @@ from common import streams
 from common.bus import MAX_PAYLOAD_BYTES, Bus, Delivery, Outgoing
 from common.errors import Reject
 from common.messages import MAX_SENTENCE_CHARS, ResendLetter, SubmitTask
-from scheduler_svc.decisions.endings.task_end import MIN_FAILURES_TO_FAIL
-from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
-from scheduler_svc.handlers.intake.jobs import take_job
-from scheduler_svc.handlers.intake.offer import Offer
-from scheduler_svc.handlers.results import scores
-from scheduler_svc.store.queries.training import evaluations, groups
-from scheduler_svc.store.states import VoidReason
-from scheduler_svc.store.transaction import OutboxMessage, Transaction
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy
+from scheduler_svc.base.states import VoidReason
+from scheduler_svc.base.transaction import OutboxMessage, Transaction
+from scheduler_svc.training.decisions.endings.task_end import MIN_FAILURES_TO_FAIL
+from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.queries import evaluations, groups
+from scheduler_svc.training.results import scores
+from scheduler_svc.verbs.jobs import take_job
 from tests.conftest import eventually, eventually_equals
 from tests.scheduler.stages import Stages, running_world, scored, spec, submission, updated
 

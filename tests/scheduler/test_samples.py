@@ -8,9 +8,9 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import SamplesAnswer
 from common.messages.samples import KEPT_STEPS
+from scheduler_svc.base.samples import superseded
 from scheduler_svc.doctor.stream_rules import DELETED
-from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
-from scheduler_svc.samples import superseded
+from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
 from tests.conftest import eventually_equals
 from tests.samples import keep, kept_attempt, step_samples
 from tests.scheduler.ask.asking import asker, world_with_blobs
@@ -44,7 +44,7 @@ async def test_samples_of_a_step_are_shown_to_its_tenant_alone(bus: Bus, nats_ur
 
 
 async def test_last_steps_are_kept(bus: Bus, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_svc.samples.KEPT_STEPS", 2)
+    monkeypatch.setattr("scheduler_svc.base.samples.KEPT_STEPS", 2)
     async with world_with_blobs(bus, database_url, tmp_path) as world:
         await keep(bus, *(step_samples("a", version) for version in (1, 2, 3)))
         await world.run("a")

@@ -12,16 +12,17 @@ from common import streams
 from common.bus import Delivery, Outgoing
 from common.messages import EnvironmentChecked, OpenGroup, SubmitTask, TrainBatch, WeightUpdated
 from common.streams import KIND_HEADER
-from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.sharing.shares import Capacity
-from scheduler_svc.dispatch import admission
-from scheduler_svc.handlers.intake import jobs
-from scheduler_svc.handlers.intake.offer import Offer
-from scheduler_svc.handlers.results import environment_checks, scores, weight_updates
-from scheduler_svc.maintenance.deletion.needed_blobs import superseded_blobs
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import outbox
-from scheduler_svc.store.transaction import Transaction
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.queries import outbox
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy
+from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.tenancy.decisions.shares import Capacity
+from scheduler_svc.training.dispatch import admission
+from scheduler_svc.training.intake import environment_checks
+from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.results import scores, weight_updates
+from scheduler_svc.upkeep.deletion.needed_blobs import superseded_blobs
+from scheduler_svc.verbs import jobs
 from tests.scheduler.pool_times import never_parked
 from tests.scheduler.stages import POOLS, scored, spec, updated
 

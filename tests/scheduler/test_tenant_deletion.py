@@ -9,7 +9,7 @@ from typing import Any
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import DeleteTenant, Event, HttpPart, NewKey, PreviewTask, SetAccess
-from scheduler_svc.store.database import Database
+from scheduler_svc.base.database import Database
 from tests.conftest import eventually
 from tests.scheduler.canaries import CANARY, everything_published, in_streams, in_tables, plant_letter, planted, planting_world
 from tests.scheduler.finished import LONG, clean

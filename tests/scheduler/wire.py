@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from marlaas.stack import servers
-from scheduler_svc.store.database import Database
+from scheduler_svc.base.database import Database
 from tests.chaos.proxy import Wire
 
 

@@ -12,12 +12,12 @@ from common.errors import Reject, Unavailable
 from common.messages import AdapterRef, Message, ReplicaReport, ServedDelta, ServedMessage, ServedSampling, ServeRequest
 from common.runtime.service import report_replica
 from gateway_svc.serving.client import Serving as Client
-from rollout_svc.chat import Chat
-from rollout_svc.engine_stream import StreamPart, StreamRequest
+from rollout_svc.engine.stream import StreamPart, StreamRequest
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.replies import Replies
 from rollout_svc.serving.request import Means
 from rollout_svc.serving.service import Serving
+from rollout_svc.text.chat import Chat
 from tests.conftest import at_work, eventually
 from tests.rollout.conftest import POOL
 

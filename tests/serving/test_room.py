@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway_svc.serving.room import Room, TooManyStreams
+from gateway_svc.serving.stream_quota import Room, TooManyStreams
 
 
 def test_tenant_has_half_of_the_requests_at_once() -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from common.bus import Bus
-from gateway_svc.serving.turns import AT_ONCE, Turns
+from gateway_svc.serving.send_window import AT_ONCE, Turns
 from tests.conftest import eventually
 from tests.serving.replicas import performing
 

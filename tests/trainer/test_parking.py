@@ -28,7 +28,7 @@ from tests.trainer.conftest import make_spec
 from tests.trainer.steps import begin
 from trainer_svc.__main__ import _trainer
 from trainer_svc.learner import Learner
-from trainer_svc.memory_needs import MemoryNeeds
+from trainer_svc.model.memory import MemoryNeeds
 from trainer_svc.parking import TrainerExecutor
 from trainer_svc.service import Trainer
 from trainer_svc.settings import TrainerSettings

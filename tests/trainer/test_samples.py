@@ -16,8 +16,8 @@ from tests.trainer.batches import SPECS, batch_of, call, groups_of, store, updat
 from tests.trainer.conftest import make_spec
 from trainer_svc.algorithm.advantage import step_advantages
 from trainer_svc.algorithm.batched_steps import ForwardRequest, run_requests
-from trainer_svc.algorithm.kept_attempts import KeptAttempts
 from trainer_svc.algorithm.reward_shaping import shaped_rewards
+from trainer_svc.algorithm.sample_selection import KeptAttempts
 from trainer_svc.algorithm.step import train_step, weighted_samples
 from trainer_svc.algorithm.step_metrics import MAX_COMPONENTS
 from trainer_svc.batch import Group
@@ -77,7 +77,7 @@ def test_best_worst_one_of_the_best_ones_group_and_another_are_kept(policy: Poli
 def test_attempts_without_room_are_left_out_whole(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = groups_of("a", 0)
     first = _kept(policy, groups, samples=4).attempts[0]
-    monkeypatch.setattr("trainer_svc.algorithm.kept_attempts.MAX_SAMPLE_BYTES", 13 * len(first.tokens))
+    monkeypatch.setattr("trainer_svc.algorithm.sample_selection.MAX_SAMPLE_BYTES", 13 * len(first.tokens))
     kept = _kept(policy, groups, samples=4)
     assert (len(kept.attempts), kept.left_out) == (1, 3)
 
@@ -154,5 +154,5 @@ def test_components_that_are_no_numbers_are_left_out(policy: Policy) -> None:
 
 def test_error_in_keeping_costs_the_samples_and_not_the_step(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _kept(policy, groups_of("a", 0), samples=4)
-    monkeypatch.setattr("trainer_svc.algorithm.kept_attempts.choose", lambda *_: 1 / 0)
+    monkeypatch.setattr("trainer_svc.algorithm.sample_selection.choose", lambda *_: 1 / 0)
     assert whole.attempts and _kept(policy, groups_of("a", 0), samples=4) == KeptAttempts()

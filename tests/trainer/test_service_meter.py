@@ -4,7 +4,7 @@ import pytest
 
 from common.accelerators.executable import Served
 from common.accelerators.words import Function
-from trainer_svc.service_meter import Planned, ServiceMeter
+from trainer_svc.device.meter import Planned, ServiceMeter
 
 
 class Clock:

@@ -21,9 +21,9 @@ from common.messages import Canary
 from common.spec import Algorithm, Optimizer, TaskSpec
 from trainer_svc.algorithm.advantage import step_advantages
 from trainer_svc.algorithm.batched_steps import ForwardRequest, ForwardResult, Gradient, Objective, Scoring, Step, run_steps
-from trainer_svc.algorithm.kept_attempts import KeptAttempts, kept_attempts
 from trainer_svc.algorithm.loss import policy_loss, token_weights
 from trainer_svc.algorithm.reward_shaping import counted_tokens, shaped_rewards
+from trainer_svc.algorithm.sample_selection import KeptAttempts, kept_attempts
 from trainer_svc.algorithm.step_metrics import batch_metrics, sampler_mismatch, token_metrics
 from trainer_svc.batch import Group
 from trainer_svc.model.packing import Row, Sample, rows_of

@@ -26,8 +26,8 @@ from common.pools import ALL_LAYERS, precision_on
 from common.pools.memory import ModelShape
 from common.pools.model_files import hub_model, why_gone
 from common.spec import LORA_TARGETS
-from trainer_svc.allocator import give_large_tensors_their_own_pages, return_freed_memory
-from trainer_svc.device_errors import classify_move_error, is_out_of_memory
+from trainer_svc.device.allocator import give_large_tensors_their_own_pages, return_freed_memory
+from trainer_svc.device.errors import classify_move_error, is_out_of_memory
 from trainer_svc.model.attention import BRANCHING, attention_calls
 from trainer_svc.model.batched_lora import Part, builder_on, by_one
 from trainer_svc.model.head import sampled_logprobs

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from common.accelerators.executable import WrongState
-from trainer_svc.paging import bytes_of, moved, paged_out
+from trainer_svc.device.mapped_tensors import bytes_of, moved, paged_out
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from common.blobs import Blobs
 from common.errors import Reject
 from common.messages import TrainBatch
 from common.spec import TaskSpec
-from trainer_svc.device_errors import scratch_folder
+from trainer_svc.device.errors import scratch_folder
 from trainer_svc.learner import Learner
 from trainer_svc.model.adapter import read_adapter
 from trainer_svc.state.checkpoint import spec_digest

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from common.errors import Reject
 from common.spec import TaskSpec
-from trainer_svc.device_errors import IO_ERROR
+from trainer_svc.device.errors import IO_ERROR
 from trainer_svc.model.lora import Layout, LoraModule
 from trainer_svc.state.optimizer import OptimizerState, learning_rate
 from trainer_svc.state.resident import Resident

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from common.accelerators.words import Tier
+from trainer_svc.device.mapped_tensors import paged_out
 from trainer_svc.model.lora import Layout
-from trainer_svc.paging import paged_out
 from trainer_svc.state.optimizer import OptimizerState
 from trainer_svc.state.skips import Skips
 

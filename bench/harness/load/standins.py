@@ -35,7 +35,7 @@ from common.runtime.service import report_replica
 from common.spec import Limits
 from common.task_states import TaskStates
 from common.tool_calls import UNOPENED, Thoughts
-from rollout_svc.engine import Sampled, SampleRequest
+from rollout_svc.engine.engine import Sampled, SampleRequest
 from rollout_svc.service import Rollout
 
 POOL = "bench"

@@ -18,9 +18,9 @@ from bench.harness.services import BenchError
 from common.messages import TrainBatch
 from common.spec import parse_spec
 from marlaas.stack import servers
-from scheduler_svc.decisions.sharing.pool_times import PoolTimes
-from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.sharing.shares import Capacity
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy
+from scheduler_svc.tenancy.decisions.shares import Capacity
+from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
 
 TIMED = 40
 """Admissions and steps measured per case."""
@@ -44,7 +44,7 @@ async def analyze(url: str) -> None:
     """Count the database's rows for its planner, as PostgreSQL does by itself after a while. Only the owner of tables may."""
     from sqlalchemy import make_url, text
 
-    from scheduler_svc.store.database import Database
+    from scheduler_svc.base.database import Database
 
     owners = make_url(url).set(username=servers.OWNER).render_as_string(hide_password=False)
     async with await Database.connect(owners) as database, database.transaction() as tx:
@@ -77,7 +77,7 @@ def decisions(folder: Path, server: Any, options: argparse.Namespace) -> dict[st
 
 
 async def _decisions(url: str, count: int, one_tenant: bool) -> dict[str, float]:
-    from scheduler_svc.store.database import Database
+    from scheduler_svc.base.database import Database
 
     async with await Database.connect(url) as database:
         await run_tasks(database, count, one_tenant=one_tenant)
@@ -94,7 +94,7 @@ async def run_tasks(database: Any, count: int, *, one_tenant: bool) -> None:
     """Write running tasks that may admit groups, of one tenant or each of its own."""
     from sqlalchemy import text
 
-    from scheduler_svc.store.queries.training import tasks
+    from scheduler_svc.training.queries import tasks
 
     async with database.transaction() as tx:
         for number in range(count):
@@ -106,7 +106,7 @@ async def run_tasks(database: Any, count: int, *, one_tenant: bool) -> None:
 
 async def admission_times(database: Any) -> tuple[list[float], list[float]]:
     """Seconds of admissions of one group, each rolled back, and of this process's processor in them. Raises: BenchError."""
-    from scheduler_svc.dispatch import admission
+    from scheduler_svc.training.dispatch import admission
 
     spent: list[float] = []
     computed: list[float] = []
@@ -156,10 +156,10 @@ INSERT INTO ledger (tenant, task, kind, number, tokens)
 async def _past(url: str, count: int) -> dict[str, float]:
     from sqlalchemy import text
 
-    from scheduler_svc.handlers.results import weight_updates
-    from scheduler_svc.maintenance.deletion.needed_blobs import superseded_blobs
-    from scheduler_svc.store.database import Database
-    from scheduler_svc.store.queries.training import steps, tasks
+    from scheduler_svc.base.database import Database
+    from scheduler_svc.training.queries import steps, tasks
+    from scheduler_svc.training.results import weight_updates
+    from scheduler_svc.upkeep.deletion.needed_blobs import superseded_blobs
 
     spec = parse_spec(submission("t", Work(1, count + 10, 2, 8, 1, 64)).message.spec)  # pyright: ignore
     async with await Database.connect(url) as database:

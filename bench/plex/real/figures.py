@@ -11,8 +11,8 @@ from bench.plex.real.workloads import Workload
 from common.accelerators import trace as traces
 from common.accelerators.trace import Trace
 from common.pools.memory import GIB
-from scheduler_svc.decisions.accelerators.advice import advice
-from scheduler_svc.decisions.accelerators.load import Worth
+from scheduler_svc.accelerators.decisions.advice import advice
+from scheduler_svc.accelerators.decisions.load import Worth
 
 
 def summary(workload: Workload, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

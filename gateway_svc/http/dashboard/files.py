@@ -8,11 +8,11 @@ from common.door.tenancy.billing import Billing
 from common.messages import AdapterAnswer, AskAdapter
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
-from gateway_svc.downloads import Span, adapter_source
 from gateway_svc.http.dashboard.route import PageRoute
 from gateway_svc.http.dashboard.visitor import Filtered, Looking
 from gateway_svc.http.download import TAR, adapter_headers, download
 from gateway_svc.problems import not_found
+from gateway_svc.reading.downloads import Span, adapter_source
 from gateway_svc.web.assets import assets
 from gateway_svc.web.views.usage import as_csv
 

@@ -5,7 +5,7 @@ import time
 from fastapi import APIRouter, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from gateway_svc.access import Unauthorized
+from gateway_svc.access.access import Unauthorized
 from gateway_svc.http.dashboard.bodies import form_of
 from gateway_svc.http.dashboard.route import THEME, THEMES, PageRoute, root_of, theme_of
 from gateway_svc.http.dashboard.visitor import COOKIE, Form, Looking, check_token

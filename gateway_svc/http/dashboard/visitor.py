@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from common.access.roles import JOBS_OF_ROLE, may_ask
 from common.spec import NAME_PATTERN
-from gateway_svc.access import Caller, Unauthorized
+from gateway_svc.access.access import Caller, Unauthorized
 from gateway_svc.http.dashboard.bodies import form_of
 from gateway_svc.http.dashboard.route import root_of, theme_of
 from gateway_svc.http.gateway import gateway_of

@@ -14,8 +14,7 @@ from starlette.formparsers import MultiPartException
 from common.door.tenancy.files import Files
 from common.messages import FILE_ID_PATTERN, MAX_FILE_BYTES, StoredFile
 from common.spec import TASK_ID_PATTERN
-from gateway_svc.access import Caller
-from gateway_svc.downloads import Span, file_source
+from gateway_svc.access.access import Caller
 from gateway_svc.http.download import Closing, download
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, tenant_of
@@ -27,6 +26,7 @@ from gateway_svc.openai.files.results import result_object, result_parts
 from gateway_svc.openai.jobs.paging import Page
 from gateway_svc.openai.result_ids import task_of_result
 from gateway_svc.problems import Problem, not_found, unavailable
+from gateway_svc.reading.downloads import Span, file_source
 
 PATH = "/v1/files"
 MAX_PAGE = 10_000

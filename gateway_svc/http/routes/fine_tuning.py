@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Request
 
 from common.messages import TaskStatus
-from gateway_svc.access import Caller
+from gateway_svc.access.access import Caller
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, gateway_of, tenant_of
 from gateway_svc.http.openai_family import OpenAIRoute, render, responses

@@ -27,7 +27,7 @@ from common.messages import (
 )
 from common.messages.asks import MAX_NUMBER, MAX_VERSION
 from common.spec import NAME_PATTERN, TASK_ID_PATTERN
-from gateway_svc.access import Caller
+from gateway_svc.access.access import Caller
 from gateway_svc.http.errors import responses
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
 from gateway_svc.http.family import Family
@@ -35,7 +35,7 @@ from gateway_svc.http.gateway import Acting, check_job, check_question, gateway_
 from gateway_svc.http.routes.tasks import TaskId, check_task_id, status_of
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import FieldError, Problem, invalid, not_found
-from gateway_svc.samples import Samples, samples_of
+from gateway_svc.reading.samples import Samples, samples_of
 
 router = APIRouter(prefix="/v1/tasks/{task}", tags=["tasks"], route_class=StrictRoute)
 FAMILY = Family(router)

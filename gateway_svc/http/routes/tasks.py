@@ -18,7 +18,7 @@ from common.messages import AskTask, AskTasks, Event, SpecAnswer, StatusAnswer, 
 from common.messages.asks import TaskState
 from common.spec import TASK_ID_PATTERN
 from common.task_states import ENDED
-from gateway_svc.access import Caller
+from gateway_svc.access.access import Caller
 from gateway_svc.http.errors import responses
 from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, gateway_of

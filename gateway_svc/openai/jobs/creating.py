@@ -13,7 +13,7 @@ from common.door.training.progress import read_status
 from common.door.training.submission import preview, submit
 from common.messages import SubmitTask, TaskStatus
 from common.spec import new_task_id
-from gateway_svc.access import Caller
+from gateway_svc.access.access import Caller
 from gateway_svc.openai.errors import wrong_value
 from gateway_svc.openai.jobs.job import Job, job_of
 from gateway_svc.openai.jobs.reading import read_job

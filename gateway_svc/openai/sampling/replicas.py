@@ -12,7 +12,7 @@ from gateway_svc.openai.sampling.order import Choice, Target, serve_request
 from gateway_svc.problems import Problem
 from gateway_svc.serving.client import Serving
 from gateway_svc.serving.offers import Offers
-from gateway_svc.serving.room import TooManyStreams
+from gateway_svc.serving.stream_quota import TooManyStreams
 
 NOT_SAMPLED = ("overdue", "engine_lost")
 """Failures that a sampler which restarts explains."""

@@ -1,7 +1,7 @@
 """Shared accelerators on the dashboard's pages, as tables that are read without scripts."""
 
 from common.bus import Bus
-from scheduler_svc.store.database import Database
+from scheduler_svc.base.database import Database
 from tests.gateway.dashboard.reading import cells
 from tests.gateway.serving import client, gateway
 from tests.scheduler.ask.asking import answering

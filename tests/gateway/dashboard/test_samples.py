@@ -11,7 +11,7 @@ from playwright.async_api import Page
 from common.messages import KeptAttempt, SamplesAnswer
 from gateway_svc.web.text import visible
 from gateway_svc.web.views.samples import MAX_ALIGNED, differences, samples_page
-from rollout_svc.chat import Chat
+from rollout_svc.text.chat import Chat
 from tests.conftest import eventually
 from tests.gateway.dashboard.hostile import TEXTS
 from tests.gateway.dashboard.reading import cells, texts_of

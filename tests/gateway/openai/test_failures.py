@@ -12,7 +12,7 @@ import pytest
 
 from common.door.asking import Door
 from common.messages.serving import Failure, ServedSampling
-from gateway_svc.access import Caller
+from gateway_svc.access.access import Caller
 from gateway_svc.drain import Drain
 from gateway_svc.http.event_stream import Ends, Sse
 from gateway_svc.http.openai_family import SamplingStream, error_event

@@ -10,8 +10,8 @@ from common.bus import Bus
 from common.door.asking import Door
 from common.door.training.following import follow
 from common.messages import Event
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import outbox
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.queries import outbox
 from tests.conftest import eventually
 from tests.scheduler.ask.asking import answering
 

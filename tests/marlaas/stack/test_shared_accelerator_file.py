@@ -12,9 +12,9 @@ from common.pools import Pool, read_accelerators, read_pools
 from common.pools.memory import ELEMENT_BYTES, GIB, ModelShape
 from marlaas.stack.executors import processes
 from marlaas.stack.placement import Machine
-from rollout_svc.engine_config import EngineSettings
-from rollout_svc.parking.sizes import expected_sizes
-from trainer_svc.memory_needs import MemoryNeeds
+from rollout_svc.accelerators.sizes import expected_sizes
+from rollout_svc.engine.config import EngineSettings
+from trainer_svc.model.memory import MemoryNeeds
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "deploy" / "shared-accelerator"

@@ -7,8 +7,8 @@ from vllm.platforms import current_platform
 from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-from rollout_svc.cpu.attention import SmallBlocks
-from rollout_svc.engine_config import CPU_BLOCK_TOKENS
+from rollout_svc.engine.config import CPU_BLOCK_TOKENS
+from rollout_svc.engine.cpu.attention import SmallBlocks
 
 
 def test_the_platform_takes_them() -> None:

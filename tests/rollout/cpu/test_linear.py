@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from rollout_svc.cpu import linear
+from rollout_svc.engine.cpu import linear
 
 OUTPUTS, INPUTS = 6, 4
 

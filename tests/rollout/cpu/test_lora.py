@@ -6,7 +6,7 @@ import pytest
 import torch
 from vllm.lora.layers import LoRAMapping
 
-from rollout_svc.cpu.lora import LONG_RUN, GroupedLora
+from rollout_svc.engine.cpu.lora import LONG_RUN, GroupedLora
 
 SLOTS, RANK, INPUTS = 4, 4, 8
 OUTPUTS = (6, 2, 4)

@@ -5,7 +5,7 @@ from vllm import ir
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
-from rollout_svc.cpu import norm
+from rollout_svc.engine.cpu import norm
 
 EPSILON = 1e-6
 

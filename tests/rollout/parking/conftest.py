@@ -12,13 +12,13 @@ from common.blobs import Blobs
 from common.bus import Bus, Slots
 from common.messages import AdapterRef
 from common.task_states import TaskStates
-from rollout_svc import engine_config
+from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine, Sampled, SampleRequest
-from rollout_svc.engine_config import EngineSettings
-from rollout_svc.parking.sampler import Sampler
+from rollout_svc.engine import config as engine_config
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
 from rollout_svc.service import Rollout
+from rollout_svc.text.chat import Chat
 from tests.conftest import at_work, eventually
 from tests.rollout.conftest import POOL, Oracle, published, sample_request
 from tests.rollout.parking.faulty_worker import FaultyWorker

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from rollout_svc.engine import Engine
+from rollout_svc.engine.engine import Engine
 
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 

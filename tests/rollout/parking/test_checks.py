@@ -14,9 +14,9 @@ import pytest
 from bench.harness.measures.memory import own_bytes
 from common.accelerators import NoMemory, Tier, WrongState
 from common.blobs import Blobs
+from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters
-from rollout_svc.engine import Engine
-from rollout_svc.parking.sampler import Sampler
+from rollout_svc.engine.engine import Engine
 from tests.rollout.conftest import Oracle, sample_request
 from tests.rollout.parking.conftest import damage, is_same, long_requests, progressed, versions
 from tests.rollout.parking.outside import engine_pid

@@ -9,11 +9,11 @@ from resource import RLIM_INFINITY, RLIMIT_DATA, getrlimit, setrlimit
 import pytest
 
 from common.accelerators import NoMemory, Tier, WrongState
-from rollout_svc import engine as module
-from rollout_svc import engine_config
-from rollout_svc.engine import Engine
-from rollout_svc.engine_process import how_it_ended
-from rollout_svc.parking.tiers import Parking
+from rollout_svc.accelerators.tiers import Parking
+from rollout_svc.engine import config as engine_config
+from rollout_svc.engine import engine as module
+from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.process import how_it_ended
 from tests.conftest import at_work
 from tests.rollout.parking import failing_worker
 from tests.rollout.parking.conftest import sleeping_settings

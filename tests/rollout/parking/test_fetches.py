@@ -8,10 +8,10 @@ from common.accelerators import Tier
 from common.blobs import Blobs
 from common.bus import Bus
 from common.messages import AdapterRef
+from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine
-from rollout_svc.parking.sampler import Sampler
+from rollout_svc.engine.engine import Engine
+from rollout_svc.text.chat import Chat
 from tests.conftest import eventually
 from tests.rollout.conftest import Oracle
 from tests.rollout.parking.conftest import versions

@@ -8,11 +8,11 @@ import pytest
 
 from bench.harness.measures.memory import own_bytes
 from common.accelerators import Tier
-from rollout_svc import engine_config
-from rollout_svc.engine import Engine
-from rollout_svc.engine_config import EngineSettings
-from rollout_svc.parking.sampler import Sampler
-from rollout_svc.parking.tiers import Parking
+from rollout_svc.accelerators.sampler import Sampler
+from rollout_svc.accelerators.tiers import Parking
+from rollout_svc.engine import config as engine_config
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine
 from tests.rollout.conftest import POOL, sample_request
 from tests.rollout.parking.conftest import sleeping_settings
 from tests.rollout.parking.outside import children, engine_pid, failure_files, processor_s

@@ -6,9 +6,9 @@ import pytest
 
 from common.accelerators import Function, Tier
 from common.blobs import Blobs
+from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters
-from rollout_svc.engine import Engine
-from rollout_svc.parking.sampler import Sampler
+from rollout_svc.engine.engine import Engine
 from tests.conftest import eventually
 from tests.rollout.conftest import Oracle, sample_request
 from tests.rollout.parking.conftest import REQUESTS, is_same, long_requests, progressed, versions

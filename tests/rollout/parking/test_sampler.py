@@ -17,14 +17,14 @@ from common.bus.metrics import HANDLED
 from common.messages import AdapterRef, SampledTurn, TokenRecord, TurnRequest
 from common.spec import Limits
 from rollout_svc import service
+from rollout_svc.accelerators import sampler as parking
+from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import NO_ARGUMENTS, Chat
-from rollout_svc.engine import Engine
-from rollout_svc.engine_stream import stream
-from rollout_svc.parking import sampler as parking
-from rollout_svc.parking.sampler import Sampler
+from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.stream import stream
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import Means
+from rollout_svc.text.chat import NO_ARGUMENTS, Chat
 from tests.conftest import eventually, eventually_equals
 from tests.rollout.conftest import Oracle, peft_name
 from tests.rollout.parking.conftest import versions

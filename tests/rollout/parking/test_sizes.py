@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from common.pools.stored_weights import loaded_bytes
-from rollout_svc.engine import Engine
-from rollout_svc.engine_config import EngineSettings
-from rollout_svc.parking.sizes import Sizes, expected_sizes
-from rollout_svc.parking.tiers import Parking
+from rollout_svc.accelerators.sizes import Sizes, expected_sizes
+from rollout_svc.accelerators.tiers import Parking
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine
 from tests.rollout.conftest import POOL
 
 GPU_BYTES = 80 * 2**30

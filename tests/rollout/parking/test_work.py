@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rollout_svc.engine_work import Gate, WorkMeter
+from rollout_svc.engine.work import Gate, WorkMeter
 
 
 class Clock:

@@ -18,15 +18,15 @@ from common.accelerators import Tier, WrongState
 from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import HandedBack
+from rollout_svc.accelerators.sampler import Sampler
+from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine
-from rollout_svc.engine_config import EngineSettings
-from rollout_svc.engine_stream import StreamPart, StreamRequest, stream
-from rollout_svc.parking.sampler import Sampler
-from rollout_svc.parking.tiers import Parking
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.stream import StreamPart, StreamRequest, stream
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import Means
+from rollout_svc.text.chat import Chat
 from tests.conftest import at_work, eventually
 from tests.rollout.conftest import POOL, Oracle, sample_request
 from tests.rollout.parking.conftest import damage, progressed, sleeping_settings, versions

@@ -9,7 +9,7 @@ from common.bus import Bus
 from common.messages import KnownAlias
 from common.streams import ALIASES_BUCKET
 from rollout_svc.adapters import Adapters
-from rollout_svc.engine_config import EXACT
+from rollout_svc.engine.config import EXACT
 from rollout_svc.serving.aliases import KeptAliases
 from tests.conftest import at_work, eventually
 from tests.rollout.test_adapter_rules import Book, version

@@ -15,12 +15,12 @@ from common.blobs import Blobs
 from common.bus import Bus
 from common.messages import AdapterRef, ServedSampling
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine, Sampled
-from rollout_svc.engine_config import EngineSettings
-from rollout_svc.engine_stream import StreamRequest, stream
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine, Sampled
+from rollout_svc.engine.stream import StreamRequest, stream
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import Means
+from rollout_svc.text.chat import Chat
 from tests.conftest import at_work
 from tests.rollout.conftest import POOL, PROMPT, Oracle, peft_name, published, sample_request
 from tests.serving.replicas import CHAT, CONTEXT, Answer, Replica, Stage, performing

@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from common.tool_calls import Schema, Thoughts, ToolCall, find_calls, without_calls
-from rollout_svc.chat import Chat
-from rollout_svc.engine_stream import TokenLogprobs, logprobs_of
+from rollout_svc.engine.stream import TokenLogprobs, logprobs_of
 from rollout_svc.serving.parts import Parts, Said, schemas_of
 from rollout_svc.serving.reply import Piece, Reply
+from rollout_svc.text.chat import Chat
 from tests.rollout.conftest import POOL
 
 CHAT = Chat.load(POOL.model)

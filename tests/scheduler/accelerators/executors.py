@@ -16,10 +16,10 @@ from common.bus import Bus, Outgoing
 from common.messages import ExecutorReport, LeaseDone, LeaseOrder, PoolClock
 from common.pools import Accelerator, Pool, Pools
 from common.pools.accelerators import Accelerators
+from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
-from scheduler_svc.store.database import Database
 from tests.conftest import eventually
 from tests.scheduler.stages import ended
 

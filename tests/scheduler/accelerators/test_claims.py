@@ -15,13 +15,13 @@ from bench.plex.tasks import RunningTask
 from bench.plex.workloads import BUDGET, pool_executors
 from common.accelerators import Function
 from common.accelerators.trace import ENVIRONMENT, Task
+from scheduler_svc.accelerators.decisions.situation import WINDOW_S, Present, Start, starting_s, within_share
+from scheduler_svc.accelerators.decisions.slice_shares import slice_shares
+from scheduler_svc.accelerators.decisions.state import Claim, Rules
 from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.knowledge import Knowledge
-from scheduler_svc.decisions.accelerators.situation import WINDOW_S, Present, Start, starting_s, within_share
-from scheduler_svc.decisions.accelerators.slice_shares import slice_shares
-from scheduler_svc.decisions.accelerators.state import Claim, Rules
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.accelerators.work import Booked, Running
+from scheduler_svc.accelerators.queries.work import Booked, Running
+from scheduler_svc.base.database import Database
 from tests.scheduler.accelerators.executors import ACCELERATORS, POOLS, task_row
 from tests.scheduler.decisions.accelerators import demand
 

@@ -4,7 +4,7 @@ from sqlalchemy import text
 
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus
-from scheduler_svc.store.database import Database
+from scheduler_svc.base.database import Database
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import MIB, SLICES, TWO_TASKS, Executor, World, clean, running_world
 

@@ -15,12 +15,12 @@ from common.homes import OWN_QUEUE
 from common.messages import ReplicaReport, TrainBatch
 from common.pools import Pool, Pools, named_replicas
 from common.runtime.service import report_replica
-from scheduler_svc.homes.keeper import Homes
-from scheduler_svc.homes.rows import settle
-from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
-from scheduler_svc.maintenance.step_rescuer import resend_lost_steps
+from scheduler_svc.base.database import Database
 from scheduler_svc.migrate import end_sharing
-from scheduler_svc.store.database import Database
+from scheduler_svc.training.homes.keeper import Homes
+from scheduler_svc.training.homes.rows import settle
+from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
+from scheduler_svc.upkeep.step_rescuer import resend_lost_steps
 from tests.conftest import at_work, eventually
 from tests.scheduler.maintenance.test_step_rescuer import GatedStages, forget_message_ids, is_relayed
 from tests.scheduler.stages import Stages, World, running_world, spec

@@ -10,8 +10,8 @@ from common import streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus, Outgoing
 from common.messages import Lease, LeaseOrder
+from scheduler_svc.base.database import SLICES_LOCK
 from scheduler_svc.migrate import end_sharing
-from scheduler_svc.store.database import SLICES_LOCK
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import (
     ACCELERATOR,

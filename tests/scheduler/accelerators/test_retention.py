@@ -4,9 +4,9 @@ import pytest
 from sqlalchemy import text
 
 from common.bus import Bus
+from scheduler_svc.accelerators.queries import slices
+from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.database_rules import examine_database
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.accelerators import slices
 from tests.scheduler.accelerators.executors import TWO_TASKS, running_world
 
 OLD, NEW = 40, 10

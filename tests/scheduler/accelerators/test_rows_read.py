@@ -6,10 +6,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.pool import NullPool
 
 from common.accelerators import Tier
-from scheduler_svc.store.asked import accelerators as asked
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.accelerators import slices
-from scheduler_svc.store.queries.accelerators.standing import standings
+from scheduler_svc.accelerators.queries import asked, slices
+from scheduler_svc.accelerators.queries.standing import standings
+from scheduler_svc.base.database import Database
 
 OLD, NEW = 4000, 1000
 """Slices that may be deleted, and those that may not."""

@@ -16,9 +16,9 @@ from common.bus import Bus
 from common.messages import AskRefused, Message
 from common.pools import Pools
 from common.streams import KIND_HEADER
-from scheduler_svc.ask.asks import Asks
-from scheduler_svc.ask.question import Sources
-from scheduler_svc.store.database import Database
+from scheduler_svc.base.database import Database
+from scheduler_svc.tenancy.question import Sources
+from scheduler_svc.verbs.asks import Asks
 from tests.conftest import at_work
 from tests.scheduler.finished import stages
 from tests.scheduler.stages import POOLS, World, running_world

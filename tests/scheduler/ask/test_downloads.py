@@ -1,7 +1,7 @@
 """Downloads that need no further statement about their row in the audit."""
 
-from scheduler_svc.ask import downloads
-from scheduler_svc.ask.downloads import MAX_DOWNLOADS, REMEMBERED_S, Downloads
+from scheduler_svc.base import downloads
+from scheduler_svc.base.downloads import MAX_DOWNLOADS, REMEMBERED_S, Downloads
 
 
 def test_a_recorded_download_is_known_for_a_while_to_its_key_only() -> None:

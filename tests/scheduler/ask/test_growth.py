@@ -25,13 +25,13 @@ from common.messages import (
 )
 from common.spec import parse_spec
 from marlaas.stack import servers
-from scheduler_svc.ask.question import Question, Sources
-from scheduler_svc.ask.verbs import VERBS
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.fairness.waiting import LATEST_OF_ALL_POOLS
-from scheduler_svc.store.queries.training import tasks
-from scheduler_svc.store.tenancy.audit import Actor
-from scheduler_svc.store.transaction import Transaction
+from scheduler_svc.base.audit import Actor
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.tenancy.question import Question, Sources
+from scheduler_svc.training.queries import tasks
+from scheduler_svc.training.queries.waiting import LATEST_OF_ALL_POOLS
+from scheduler_svc.verbs.ask_verbs import VERBS
 from tests.conftest import as_role, copied_database
 from tests.scheduler.ask.questions import questions_of
 from tests.scheduler.stages import POOLS, spec

@@ -8,10 +8,10 @@ from sqlalchemy import text
 
 from common.bus import Bus
 from common.messages import ReplicaReport, ReplicasAnswer, TasksAnswer
-from scheduler_svc.ask.question import Question, Sources
-from scheduler_svc.ask.verbs import VERBS
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.tenancy.audit import Actor
+from scheduler_svc.base.audit import Actor
+from scheduler_svc.base.database import Database
+from scheduler_svc.tenancy.question import Question, Sources
+from scheduler_svc.verbs.ask_verbs import VERBS
 from tests.scheduler.ask.asking import Asker, answering, asker
 
 STATES = ("submitted", "running", "paused", "finished", "failed", "cancelled", "rejected")

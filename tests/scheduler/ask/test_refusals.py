@@ -15,9 +15,9 @@ from common import streams
 from common.bus import Bus
 from common.messages import AskRefused, EventsAnswer, TasksAnswer
 from common.streams import KIND_HEADER
-from scheduler_svc import metrics
-from scheduler_svc.ask.asks import AT_ONCE_PER_TENANT, WAITING_PER_TENANT
-from scheduler_svc.store.database import Database
+from scheduler_svc.base import metrics
+from scheduler_svc.base.database import Database
+from scheduler_svc.verbs.asks import AT_ONCE_PER_TENANT, WAITING_PER_TENANT
 from tests.conftest import eventually
 from tests.scheduler.ask.asking import Asker, answering, asker, world_with_blobs
 from tests.scheduler.finished import settled

@@ -30,8 +30,8 @@ from common.messages import (
 )
 from common.messages.asks import CHUNK_BYTES, MAX_ANSWER_BYTES
 from common.pools import read_pools
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.tables import steps
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.tables import steps
 from tests.conftest import eventually, eventually_equals
 from tests.scheduler.ask.asking import answering, asker, world_with_blobs
 from tests.scheduler.finished import settled

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from scheduler_svc.store.database import Database
+from scheduler_svc.base.database import Database
 from tests.conftest import copied_database, migrated, running_postgres
 from tests.scheduler.billing.histories import History
 from tests.scheduler.many_histories import run_histories

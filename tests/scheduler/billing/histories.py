@@ -31,19 +31,21 @@ from common.messages import (
 )
 from common.messages.tenancy.billing import Kind
 from common.spec import parse_spec
-from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.sharing.shares import Capacity
-from scheduler_svc.dispatch import admission
+from scheduler_svc.base.audit import Actor
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.queries import outbox
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy
+from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.doctor.database_rules import examine_database
-from scheduler_svc.handlers.intake import deletion, jobs
-from scheduler_svc.handlers.intake.offer import Offer
-from scheduler_svc.handlers.results import dead_letters, environment_checks, scores, served, weight_updates
-from scheduler_svc.maintenance.budgets import enforce_budgets
-from scheduler_svc.store.billing import budgets, prices
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import outbox
-from scheduler_svc.store.tenancy.audit import Actor
-from scheduler_svc.store.transaction import Transaction
+from scheduler_svc.tenancy.billing import budgets, prices, served
+from scheduler_svc.tenancy.decisions.shares import Capacity
+from scheduler_svc.training.budget_pauses import enforce_budgets
+from scheduler_svc.training.dispatch import admission
+from scheduler_svc.training.intake import environment_checks
+from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.results import dead_letters, scores, weight_updates
+from scheduler_svc.upkeep.deletion import jobs as deletion
+from scheduler_svc.verbs import jobs
 from tests.scheduler.billing.prices import SERVED, price_at, spent_by_unit
 from tests.scheduler.pool_times import NEVER, never_parked
 from tests.scheduler.stages import POOLS, scored, spec, updated

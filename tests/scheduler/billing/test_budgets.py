@@ -9,11 +9,10 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import BudgetsAnswer, Event, GroupContext, SetBudget, WhyAnswer
 from common.spec import parse_spec
-from scheduler_svc.store.billing import budgets
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.tenancy import ledger
-from scheduler_svc.store.queries.tenancy.ledger import Entry
-from scheduler_svc.store.queries.training import tasks
+from scheduler_svc.base.database import Database
+from scheduler_svc.tenancy.billing import budgets, ledger
+from scheduler_svc.tenancy.billing.ledger import Entry
+from scheduler_svc.training.queries import tasks
 from tests.conftest import eventually, eventually_equals
 from tests.scheduler.ask.asking import asker
 from tests.scheduler.billing.test_invoices import set_price

@@ -5,7 +5,7 @@
 
 import pytest
 
-from scheduler_svc.store.database import Database
+from scheduler_svc.base.database import Database
 from tests.scheduler.billing.histories import History
 
 

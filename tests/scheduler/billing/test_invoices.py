@@ -12,13 +12,12 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import Event, GroupContext, InvoiceAnswer, PricesAnswer, SetPrice, UsageAnswer
 from common.spec import parse_spec
-from scheduler_svc.store.asked.usage import tenants_usage
-from scheduler_svc.store.billing import budgets, invoices, prices
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.retention.deleted import delete_task
-from scheduler_svc.store.queries.tenancy import ledger
-from scheduler_svc.store.queries.tenancy.ledger import Entry
-from scheduler_svc.store.queries.training import tasks
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.queries.deleted import delete_task
+from scheduler_svc.reading.queries.usage import tenants_usage
+from scheduler_svc.tenancy.billing import budgets, invoices, ledger, prices
+from scheduler_svc.tenancy.billing.ledger import Entry
+from scheduler_svc.training.queries import tasks
 from tests.scheduler.ask.asking import asker
 from tests.scheduler.finished import settled
 from tests.scheduler.handlers.test_dead_letters import dead_letter

@@ -10,13 +10,13 @@ from sqlalchemy import text
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import BudgetsAnswer, FailuresAnswer, InvoiceAnswer, ServingEnded, SetPrice, UsageAnswer
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.queries import deleted
 from scheduler_svc.doctor.database_rules import examine_database
-from scheduler_svc.handlers.results.served import requests_ended
-from scheduler_svc.store.billing import budgets, prices
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.retention import deleted
-from scheduler_svc.store.queries.tenancy import served
-from scheduler_svc.store.tenancy.limits import used_by
+from scheduler_svc.tenancy.billing import budgets, prices
+from scheduler_svc.tenancy.billing import served_sql as served
+from scheduler_svc.tenancy.billing.served import requests_ended
+from scheduler_svc.tenancy.limits import used_by
 from tests.conftest import eventually
 from tests.scheduler.ask.asking import asker
 from tests.scheduler.billing.test_invoices import set_price

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 
 from common.accelerators import Tier
-from scheduler_svc.decisions.accelerators.load import Profile, ends_s, worth
-from scheduler_svc.decisions.accelerators.moves import Moves
-from scheduler_svc.decisions.accelerators.placement import FULL, Accelerator, place
-from scheduler_svc.decisions.accelerators.state import Budget, Demand, Quantiles
-from scheduler_svc.decisions.accelerators.tiers import Residents, where_to_park
+from scheduler_svc.accelerators.decisions.load import Profile, ends_s, worth
+from scheduler_svc.accelerators.decisions.moves import Moves
+from scheduler_svc.accelerators.decisions.placement import FULL, Accelerator, place
+from scheduler_svc.accelerators.decisions.state import Budget, Demand, Quantiles
+from scheduler_svc.accelerators.decisions.tiers import Residents, where_to_park
 from tests.scheduler.decisions.accelerators import demand
 
 NAMES = ("a", "b", "c", "d")

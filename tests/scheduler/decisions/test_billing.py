@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduler_svc.decisions.money.billing import Payer, payer_of_void
-from scheduler_svc.store.states import VoidReason
+from scheduler_svc.base.states import VoidReason
+from scheduler_svc.tenancy.decisions.billing import Payer, payer_of_void
 
 
 @pytest.mark.parametrize(

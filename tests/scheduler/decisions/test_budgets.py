@@ -4,9 +4,9 @@ from decimal import Decimal
 
 import pytest
 
-from scheduler_svc.decisions.money.budgets import Budget, GroupBound, Purse, Unit, UnitPrices, sentence
-from scheduler_svc.decisions.sharing.admission import groups_to_admit
-from scheduler_svc.decisions.sharing.shares import Capacity, TaskShare, TenantShare
+from scheduler_svc.tenancy.decisions.budgets import Budget, GroupBound, Purse, Unit, UnitPrices, sentence
+from scheduler_svc.tenancy.decisions.shares import Capacity, TaskShare, TenantShare
+from scheduler_svc.training.decisions.sharing.admission import groups_to_admit
 
 PRICES = {"p": UnitPrices(Decimal(2), Decimal(3), Decimal(7), Decimal(11))}
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from common.spec import TaskSpec
-from scheduler_svc.decisions.batching import LiveGroup, groups_for_step, stale_groups
-from scheduler_svc.decisions.endings.retention import RetentionWindow
-from scheduler_svc.decisions.sharing.admission import AdmissionDecision, allowance, groups_to_admit, pools_with_room
-from scheduler_svc.decisions.sharing.fair_share import next_task, starting_virtual_time
-from scheduler_svc.decisions.sharing.shares import Capacity, InFlight, Load, TaskShare, TenantShare
+from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
+from scheduler_svc.training.decisions.batching import LiveGroup, groups_for_step, stale_groups
+from scheduler_svc.training.decisions.endings.retention import RetentionWindow
+from scheduler_svc.training.decisions.sharing.admission import AdmissionDecision, allowance, groups_to_admit, pools_with_room
+from scheduler_svc.training.decisions.sharing.fair_share import next_task, starting_virtual_time
 from tests.scheduler.stages import spec as task
 
 PLENTY = {"tiny": Capacity(sequences=10**9, kv_tokens=10**12)}

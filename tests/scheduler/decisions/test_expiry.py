@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_svc.decisions.endings.expiry import DAY_S, KINDS, LEAD_S, Expiry, expiry
+from scheduler_svc.tenancy.decisions.expiry import DAY_S, KINDS, LEAD_S, Expiry, expiry
 
 NEVER = dict.fromkeys(KINDS, 0)
 NOTHING = Expiry({}, frozenset())

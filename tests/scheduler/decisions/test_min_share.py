@@ -10,15 +10,15 @@ from sqlalchemy import text
 
 from common.bus import Bus
 from common.spec import Protocol, parse_spec
-from scheduler_svc.decisions.evaluation.plan import FIRST_GROUP, PlannedGroups
-from scheduler_svc.decisions.sharing.admission import groups_to_admit
-from scheduler_svc.decisions.sharing.min_share import GUARANTEED_FRACTION, MinShares
-from scheduler_svc.decisions.sharing.pool_times import PoolTimes
-from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
-from scheduler_svc.decisions.sharing.shares import Capacity, InFlight, Load, TaskShare, TenantShare
-from scheduler_svc.dispatch.admission import ADMISSION_BATCH_SIZE, admit
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.training import evaluations, tasks
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy
+from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
+from scheduler_svc.training.decisions.evaluation.plan import FIRST_GROUP, PlannedGroups
+from scheduler_svc.training.decisions.sharing.admission import groups_to_admit
+from scheduler_svc.training.decisions.sharing.min_share import GUARANTEED_FRACTION, MinShares
+from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
+from scheduler_svc.training.dispatch.admission import ADMISSION_BATCH_SIZE, admit
+from scheduler_svc.training.queries import evaluations, tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
 

@@ -3,8 +3,8 @@
 import pytest
 
 from common.bus import Bus
-from scheduler_svc.decisions.sharing import oversubscription
-from scheduler_svc.decisions.sharing.oversubscription import ADJUSTMENT_S, OversubscriptionController, PoolLoad
+from scheduler_svc.training.decisions.sharing import oversubscription
+from scheduler_svc.training.decisions.sharing.oversubscription import ADJUSTMENT_S, OversubscriptionController, PoolLoad
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
 

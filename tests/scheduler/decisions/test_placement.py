@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_svc.decisions.accelerators.load import PERIODS, Profile, ends_s, step_times, worth
-from scheduler_svc.decisions.accelerators.placement import Accelerator, place
-from scheduler_svc.decisions.accelerators.state import Budget
+from scheduler_svc.accelerators.decisions.load import PERIODS, Profile, ends_s, step_times, worth
+from scheduler_svc.accelerators.decisions.placement import Accelerator, place
+from scheduler_svc.accelerators.decisions.state import Budget
 
 BUDGET = Budget(device_bytes=100, host_bytes=1000)
 

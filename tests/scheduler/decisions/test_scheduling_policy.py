@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 
 from common.bus import Bus
-from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy, TaskSnapshot, allowances, steps_to_send_together
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy, TaskSnapshot, allowances, steps_to_send_together
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
 

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from common.accelerators import Function, Policy, Tier
 from common.messages import ExecutorReport
 from common.pools import Accelerator
-from scheduler_svc.accelerators.demands import Live, drain_s, rules_of
-from scheduler_svc.decisions.accelerators.moves import Moves
-from scheduler_svc.decisions.accelerators.slicing import next_slice, park_mode
-from scheduler_svc.decisions.accelerators.state import (
+from scheduler_svc.accelerators.decisions.moves import Moves
+from scheduler_svc.accelerators.decisions.slicing import next_slice, park_mode
+from scheduler_svc.accelerators.decisions.state import (
     Budget,
     Claim,
     Demand,
@@ -28,6 +27,7 @@ from scheduler_svc.decisions.accelerators.state import (
     Rules,
     Switch,
 )
+from scheduler_svc.accelerators.demands import Live, drain_s, rules_of
 from tests.scheduler.decisions.accelerators import NEVER_S, RULES, SWITCH_S, demand, holding, idle, moves
 
 

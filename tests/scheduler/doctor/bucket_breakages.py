@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from common import streams
 from common.messages import HttpKey, ProcessLife
 from common.messages.lives import life_key
-from scheduler_svc.store.queries.tenancy.aliases import all_aliases
+from scheduler_svc.training.aliases.queries import all_aliases
 from tests.scheduler.finished import Copy
 
 HTTP_KEY = HttpKey(digest="d" * 64, tenant="acme", role="owner", name="k", key="U" + "D" * 55, ends=None, token="a.b.c")

@@ -7,8 +7,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from scheduler_svc.base.database import Database
 from scheduler_svc.doctor import database_rules
-from scheduler_svc.store.database import Database
 from tests.scheduler.doctor import database_breakages
 from tests.scheduler.doctor.mutant import Mutant, MutantCounts
 

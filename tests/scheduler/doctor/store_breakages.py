@@ -9,7 +9,7 @@ from common.bus import Outgoing
 from common.messages import OWN_FAMILY, BlobRef, CheckPackage, DeadLetter, OpenGroup, ReplicaReport, StatusesRemoved, TaskStatus, wheel_name
 from scheduler_svc.doctor import blob_rules, stream_rules
 from scheduler_svc.doctor.runner import Depth
-from scheduler_svc.maintenance.deletion import status_bucket
+from scheduler_svc.upkeep.deletion import status_bucket
 from tests.scheduler.doctor.bucket_breakages import (
     begin_a_process,
     die_three_times_alike,

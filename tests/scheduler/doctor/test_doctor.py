@@ -15,11 +15,11 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
 from common.messages import OpenGroup
+from scheduler_svc.base.database import Database
 from scheduler_svc.doctor import blob_rules, database_rules, stream_rules
 from scheduler_svc.doctor.runner import RULES, Depth
 from scheduler_svc.doctor.violation import Violation
-from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
-from scheduler_svc.store.database import Database
+from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
 from tests.conftest import eventually
 from tests.scheduler.doctor import database_breakages, mutations, store_breakages
 from tests.scheduler.doctor.store_breakages import Change

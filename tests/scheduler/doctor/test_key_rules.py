@@ -16,10 +16,10 @@ from sqlalchemy import text
 from common.access.claims import deletion_token
 from common.access.folder import SYSTEM
 from common.bus import Bus
+from scheduler_svc.base.database import Database
 from scheduler_svc.doctor import key_rules
 from scheduler_svc.doctor.key_rules import ACCOUNTS, READABLE, REVOKED
 from scheduler_svc.doctor.violation import Violation
-from scheduler_svc.store.database import Database
 from tests.common.access.keyed import TENANTS, Keyed, keyed_server
 from tests.scheduler.doctor.code_mutants import RULES_OF, loaded, mutants_of_module
 

@@ -34,7 +34,7 @@ from common.messages import (
     UploadFile,
     UploadPackage,
 )
-from scheduler_svc.store.tenancy.audit import DOWNLOADS
+from scheduler_svc.base.audit import DOWNLOADS
 from tests.conftest import eventually
 from tests.scheduler.ask.asking import Asker, asker, world_with_blobs
 from tests.scheduler.stages import World, spec

@@ -24,8 +24,8 @@ from common.messages import (
     TurnsSampled,
 )
 from marlaas.client import Client, ClientError
-from scheduler_svc.handlers.results.dead_letters import read_resend_request, resend
-from scheduler_svc.store.database import Database
+from scheduler_svc.base.database import Database
+from scheduler_svc.training.results.dead_letters import read_resend_request, resend
 from tests.conftest import at_work, eventually, eventually_equals, message_on
 from tests.scheduler.stages import Stages, World, running_world, scored, spec, updated
 

@@ -17,18 +17,19 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import ControlTask, PruneTasks, SubmitTask
-from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
-from scheduler_svc.handlers.context import HandlerContext
-from scheduler_svc.handlers.intake import deletion, jobs
-from scheduler_svc.handlers.intake.deletion import delete_task, prune_tasks
-from scheduler_svc.handlers.intake.offer import Offer
-from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
-from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs
-from scheduler_svc.maintenance.outbox_relay import OutboxRelay
-from scheduler_svc.maintenance.replica_registry import ReplicaRegistry
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.training import tasks
-from scheduler_svc.store.tenancy.audit import Actor
+from scheduler_svc.base.audit import Actor
+from scheduler_svc.base.context import HandlerContext
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy
+from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.queries import tasks
+from scheduler_svc.upkeep.deletion import jobs as deletion
+from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
+from scheduler_svc.upkeep.deletion.jobs import delete_task, prune_tasks
+from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs
+from scheduler_svc.upkeep.outbox_relay import OutboxRelay
+from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
+from scheduler_svc.verbs import jobs
 from tests.conftest import at_work, eventually
 from tests.scheduler.finished import clean, settled, stages
 from tests.scheduler.stages import POOLS, running_world, spec, within

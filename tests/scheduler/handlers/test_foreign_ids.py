@@ -9,7 +9,7 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import ControlTask
 from marlaas.client import Client, TaskRejected
-from scheduler_svc.store.queries.training import tasks
+from scheduler_svc.training.queries import tasks
 from tests.scheduler.stages import ControlVerb, Stages, World, running_world, spec, submission
 
 ROWS = """

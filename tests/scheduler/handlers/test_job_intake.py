@@ -15,9 +15,9 @@ from common.errors import QueueFull
 from common.messages import DeadLetter
 from common.streams import MAX_WAITING_JOBS
 from marlaas.client import Client, ClientError
-from scheduler_svc.handlers.intake.job_intake import JobIntake
 from scheduler_svc.service import Scheduler
 from scheduler_svc.settings import SchedulerSettings
+from scheduler_svc.verbs.job_intake import JobIntake
 from tests.conftest import at_work, eventually, eventually_equals, message_on
 from tests.scheduler.stages import POOLS, Stages, running_world, spec, submission
 

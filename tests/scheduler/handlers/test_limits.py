@@ -13,8 +13,8 @@ from common.limits import IN_ACCOUNT, LIMITS
 from common.messages import CheckEnvironment, Event, LimitValue, PreviewTask, PruneTasks, ReplicaReport, SetTenant
 from common.runtime.service import report_replica
 from common.spec import parse_spec
-from scheduler_svc.lifecycle.tenancy.limits import task_tokens
-from scheduler_svc.store.tenancy.rates import Grant
+from scheduler_svc.tenancy.announced_limits import task_tokens
+from scheduler_svc.tenancy.rates import Grant
 from tests.conftest import at_work, eventually
 from tests.scheduler.handlers.test_tenant_settings import set_tenant
 from tests.scheduler.stages import POOLS, Stages, World, running_world, spec

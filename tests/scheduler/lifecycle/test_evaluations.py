@@ -11,7 +11,9 @@ from common.bus import Bus, Outgoing
 from common.errors import Reject
 from common.messages import DeadLetter, GroupContext, OpenGroup
 from common.spec import Protocol, parse_spec
-from scheduler_svc.decisions.evaluation.plan import (
+from scheduler_svc.doctor.database_rules import examine_database
+from scheduler_svc.training import evaluations
+from scheduler_svc.training.decisions.evaluation.plan import (
     FIRST_GROUP,
     FIRST_ROW,
     MAX_RETRIES,
@@ -20,11 +22,9 @@ from scheduler_svc.decisions.evaluation.plan import (
     is_due,
     prompt_seed,
 )
-from scheduler_svc.decisions.evaluation.results import Attempt, pass_at_k, result_of
-from scheduler_svc.doctor.database_rules import examine_database
-from scheduler_svc.lifecycle import evaluations
-from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs
-from scheduler_svc.store.queries.training import tasks
+from scheduler_svc.training.decisions.evaluation.results import Attempt, pass_at_k, result_of
+from scheduler_svc.training.queries import tasks
+from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
 

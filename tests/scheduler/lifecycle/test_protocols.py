@@ -12,12 +12,12 @@ from common.evaluation.intervals import Difference
 from common.evaluation.report import EvaluationReport, unpacked
 from common.messages import GroupContext, from_json
 from common.spec import Protocol, parse_spec
-from scheduler_svc.decisions.evaluation.plan import FIRST_GROUP, FIRST_ROW, RETRY_INCREMENT, groups_to_plan, prompt_seed
-from scheduler_svc.decisions.evaluation.results import Attempt, Standing, gain_of, result_of, standing_after
-from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.fairness.candidates import evaluation_candidates
-from scheduler_svc.store.queries.training import evaluations, tasks
+from scheduler_svc.base.database import Database
+from scheduler_svc.training.decisions.evaluation.plan import FIRST_GROUP, FIRST_ROW, RETRY_INCREMENT, groups_to_plan, prompt_seed
+from scheduler_svc.training.decisions.evaluation.results import Attempt, Standing, gain_of, result_of, standing_after
+from scheduler_svc.training.queries import evaluations, tasks
+from scheduler_svc.training.queries.candidates import evaluation_candidates
+from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs
 from tests.scheduler.lifecycle.test_evaluations import clean, evaluates
 from tests.scheduler.stages import Stages, World, running_world, spec
 

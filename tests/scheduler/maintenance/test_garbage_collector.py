@@ -12,12 +12,12 @@ from common.blobs import Blobs
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Unavailable
 from common.messages import TrainBatch
-from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
-from scheduler_svc.maintenance.deletion.needed_blobs import needed_blobs, superseded_blobs
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.training import announcements, steps, tasks
-from scheduler_svc.store.queries.training.tasks import find_task
-from scheduler_svc.store.tables import stored_blobs
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.tables import stored_blobs
+from scheduler_svc.training.queries import announcements, steps, tasks
+from scheduler_svc.training.queries.tasks import find_task
+from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
+from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs, superseded_blobs
 from tests.conftest import at_work, eventually, eventually_equals
 from tests.scheduler.maintenance.test_store_consistency import trained
 from tests.scheduler.stages import Stages, World, running_world, scored, spec
@@ -102,7 +102,7 @@ async def test_nothing_is_collected_once_a_newer_version_has_migrated(
     """What it needs, for example by a table of its own, this version does not know."""
     collector = GarbageCollector(database, bus, sweep_s=60)
     await collector.sweep()
-    monkeypatch.setattr("scheduler_svc.store.database.expected_revision", lambda: "another")
+    monkeypatch.setattr("scheduler_svc.base.database.expected_revision", lambda: "another")
     for collect in (collector.sweep, collector.erase_deleted, partial(collector.after_steps, [])):
         with pytest.raises(Unavailable, match="schema is of another version"):
             await collect()

@@ -6,10 +6,10 @@ from common import streams
 from common.bus import Bus
 from common.errors import Reject, StreamFull
 from common.messages import ReplicaReport, StatusesRemoved, TaskStatus
+from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.runner import examine
 from scheduler_svc.doctor.stream_rules import STATUS
-from scheduler_svc.maintenance.deletion.status_bucket import KEY, make_room
-from scheduler_svc.store.database import Database
+from scheduler_svc.upkeep.deletion.status_bucket import KEY, make_room
 from tests.scheduler.finished import QUIESCENT
 from tests.scheduler.stages import Stages, running_world, spec
 

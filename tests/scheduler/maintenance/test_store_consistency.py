@@ -17,18 +17,18 @@ from common.messages import HistoryMark, TaskStatus
 from common.streams import BLOBS_BUCKET
 from marlaas.client import Client
 from marlaas.stack import servers
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.queries.outbox import Relayed
+from scheduler_svc.base.tables import tasks
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.doctor.stream_rules import ANNOUNCED, LETTERS, ORPHANS, SCORES, STATUS, examine_streams, read_recorded
-from scheduler_svc.lifecycle.termination import void_live_groups
-from scheduler_svc.maintenance import store_consistency
-from scheduler_svc.maintenance.outbox_relay import OutboxRelay
-from scheduler_svc.maintenance.store_consistency import HighWaterMark
 from scheduler_svc.reconcile import accept
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.outbox import Relayed
-from scheduler_svc.store.queries.training import steps
-from scheduler_svc.store.queries.training import tasks as task_queries
-from scheduler_svc.store.tables import tasks
+from scheduler_svc.training.queries import steps
+from scheduler_svc.training.queries import tasks as task_queries
+from scheduler_svc.training.termination import void_live_groups
+from scheduler_svc.upkeep import store_consistency
+from scheduler_svc.upkeep.outbox_relay import OutboxRelay
+from scheduler_svc.upkeep.store_consistency import HighWaterMark
 from tests.conftest import HASTY, as_role, eventually, running
 from tests.scheduler.stages import Stages, World, running_world, spec
 

@@ -11,12 +11,12 @@ from common.bus import Bus, Outgoing
 from common.errors import Retry
 from common.messages import MAX_PACKAGE_BYTES, OWN_FAMILY, PART_BYTES, DeadLetter, DeleteTenant, LimitValue, SetTenant, is_own, wheel_name
 from common.resilience import crashpoints
-from scheduler_svc.handlers.tenancy import packages as handlers
-from scheduler_svc.lifecycle.tenancy.packages import finish_deletion
-from scheduler_svc.maintenance.deletion.garbage_collector import GarbageCollector
-from scheduler_svc.maintenance.deletion.packages import clean_packages
-from scheduler_svc.store.queries.tenancy.packages import Key
-from scheduler_svc.store.transaction import Transaction
+from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
+from scheduler_svc.uploads import package_jobs as handlers
+from scheduler_svc.uploads.package_deletion import clean_packages
+from scheduler_svc.uploads.package_queries import Key
+from scheduler_svc.uploads.packages import finish_deletion
 from tests.conftest import eventually
 from tests.scheduler.packages.uploads import WHEEL, PackageStages, answer, delete, digest_of, part, parts, send, serving_own, upload
 from tests.scheduler.stages import running_world, spec

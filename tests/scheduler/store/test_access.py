@@ -1,4 +1,4 @@
-"""Rights of each role on each table and view, tried on a real server against the table in `store/access.py`."""
+"""Rights of each role on each table and view, tried on a real server against the table in `base/rights/access.py`."""
 
 import re
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from marlaas.stack import servers
+from scheduler_svc.base.rights import access, tenant_roles
+from scheduler_svc.base.rights.access import TABLES, VIEW_ACCESS, Right, Role
 from scheduler_svc.migrate import migrate
-from scheduler_svc.store import access, tenant_roles
-from scheduler_svc.store.access import TABLES, VIEW_ACCESS, Right, Role
 from tests.conftest import as_role, copied_database
 
 RELATIONS = TABLES | VIEW_ACCESS

@@ -5,10 +5,10 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from scheduler_svc.base import audit
+from scheduler_svc.base.audit import Accepted, Refused, accepted, actor_of, refused
+from scheduler_svc.base.database import Database
 from scheduler_svc.migrate import migrate
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.tenancy import audit
-from scheduler_svc.store.tenancy.audit import Accepted, Refused, accepted, actor_of, refused
 from tests.conftest import as_role
 from tests.scheduler.canaries import CANARY
 

@@ -1,11 +1,11 @@
 """Usage is recorded once, and a task's totals agree with the ledger."""
 
 from common.spec import parse_spec
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.tenancy import ledger
-from scheduler_svc.store.queries.tenancy.ledger import Entry
-from scheduler_svc.store.queries.training import tasks
-from scheduler_svc.store.queries.training.progress import progress_of
+from scheduler_svc.base.database import Database
+from scheduler_svc.tenancy.billing import ledger
+from scheduler_svc.tenancy.billing.ledger import Entry
+from scheduler_svc.training.queries import tasks
+from scheduler_svc.training.queries.progress import progress_of
 from tests.scheduler.stages import spec
 
 

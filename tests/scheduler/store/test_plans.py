@@ -12,16 +12,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.messages import TrainBatch, WeightUpdated
 from common.spec import parse_spec
 from marlaas.stack import servers
-from scheduler_svc.decisions.sharing.scheduling_policy import SchedulingPolicy
-from scheduler_svc.handlers.results import weight_updates
-from scheduler_svc.maintenance.deletion.needed_blobs import superseded_blobs
-from scheduler_svc.store.database import ADMISSION_LOCK, Database
-from scheduler_svc.store.queries.fairness import candidates
-from scheduler_svc.store.queries.fairness.shares import work_in_flight
-from scheduler_svc.store.queries.tenancy import ledger
-from scheduler_svc.store.queries.training import deadlines, evaluations, groups, members, steps, tasks
-from scheduler_svc.store.queries.training.progress import LATEST_GROUPS, progress_of
-from scheduler_svc.store.transaction import Transaction
+from scheduler_svc.base.database import ADMISSION_LOCK, Database
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy
+from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.tenancy.billing import ledger
+from scheduler_svc.tenancy.shares import work_in_flight
+from scheduler_svc.training.queries import candidates, deadlines, evaluations, groups, members, steps, tasks
+from scheduler_svc.training.queries.progress import LATEST_GROUPS, progress_of
+from scheduler_svc.training.results import weight_updates
+from scheduler_svc.upkeep.deletion.needed_blobs import superseded_blobs
 from tests.conftest import as_role, copied_database
 from tests.scheduler.stages import spec, updated
 

@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
+from scheduler_svc.base.rights import access
+from scheduler_svc.base.views import VIEWS
 from scheduler_svc.migrate import migrate
-from scheduler_svc.store import access
-from scheduler_svc.store.views import VIEWS
 
 # Names are unqualified, since the schema is on the search path.
 _COLUMNS = """

@@ -7,13 +7,13 @@ from sqlalchemy import Integer, func, insert, literal, select, text
 
 from common.errors import Unavailable
 from common.messages import Event
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries import outbox
-from scheduler_svc.store.queries.sql.parameters import given
-from scheduler_svc.store.queries.sql.statement import Statement
-from scheduler_svc.store.states import TaskState
-from scheduler_svc.store.tables import tasks, tenants
-from scheduler_svc.store.transaction import OutboxMessage
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.queries import outbox
+from scheduler_svc.base.sql.parameters import given
+from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.states import TaskState
+from scheduler_svc.base.tables import tasks, tenants
+from scheduler_svc.base.transaction import OutboxMessage
 from tests.scheduler.wire import database_behind_wire
 
 ADD = Statement(insert(tenants).values(id=given("of_tenant")))

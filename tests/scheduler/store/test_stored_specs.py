@@ -7,8 +7,8 @@ from sqlalchemy import text
 
 from common.messages import as_json
 from common.spec import TaskSpec, parse_spec
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.training import tasks
+from scheduler_svc.base.database import Database
+from scheduler_svc.training.queries import tasks
 from tests.scheduler.stages import spec
 
 NEW = {"overlong": ["per"]}

@@ -8,10 +8,10 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from marlaas.stack import servers
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.rights import tenant_roles
+from scheduler_svc.base.rights.tenant_roles import SETTINGS, end_long_sessions
 from scheduler_svc.migrate import migrate
-from scheduler_svc.store import tenant_roles
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.tenant_roles import SETTINGS, end_long_sessions
 from tests.conftest import as_role, copied_database
 
 

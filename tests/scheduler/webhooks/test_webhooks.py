@@ -12,14 +12,14 @@ from common.bus import Bus
 from common.door.tenancy.webhooks import new_secret
 from common.messages import Event, WebhookOf
 from marlaas.client import Client, ClientError
-from scheduler_svc.store.database import Database
-from scheduler_svc.store.queries.retention import deleted
-from scheduler_svc.store.queries.tenancy import webhooks
-from scheduler_svc.webhooks.addresses import Policy, WebhookRules, parse_networks
-from scheduler_svc.webhooks.post import Post
-from scheduler_svc.webhooks.sealing import seal
-from scheduler_svc.webhooks.sender import WebhookSender
-from scheduler_svc.webhooks.signing import key_of
+from scheduler_svc.base.database import Database
+from scheduler_svc.base.queries import deleted
+from scheduler_svc.base.queries import webhook_deliveries as webhooks
+from scheduler_svc.tenancy.webhooks.addresses import Policy, WebhookRules, parse_networks
+from scheduler_svc.tenancy.webhooks.post import Post
+from scheduler_svc.tenancy.webhooks.sealing import seal
+from scheduler_svc.tenancy.webhooks.sender import WebhookSender
+from scheduler_svc.tenancy.webhooks.signing import key_of
 from tests.conftest import at_work, eventually
 from tests.gateway.serving import client, gateway
 from tests.scheduler.stages import Stages, World, running_world, spec

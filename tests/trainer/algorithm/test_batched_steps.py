@@ -26,7 +26,7 @@ from tests.trainer.steps import BUDGET, DIFFERENT, assert_identical, begin
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, step, train_step, weighted_samples
 from trainer_svc.batch import Group, Trajectory
-from trainer_svc.device_errors import scratch_folder
+from trainer_svc.device.errors import scratch_folder
 from trainer_svc.learner import Learner, Trained
 from trainer_svc.model.batched_lora import ProductBuilder, by_grouped_mm, by_loop
 from trainer_svc.model.packing import PAD, Packed, Segment, pack, rows_of, unpadded_tokens

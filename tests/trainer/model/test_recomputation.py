@@ -24,9 +24,9 @@ from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, train_step
 from trainer_svc.algorithm.step import step as step_of
 from trainer_svc.learner import Learner, initial_resident
-from trainer_svc.memory_needs import MemoryNeeds
 from trainer_svc.model.adapter import initial_adapter
 from trainer_svc.model.batched_lora import ProductBuilder, by_grouped_mm, by_loop
+from trainer_svc.model.memory import MemoryNeeds
 from trainer_svc.model.packing import Sample, pack, rows_of
 from trainer_svc.model.policy import Adapted, Policy
 from trainer_svc.model.recomputation import RecomputedLayer, decoder_layers

@@ -14,9 +14,9 @@ from common.accelerators.executable import WrongState
 from common.accelerators.words import Tier
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, random_model
 from tests.trainer.steps import step
+from trainer_svc.device.mapped_tensors import paged_out
 from trainer_svc.learner import initial_resident
 from trainer_svc.model.policy import Policy
-from trainer_svc.paging import paged_out
 
 CPU = torch.device("cpu")
 

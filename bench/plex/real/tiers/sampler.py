@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import llvmlite.binding  # noqa: F401  # pyright: ignore[reportUnusedImport]  vLLM must start beside it: see rollout_svc/cpu/platform.py
+import llvmlite.binding  # noqa: F401  # pyright: ignore[reportUnusedImport]  vLLM must start beside it: see rollout_svc/engine/cpu/platform.py
 
 from bench.plex.real.tiers.orders import Play, held_from_now, obey, take_output
 from bench.plex.real.tiers.traffic import Traffic, request
@@ -27,14 +27,14 @@ from common.leases import Locks
 from common.pools import Pool
 from common.runtime.garbage import collect_rarely
 from common.task_states import TaskStates
-from rollout_svc import engine_config
+from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters
-from rollout_svc.chat import Chat
-from rollout_svc.engine import Engine
-from rollout_svc.engine_config import EngineSettings
-from rollout_svc.engine_process import import_vllm
-from rollout_svc.parking.sampler import Sampler
+from rollout_svc.engine import config as engine_config
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.process import import_vllm
 from rollout_svc.service import Rollout
+from rollout_svc.text.chat import Chat
 
 SLOTS = 64
 

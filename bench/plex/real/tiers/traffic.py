@@ -20,9 +20,9 @@ from bench.plex.real.tiers.versions import FILE
 from common.accelerators import Tier
 from common.blobs import Blobs
 from common.messages import AdapterRef, BlobRef, Canary
+from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters
-from rollout_svc.engine import Engine, Sampled, SampleRequest
-from rollout_svc.parking.sampler import Sampler
+from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
 
 KINDS = 4
 """Requests that differ in prompt and seed."""

@@ -27,7 +27,7 @@ from common.errors import HandedBack
 from common.leases import Locks
 from common.pools import Pool
 from common.spec import TaskSpec, parse_spec
-from trainer_svc.allocator import return_freed_memory
+from trainer_svc.device.allocator import return_freed_memory
 from trainer_svc.learner import Learner
 from trainer_svc.parking import TrainerExecutor
 from trainer_svc.service import Trainer

@@ -1,0 +1,1 @@
+"""TODO gateway_svc/access."""

@@ -1,0 +1,53 @@
+"""Bytes of a sampler's state: of weights and KV cache apart, because `host` keeps the weights alone."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.pools import precision_on
+from common.pools.memory import ELEMENT_BYTES, GIB, ModelShape
+from common.pools.stored_weights import loaded_bytes
+from rollout_svc.engine.config import EngineSettings
+
+
+@dataclass(frozen=True)
+class Sizes:
+    weights: int
+    """Parameters and adapter slots."""
+    cache: int
+    """KV cache; as long as it is an estimate for a GPU, all else that vLLM takes there, too."""
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache
+
+
+def expected_sizes(settings: EngineSettings, gpu_bytes: int | None) -> Sizes:
+    """An estimate for an engine that was never open. `gpu_bytes`: memory of its GPU; None on a CPU."""
+    weights = _weights_bytes(settings, cpu=gpu_bytes is None)
+    if gpu_bytes is None:
+        return Sizes(weights, int(settings.kv_cache_gib * GIB))
+    return Sizes(weights, max(0, int(settings.gpu_memory_share * gpu_bytes) - weights))
+
+
+def model_shape(model: str) -> ModelShape | None:
+    """None for a kind of model that is not known, and where there is no folder."""
+    try:
+        return ModelShape.of(json.loads((Path(model) / "config.json").read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def _weights_bytes(settings: EngineSettings, *, cpu: bool) -> int:
+    """Where the model's kind is not known, without adapter slots."""
+    precision = precision_on(settings.precision, cpu=cpu)
+    shape = model_shape(settings.model)
+    slot = _slot_parameters(shape, settings.max_rank, cpu=cpu) if shape else 0
+    return loaded_bytes(Path(settings.model), precision) + settings.adapters * slot * ELEMENT_BYTES[precision]
+
+
+def _slot_parameters(shape: ModelShape, rank: int, *, cpu: bool) -> int:
+    """Of one adapter. On a CPU `cpu/lora.py` has the products of queries, keys and values in one matrix, and gate and up in one: each is
+    as wide as all its parts together, and 0 outside of them."""
+    zeros = shape.layers * rank * (2 * (shape.queries + 2 * shape.keys) + 2 * shape.intermediate) if cpu else 0
+    return shape.adapter_parameters(rank) + zeros

@@ -1,0 +1,222 @@
+"""Requests to the engine, their results, and what it did for whom."""
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from common.accelerators import Served
+from common.errors import HandedBack, Reject
+from rollout_svc.text.stop_strings import StopStrings
+
+REMEMBERED_REQUESTS = 256
+"""Requests whose durations predict others'."""
+WARM_UP_LENGTHS = (2, 5, 40, 120, 160, 200)
+"""Tokens of the prompts that check invariance."""
+LATE_SHARE = 0.9
+"""Share of requests that are done within the predicted duration."""
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    request_id: str
+    ids: Sequence[int]
+    max_tokens: int
+    temperature: float
+    seed: int
+    """Seed below 2**63. The same request with the same seed gives the same answer, up to rounding of the batch unless `is_invariant`."""
+    stop_ids: Sequence[int]
+    adapter: str | None
+    """A loaded adapter's name; None is the base model."""
+    priority: int = 0
+    """Lower goes first."""
+    stop_strings: StopStrings | None = None
+    """Watch of this one reply, which ends with the token that completes a string."""
+    task: str = ""
+    """Task that its tokens are counted for; empty: nobody's."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Shapes: `ids` and `logprobs` (T,), the ending token included."""
+
+    ids: list[int]
+    logprobs: list[float]
+    finish: Literal["stop", "length", "aborted"]
+
+
+def require_embedded(ids: Sequence[int], rows: int) -> None:
+    """Raises: Reject for a token without an embedding, as a tokenizer may have more tokens than the model: it would end the engine."""
+    if ids and not 0 <= min(ids) <= max(ids) < rows:
+        wrong = next(token for token in ids if not 0 <= token < rows)
+        raise Reject(f"the prompt has token {wrong}, and the model has embeddings for tokens 0 to {rows - 1} only")
+
+
+def warm_up_request(number: int, length: int, priority: int) -> SampleRequest:
+    """A request whose prompt shares its beginning with the others', as turns of one episode do."""
+    return SampleRequest(
+        f"warm-up:{number}",
+        ids=[token % 100 for token in range(length)],
+        max_tokens=3,
+        temperature=1.0,
+        seed=number,
+        stop_ids=[],
+        adapter=None,
+        priority=priority,
+    )
+
+
+def invariance_requests(context_tokens: int, priority: int) -> list[SampleRequest]:
+    """Requests whose answers must not depend on whether they are sampled alone or together, as far as the context holds them."""
+    return [warm_up_request(number, min(length, context_tokens - 3), priority) for number, length in enumerate(WARM_UP_LENGTHS)]
+
+
+class Gate:
+    """Entrance of the engine, at which requests wait while it is parked."""
+
+    def __init__(self, *, is_open: bool) -> None:
+        self._opened = asyncio.Event()
+        self._waiting: Counter[str] = Counter()
+        self._dropped: set[str] = set()
+        if is_open:
+            self.open()
+
+    @property
+    def is_open(self) -> bool:
+        return self._opened.is_set()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that will enter when it opens."""
+        return sum(count for request, count in self._waiting.items() if request not in self._dropped)
+
+    def open(self) -> None:
+        self._opened.set()
+
+    def close(self) -> None:
+        self._opened.clear()
+
+    async def enter(self, request_id: str) -> bool:
+        """Wait until the gate is open: whether the request was not dropped meanwhile."""
+        if self.is_open:
+            return True
+        self._waiting[request_id] += 1
+        try:
+            await self._opened.wait()
+            return request_id not in self._dropped
+        finally:
+            self._waiting -= Counter([request_id])
+            self._dropped &= self._waiting.keys()
+
+    def drop(self, request_ids: Sequence[str]) -> None:
+        self._dropped |= self._waiting.keys() & set(request_ids)
+
+
+@dataclass
+class Entry:
+    """A request inside the engine."""
+
+    request_id: str
+    task: str
+    began_s: float
+    tokens: int = 0
+    """Tokens that were sampled for it."""
+    counted: int = 0
+    """Tokens of these that `taken` has reported."""
+    delivered: int = 0
+    """Tokens of these that its caller has."""
+    is_handed_back: bool = False
+    """It ends without an answer, as the engine is closed."""
+
+    def sampled(self, tokens: int) -> None:
+        """Raises: HandedBack."""
+        if self.is_handed_back:
+            raise HandedBack("this replica closes its engine")
+        self.delivered += tokens
+        self.tokens = max(self.tokens, self.delivered)
+
+
+class WorkMeter:
+    """Requests inside the engine, and tokens by task. Its clock stands while the engine is parked."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._inside: dict[int, Entry] = {}
+        self._number = 0
+        self._tokens: Counter[str] = Counter()
+        self._ended = 0
+        self._durations_s: deque[float] = deque(maxlen=REMEMBERED_REQUESTS)
+        self._awake_s = 0.0
+        self._awake_since_s: float | None = now_s()
+        self._busy_s = 0.0
+        self._busy_since_s = 0.0
+        """On the meter's own clock; it counts while anything is inside."""
+        self.idle = asyncio.Event()
+        """Set while no request is inside."""
+        self.idle.set()
+
+    @property
+    def inside(self) -> int:
+        return len(self._inside)
+
+    @property
+    def clock_s(self) -> float:
+        """Seconds for which the engine was awake."""
+        return self._awake_s + (self._now_s() - self._awake_since_s if self._awake_since_s is not None else 0.0)
+
+    def begin(self, request_id: str, task: str) -> Entry:
+        entry = Entry(request_id, task, self.clock_s)
+        if not self._inside:
+            self._busy_since_s = entry.began_s
+            self.idle.clear()
+        self._inside[id(entry)] = entry
+        return entry
+
+    def end(self, entry: Entry) -> None:
+        del self._inside[id(entry)]
+        self._tokens[entry.task] += entry.tokens - entry.counted
+        self._ended += entry.task != ""
+        self._durations_s.append(self.clock_s - entry.began_s)
+        if not self._inside:
+            self._busy_s += self.clock_s - self._busy_since_s
+            self.idle.set()
+
+    def hand_back(self) -> list[str]:
+        """Mark all requests that are inside; returns their ids."""
+        for entry in self._inside.values():
+            entry.is_handed_back = True
+        return [entry.request_id for entry in self._inside.values()]
+
+    def stop(self) -> None:
+        """The engine is parked from now on."""
+        self._awake_s, self._awake_since_s = self.clock_s, None
+
+    def go(self) -> None:
+        """The engine is awake from now on."""
+        if self._awake_since_s is None:
+            self._awake_since_s = self._now_s()
+
+    def left_s(self) -> float | None:
+        """Expected seconds until all requests that are inside have ended; None where none is, or none ever ended."""
+        if not self._inside or not self._durations_s:
+            return None
+        expected_s = sorted(self._durations_s)[int(LATE_SHARE * (len(self._durations_s) - 1))]
+        youngest_s = self.clock_s - max(entry.began_s for entry in self._inside.values())
+        return max(0.0, expected_s - youngest_s)
+
+    def taken(self, progress: Mapping[str, int]) -> Served:
+        """What was done since the last call. `progress`: tokens so far of requests that are inside, by their id."""
+        for entry in self._inside.values():
+            entry.tokens = max(entry.tokens, progress.get(entry.request_id, 0))
+            self._tokens[entry.task] += entry.tokens - entry.counted
+            entry.counted = entry.tokens
+        if self._inside:
+            self._busy_s += self.clock_s - self._busy_since_s
+            self._busy_since_s = self.clock_s
+        by_task = {task: tokens for task, tokens in self._tokens.items() if task and tokens}
+        served = Served(by_task, self._busy_s, self._ended)
+        self._tokens.clear()
+        self._busy_s, self._ended = 0.0, 0
+        return served

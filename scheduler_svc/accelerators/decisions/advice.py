@@ -1,0 +1,169 @@
+"""What sharing accelerators would save and slow down, expected from a trace of tasks. Pure.
+
+For every pair of pools, and for all together: `worth` of one accelerator for them, against each pool alone on it. Which accelerator each
+task's pool is placed on comes from `place`. Where sharing loses, that is said.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from common.accelerators import Function, Tier
+from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
+from scheduler_svc.accelerators.decisions.load import Profile, Worth, worth
+from scheduler_svc.accelerators.decisions.moves import Key, Moves, measured
+from scheduler_svc.accelerators.decisions.placement import Accelerator, Placement, place
+from scheduler_svc.accelerators.decisions.state import Budget, Demand
+from scheduler_svc.accelerators.decisions.tiers import Residents, where_to_park
+
+MOST_PAIRS = 45
+"""Pairs that are looked at: all of ten pools."""
+ORDER_S = 0.02
+"""Seconds of a switch beyond its moves: orders, answers and locks, on a machine with nothing else to do: measured at b1765f0
+(`bench/plex/real/predict.py` in 3d590f0). Beside other work it is several times as long."""
+MIN_SAVED_PER_SLOWDOWN = 0.05
+"""Minimum share of accelerator time that is saved for each step's time that is added: 5 % for twice as long, 10 % for three times."""
+MOST_VISITS = 32
+"""Maximum visits of a step that are followed; more are taken as so many."""
+ENOUGH_HOST_BYTES = 2**62
+NEVER_S = float("inf")
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Pools together on one accelerator."""
+
+    pools: tuple[str, ...]
+    worth: Worth
+
+
+@dataclass(frozen=True)
+class Advice:
+    bubble: dict[str, float]
+    """By pool: share of its time for which it leaves an accelerator of its own idle."""
+    switch_s: dict[str, float]
+    """Expected seconds of switches when a pool comes to the accelerator after another, all together on one."""
+    unknown: tuple[str, ...]
+    """Pools without an executor in the trace: nothing is known of their switches, which count as none."""
+    together: Shared | None
+    """All pools; None of a single one."""
+    pairs: tuple[Shared, ...]
+    """The best first."""
+    placement: Placement
+
+    @property
+    def best(self) -> Shared | None:
+        """What saves most; None where nothing saves enough for what it slows down."""
+        found = [one for one in (self.together, *self.pairs) if one is not None and _pays(one.worth)]
+        return max(found, key=lambda one: one.worth.saved_share, default=None)
+
+
+def _pays(found: Worth) -> bool:
+    return found.is_worth_it and found.saved_share >= MIN_SAVED_PER_SLOWDOWN * (found.slowdown - 1)
+
+
+def advice(trace: Trace, accelerators: Sequence[Accelerator], device_bytes: int | None = None) -> Advice:
+    """`accelerators`: those to place the tasks on. `device_bytes`: memory of the one that is shared; None: what its largest pool needs.
+
+    Raises: ValueError for a trace without a step.
+    """
+    profiles = [profile_of(task, trace.executors) for task in trace.tasks if task.steps]
+    if not profiles:
+        raise ValueError(
+            "the trace has no step of any task; train some steps in each pool, by tasks as they usually are, and plan after that"
+        )
+    pools = tuple(sorted({one.pool for one in profiles}))
+
+    def shared(of: tuple[str, ...]) -> Shared:
+        own = [one for one in profiles if one.pool in of]
+        return Shared(of, worth(own, switches_s(own, trace.executors, device_bytes)))
+
+    pairs = [shared(pair) for pair in list(combinations(pools, 2))[:MOST_PAIRS]] if len(pools) > 2 else []
+    return Advice(
+        {pool: _bubble([one for one in profiles if one.pool == pool]) for pool in pools},
+        switches_s(profiles, trace.executors, device_bytes),
+        tuple(sorted(set(pools) - {one.pool for one in trace.executors})),
+        shared(pools) if len(pools) > 1 else None,
+        tuple(sorted(pairs, key=lambda one: (-one.worth.saved_share, one.pools))),
+        place(profiles, accelerators),
+    )
+
+
+def profile_of(task: Task, executors: Sequence[Executor]) -> Profile:
+    """Mean step of a task that has steps. What no executor of its pool does is done elsewhere, as by samplers of its own."""
+    own = [one for one in executors if one.pool == task.pool]
+    there = {function for one in own for function in one.functions} or set(Function)
+    steps = tuple(_elsewhere(phases, there) for phases in task.steps)
+    members = tuple(tuple(_elsewhere(phases, there) for phases in each) for each in task.members)
+    seen, count = replace(task, steps=steps, members=members), len(steps)
+    visits = sum(
+        max((_visits((*member, *phases)) for member in seen.members_of(number)), default=_visits(phases))
+        for number, phases in enumerate(steps)
+    )
+    device_bytes, host_bytes = sum(one.device_bytes for one in own), sum(one.host_bytes for one in own)
+    return Profile(
+        task.task, task.pool, seen.busy_s / count, seen.away_s / count, count, device_bytes, host_bytes, max(1.0, visits / count)
+    )
+
+
+def _elsewhere(phases: Sequence[Phase], there: Collection[str]) -> tuple[Phase, ...]:
+    return tuple((what if what in there else ENVIRONMENT, seconds) for what, seconds in phases)
+
+
+def _visits(phases: Sequence[Phase]) -> int:
+    """Times that a step comes to the accelerator; the next step begins where it ends."""
+    return sum(
+        before == ENVIRONMENT and what != ENVIRONMENT for (before, _), (what, _) in zip((*phases[-1:], *phases), phases, strict=False)
+    )
+
+
+def switches_s(profiles: Sequence[Profile], executors: Sequence[Executor], device_bytes: int | None = None) -> dict[str, float]:
+    """Expected seconds of switches, by pool, when one of its jobs comes to the accelerator after one of another pool.
+
+    Pools visit in turn, and the decision that parks executors says which leave the device for which: what fits is not moved. A pool's
+    sampler computes in each visit, its trainer in the first of a step. 0 of pools without executors.
+    """
+    visits: dict[str, int] = {}
+    for one in profiles:
+        visits[one.pool] = max(visits.get(one.pool, 1), min(MOST_VISITS, round(one.visits)))
+    own = [one for one in executors if one.pool in visits]
+    by_pool = {pool: sum(one.device_bytes for one in own if one.pool == pool) for pool in sorted(visits)}
+    budget = Budget(max(by_pool.values()) if device_bytes is None else device_bytes, ENOUGH_HOST_BYTES)
+    turns = 2 * max(visits.values())
+    used = [
+        (turn, one)
+        for turn in range(turns)
+        for pool in by_pool
+        for one in sorted((each for each in own if each.pool == pool), key=lambda each: Function.GENERATE in each.functions)
+        if Function.GENERATE in one.functions or turn % visits[pool] == 0
+    ]
+    names = [one.executor for _, one in used]
+    executors_used = sorted({*names})
+    durations: dict[Key, tuple[float, ...]] = {(one.executor, *tiers): each for one in own for tiers, each in one.moves.items()}
+    moves, tiers = Moves(measured(durations)), {one.executor: Tier.HOST for one in own}
+    found = dict.fromkeys(by_pool, 0.0)
+    for number, (turn, one) in enumerate(used):
+        following = [*names[number:], *names]
+        demands = [_demand(each, tiers[each.executor]) for each in own]
+        residents = Residents.of(demands, moves, {name: float(following.index(name)) for name in executors_used})
+        parks = where_to_park(_demand(one, tiers[one.executor]), residents, budget) or ()
+        seconds = ORDER_S + moves.seconds(one.executor, tiers[one.executor], Tier.DEVICE, one.device_bytes)
+        sizes = {each.executor: each.device_bytes for each in own}
+        for park in parks:
+            seconds += moves.seconds(park.executor, park.from_tier, park.to_tier, sizes[park.executor])
+            tiers[park.executor] = park.to_tier
+        tiers[one.executor] = Tier.DEVICE
+        if 2 * turn >= turns:  # the first half brings everything to where it usually is
+            found[one.pool] += seconds / (turns // 2)
+    return found
+
+
+def _demand(one: Executor, tier: Tier) -> Demand:
+    """Of an executor of which only its place counts."""
+    return Demand(one.executor, one.pool, one.functions[0], tier, one.device_bytes, one.host_bytes, one.deepest, None, -NEVER_S)
+
+
+def _bubble(profiles: Sequence[Profile]) -> float:
+    """Of its steps together."""
+    busy_s, whole_s = sum(one.busy_s for one in profiles), sum(one.busy_s + one.away_s for one in profiles)
+    return 1 - busy_s / whole_s if whole_s else 0.0

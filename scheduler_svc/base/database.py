@@ -1,0 +1,172 @@
+"""Connections to PostgreSQL: connect with retries, run transactions, hold advisory locks."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Self
+
+import psycopg
+import structlog
+from sqlalchemy import make_url, text
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from common.errors import Unavailable
+from common.resilience.backoff import Backoff
+from common.resilience.cancellation import cancellation_kept
+from scheduler_svc.base.revision import expected_revision
+from scheduler_svc.base.transaction import Transaction
+
+RELAY_LOCK = 7_301
+"""Advisory lock of the replica that relays the outbox, so that its order is kept."""
+ADMISSION_LOCK = 7_302
+"""Advisory lock of admission, so that capacity is counted once."""
+SLICES_LOCK = 7_303
+"""Advisory lock of the replica that decides about shared accelerators."""
+HOMES_LOCK = 7_304
+"""Advisory lock of a look at the homes of tasks."""
+
+CONNECT = Backoff(first_s=0.4, max_s=30.0)
+PATIENCE_S = 20.0
+"""Time limit of a transaction: they take milliseconds, and a dead connection gives no error."""
+CANCEL_S = 3.0
+"""Time limit of an interruption: psycopg asks the server to cancel, and waits for the answer."""
+UNREACHABLE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
+"""Errors of SQLAlchemy, and of psycopg where a statement goes to it directly (`queries/sql/statement.py`)."""
+MIGRATE = "run `python -m scheduler_svc.migrate` of this version"
+
+log = structlog.get_logger()
+
+
+class Database:
+    """Connection pool. Lost connections are replaced; a statement on one raises Unavailable."""
+
+    def __init__(self, engine: AsyncEngine, patience_s: float, cancel_s: float) -> None:
+        self._engine = engine
+        self._committing = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._patience_s = patience_s
+        self._cancel_s = cancel_s
+
+    @classmethod
+    async def connect(cls, url: str, *, patience_s: float = PATIENCE_S, cancel_s: float = CANCEL_S) -> "Database":
+        """Wait until PostgreSQL answers with this version's schema; log what is missing, so that operators can correct it."""
+        engine = create_async_engine(
+            url,
+            pool_size=8,
+            max_overflow=8,
+            pool_use_lifo=True,  # few connections do most of the work, and have its statements prepared
+            hide_parameters=True,  # logs outlive what users delete
+        )
+        shown = make_url(url).render_as_string(hide_password=True)
+        attempt = 0
+        while True:
+            try:
+                async with engine.connect() as connection:
+                    revision = await _revision(connection)
+                if revision == expected_revision():
+                    return cls(engine, patience_s, cancel_s)
+                attempt += 1
+                log.error("schema_differs", url=shown, attempt=attempt, present=revision, needed=expected_revision(), correct=MIGRATE)
+            except OperationalError as error:
+                reason = str(error.orig).strip().splitlines()[-1]
+                attempt += 1
+                if any(word in reason for word in ("password", "authentication", "does not exist")):
+                    log.error("postgres_refuses", url=shown, attempt=attempt, error=reason, correct="MARLAAS_SCHEDULER_DATABASE_URL")
+                else:
+                    log.warning("postgres_unreachable", url=shown, attempt=attempt, error=reason)
+            await asyncio.sleep(CONNECT.pause_s(attempt))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.shield(self.close())
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+    async def check_schema(self) -> None:
+        """Raises: Unavailable when a newer version has migrated the schema since: what its rows need, this version does not know."""
+        async with self.statements() as connection:
+            if (present := await _revision(connection)) != expected_revision():
+                raise Unavailable(f"the schema is of another version: {present}, not {expected_revision()}")
+
+    @asynccontextmanager
+    async def transaction(self, *, patience_s: float | None = None) -> AsyncGenerator[Transaction]:
+        """A transaction with its outbox. Raises: Unavailable when the connection is lost or a deadlock aborts it.
+
+        `patience_s`: its time limit, where it may take longer than usual.
+        """
+        async with self._within(patience_s), self._engine.begin() as connection:
+            tx = Transaction(connection)
+            yield tx
+            await tx.write_outbox()
+
+    @asynccontextmanager
+    async def statements(self, *, patience_s: float | None = None) -> AsyncGenerator[AsyncConnection]:
+        """A connection whose statements commit themselves. Each sees what was committed before it, as in a transaction, which would
+        need two more round trips. Raises: Unavailable when the connection is lost.
+        """
+        async with self._within(patience_s), self._committing.begin() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _within(self, patience_s: float | None) -> AsyncGenerator[None]:
+        try:
+            async with self.patience(patience_s):
+                yield
+        except TimeoutError:
+            raise Unavailable(f"PostgreSQL did not answer within {patience_s or self._patience_s:g} s") from None
+        except UNREACHABLE as error:
+            raise _away(error) from error
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise Unavailable(f"PostgreSQL connection lost: {error.orig}") from error
+            raise
+
+    @asynccontextmanager
+    async def alone(self, lock: int) -> AsyncGenerator[AsyncConnection]:
+        """A connection that holds a session's advisory lock; waits while another replica holds it. Each statement commits itself.
+
+        The lock lasts as long as the connection, so work under the lock must use this connection.
+        Raises: Unavailable when PostgreSQL is unavailable.
+        """
+        try:
+            async with AsyncExitStack() as closing:
+                with cancellation_kept():
+                    connection = await closing.enter_async_context(self._committing.connect())
+                while not await self._locked(connection, lock):  # noqa: ASYNC110  another process can only be polled
+                    await asyncio.sleep(1.0)
+                try:
+                    yield connection
+                finally:
+                    await connection.invalidate()  # a pooled connection would keep the lock
+        except UNREACHABLE as error:
+            raise _away(error) from error
+
+    async def _locked(self, connection: AsyncConnection, lock: int) -> bool:
+        async with self.patience(), connection.begin():
+            return bool((await connection.execute(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": lock})).scalar_one())
+
+    @asynccontextmanager
+    async def patience(self, patience_s: float | None = None) -> AsyncGenerator[None]:
+        """Time limit of the block, also where psycopg waits for the server to cancel. Raises: TimeoutError."""
+        patience_s = patience_s or self._patience_s
+        async with asyncio.timeout(patience_s + self._cancel_s), asyncio.timeout(patience_s):
+            with cancellation_kept():
+                yield
+
+
+def _away(error: BaseException) -> Unavailable:
+    """The first error in the chain: a failed rollback only follows from it."""
+    while isinstance(error.__context__, UNREACHABLE):
+        error = error.__context__
+    return Unavailable(f"PostgreSQL: {str(getattr(error, 'orig', error)).strip()}")
+
+
+async def _revision(connection: AsyncConnection) -> str:
+    """Newest migration that was applied; empty when none was."""
+    # Absent, or just made: a migration grants rights in its last transaction.
+    readable = text("SELECT coalesce(has_table_privilege(to_regclass('alembic_version'), 'SELECT'), false)")
+    present = (await connection.execute(readable)).scalar_one()
+    return (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalar_one_or_none() or "" if present else ""

@@ -1,0 +1,87 @@
+"""Answers about the deployment: what a task may name, and what works for it."""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+
+from common.messages import AskDeployment, EnvironmentsAnswer, PoolOffer, PoolsAnswer, ReplicaReport, ReplicasAnswer, ReplicasOf, TroubleOf
+from scheduler_svc.accelerators.queries import asked as accelerators
+from scheduler_svc.reading.queries import reports
+from scheduler_svc.tenancy.question import Question, page
+from scheduler_svc.uploads import listing as packages
+
+MOST = 200
+"""Maximum packages of a page."""
+NO_SANDBOX = "none: tasks that need one are refused"
+
+
+async def answer_envs(question: Question, request: AskDeployment) -> EnvironmentsAnswer:
+    async with question.reading() as connection:
+        found = await reports.live_environment_services(connection)
+        families = {family for report in found for family in report.families}
+        own = await packages.packages_after(connection, question.tenant, families, after=request.after, most=MOST)
+    names, kept = {name for report in found for name in report.environments}, page(own)
+    return EnvironmentsAnswer(
+        environments=sorted(names),
+        sandboxes=sorted({report.sandbox or NO_SANDBOX for report in found}),
+        packages=kept,
+        has_more=len(kept) < len(own) or len(own) == MOST,
+    )
+
+
+async def answer_pools(question: Question, _: AskDeployment) -> PoolsAnswer:
+    shared = {name for name, pool in question.sources.pools.items() if pool.samplers_on}
+    states: dict[str, accelerators.PoolState] = {}
+    if shared:
+        async with question.reading() as connection:
+            states = await accelerators.pool_states(connection, shared)
+    offers = [
+        PoolOffer(
+            name=name,
+            model=pool.model_name,
+            revision=pool.revision,
+            context_tokens=pool.context_tokens,
+            max_rank=pool.max_rank,
+            adapters=pool.adapters,
+            sequences=pool.sequences,
+            profile=pool.profile,
+            serves=pool.serving is not None,
+            **(vars(states[name]) if name in states else {}),
+        )
+        for name, pool in sorted(question.sources.pools.items())
+    ]
+    return PoolsAnswer(pools=offers)
+
+
+async def answer_replicas(question: Question, _: AskDeployment) -> ReplicasAnswer:
+    """Names of replicas, which may be those of hosts, are for the operator."""
+
+    def kind(report: ReplicaReport) -> tuple[str, str]:
+        return report.service, report.pool or ""
+
+    found = groupby(sorted(question.sources.replicas(), key=kind), kind)
+    is_named = question.tenant is None
+    troubles = [one for one in map(partial(seen_by, question.tenant), question.sources.troubles()) if one is not None]
+    return ReplicasAnswer(replicas=[_replicas_of([*reports], is_named=is_named) for _, reports in found], troubles=troubles)
+
+
+def seen_by(tenant: str | None, trouble: TroubleOf) -> TroubleOf | None:
+    """What a tenant may know of a trouble: that a service is not ready. Names of hosts, causes and what is over are the operator's."""
+    if tenant is None:
+        return trouble
+    if trouble.state == "recovered":
+        return None
+    return trouble.model_copy(update={"replica": "", "cause": ""})
+
+
+def _replicas_of(reports: Sequence[ReplicaReport], *, is_named: bool) -> ReplicasOf:
+    loads = sorted({load for report in reports for load in report.busy})
+    return ReplicasOf(
+        service=reports[0].service,
+        pool=reports[0].pool,
+        replicas=len(reports),
+        sequences=sum(report.sequences for report in reports),
+        kv_tokens=sum(report.kv_tokens for report in reports),
+        busy={load: sum(report.busy.get(load, 0.0) for report in reports) for load in loads},
+        names=sorted(report.replica for report in reports) if is_named else [],
+    )

@@ -1,0 +1,53 @@
+"""Handles what operators record of accounts and keys; NATS is told by the operator's command, which has the signing keys."""
+
+import structlog
+from pydantic import JsonValue
+
+from common import streams
+from common.bus import Bus, Delivery
+from common.errors import Reject, Undeclared
+from common.messages import SetAccess
+from scheduler_svc.base.audit import accepted, refused
+from scheduler_svc.base.context import HandlerContext, sender_of
+from scheduler_svc.tenancy import announced_keys as access
+
+FULL_SHARE = 0.9
+"""Share of the bucket of HTTP keys from which on no more are made. A full one would hold up the outbox."""
+
+log = structlog.get_logger()
+
+
+async def set_access(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.set-access.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    request = delivery.read(SetAccess)
+    tenant = request.tenant or streams.EVERY_TENANT
+    answer: dict[str, JsonValue] = {"request": request.request}
+    async with context.transaction() as tx:
+        try:
+            await _refuse_without_room(context.bus, request)
+            effects = await access.set_access(tx, request)
+            if request.tenant and request.account:
+                await _declare_jobs(context.bus, request.tenant)
+            tx.record(*(accepted(sender_of(delivery), one.target, one.detail, verb=one.verb) for one in effects))
+            added = request.add and request.add.key
+            log.info("access_set", tenant=tenant, account=request.account, added=added, revoked=request.revoke, suspended=request.suspended)
+        except Reject as error:
+            answer["reasons"] = [str(error)]
+            tx.record(refused(sender_of(delivery), str(error)))
+        tx.emit_event(tenant, "none", "access", answer)
+
+
+async def _declare_jobs(bus: Bus, tenant: str) -> None:
+    """Before NATS knows the account: what its keys send is stored. Raises: Reject; Unavailable."""
+    try:
+        await bus.own_jobs.declare([tenant])
+    except Undeclared as error:
+        raise Reject(f"tenant: '{tenant}' can send no jobs: {error}") from None
+
+
+async def _refuse_without_room(bus: Bus, request: SetAccess) -> None:
+    """Raises: Reject; Unavailable when NATS is."""
+    if request.add is None or request.add.http is None:
+        return
+    if await bus.kv.filled_share(streams.HTTP_KEYS_BUCKET) >= FULL_SHARE:
+        raise Reject("key: there is no room for another HTTP key; revoke some, or raise MARLAAS_NATS_STREAMS_BYTES")

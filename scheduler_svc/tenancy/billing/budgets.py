@@ -1,0 +1,234 @@
+"""Queries on budgets: what is spent in the present period, and the worst case of what is in flight.
+
+What a tenant pays is the sum of its tasks' totals, which triggers keep, of deleted tasks, of its packages' bytes, and of served tokens. A
+budget's row has what that sum was when its period began, so that no query reads the ledger but the one that begins a period.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from sqlalchemy import TextClause, delete, literal_column, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages.tenancy.billing import SERVED_KINDS, TOKEN_KINDS, Period, Unit
+from scheduler_svc.base.tables import budgets, tasks
+from scheduler_svc.tenancy.decisions.budgets import Budget, GroupBound, Purse, UnitPrices
+
+_TOKEN_KINDS, _PAID_TOKENS = str(TOKEN_KINDS), str((*TOKEN_KINDS, *SERVED_KINDS))
+"""As a list of SQL, which a tuple of words is written as in Python too."""
+_DEADLINE_MS = "ceil((t.spec #>> '{limits,episode_timeout_s}')::float8 * 1000)::bigint"
+_BEGINS = (
+    "CASE b.period WHEN 'total' THEN '-infinity'::timestamptz ELSE date_trunc(b.period, now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' END"
+)
+_EVERY, _SOME = "IN (SELECT tenant FROM budgets)", "= ANY(CAST(:tenants AS text[]))"
+"""Tenants that a statement is about."""
+_PAID = """
+    SELECT tenant, sum(tokens) AS tokens, sum(money) AS money FROM (
+        SELECT tenant, sum(paid_tokens) AS tokens, sum(paid_money) AS money FROM tasks
+        WHERE tenant {of} GROUP BY tenant
+        UNION ALL
+        SELECT tenant, sum(quantity) FILTER (WHERE kind IN {token_kinds}), sum(money) FROM deleted_usage
+        WHERE tenant {of} GROUP BY tenant
+        UNION ALL
+        SELECT tenant, NULL, sum(money) FROM package_usage WHERE tenant {of} GROUP BY tenant
+        UNION ALL
+        SELECT tenant, sum(quantity), sum(money) FROM served_usage WHERE tenant {of} GROUP BY tenant) of_all
+    GROUP BY tenant"""
+_IN_PERIOD = f"""
+    SELECT coalesce(sum(CASE b.unit WHEN 'money' THEN i.money ELSE i.quantity END), 0) FROM tenant_invoice i
+    WHERE i.tenant = b.tenant AND i.day >= ({_BEGINS} AT TIME ZONE 'UTC')::date AND (b.unit = 'money' OR i.kind IN {_PAID_TOKENS})"""
+_BEGIN_PERIODS = text(f"""
+WITH paid AS ({_PAID.format(of=_EVERY, token_kinds=_TOKEN_KINDS)})
+UPDATE budgets b SET begins_at = {_BEGINS}, reported = '',
+    before = CASE b.period WHEN 'total' THEN 0
+             ELSE coalesce((SELECT CASE b.unit WHEN 'money' THEN p.money ELSE p.tokens END FROM paid p WHERE p.tenant = b.tenant), 0)
+                  - ({_IN_PERIOD}) END
+WHERE begins_at < {_BEGINS}
+""")
+
+
+def _standing(of: str) -> TextClause:
+    return text(f"""
+WITH paid AS ({_PAID.format(of=of, token_kinds=_TOKEN_KINDS)}),
+highest AS (
+    SELECT p.pool, k.kind, coalesce(max(price), 0) AS each
+    FROM (SELECT DISTINCT pool FROM tasks WHERE tenant {of} AND state IN ('submitted', 'running', 'paused')) p
+    CROSS JOIN (VALUES ('prompt'), ('sampled'), ('trained'), ('evaluation'), ('env_ms')) k (kind)
+    LEFT JOIN LATERAL (
+        SELECT unit_price(k.kind, p.pool, now()) AS price
+        UNION ALL SELECT unit_price(k.kind, p.pool, later.valid_from) FROM prices later
+        WHERE later.valid_from > now() AND later.kind = k.kind
+    ) prices ON true GROUP BY p.pool, k.kind),
+pools AS (
+    SELECT pool, max(each) FILTER (WHERE kind IN ('prompt', 'sampled')) AS sampled, max(each) FILTER (WHERE kind = 'trained') AS trained,
+           max(each) FILTER (WHERE kind = 'evaluation') AS evaluated,
+           max(each) FILTER (WHERE kind = 'env_ms') AS env_ms FROM highest GROUP BY pool),
+live AS (
+    SELECT t.tenant, t.pool,
+           sum(t.group_size::bigint * t.trajectory_tokens * g.open) AS to_sample,
+           sum(t.group_size::bigint * t.trajectory_tokens * g.live) AS to_train,
+           sum(t.trajectory_tokens::bigint * g.attempts) AS to_evaluate,
+           sum(({_DEADLINE_MS}) * (t.group_size * g.open + g.attempts)) AS to_work_ms,
+           bool_or(g.open + g.batched + g.attempts > 0) AS moving
+    FROM tasks t
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE protocol IS NULL) AS live, count(*) FILTER (WHERE protocol IS NULL AND state = 'open') AS open,
+               count(*) FILTER (WHERE state = 'batched') AS batched,
+               coalesce(sum(size) FILTER (WHERE protocol IS NOT NULL), 0) AS attempts
+        FROM groups WHERE task = t.id AND state IN ('open', 'ready', 'batched')) g
+    WHERE t.tenant {of} AND t.state IN ('running', 'paused') GROUP BY t.tenant, t.pool),
+reserved AS (
+    SELECT l.tenant, sum(l.to_sample + l.to_train + l.to_evaluate) AS tokens,
+           sum(l.to_sample * p.sampled + l.to_train * p.trained + l.to_evaluate * p.evaluated + l.to_work_ms * p.env_ms) AS money,
+           bool_or(l.moving) AS moving
+    FROM live l JOIN pools p ON p.pool = l.pool GROUP BY l.tenant)
+SELECT b.tenant, b.period, b.unit, b.amount, b.reported, coalesce(r.moving, false) AS moving,
+       coalesce(CASE b.unit WHEN 'money' THEN p.money ELSE p.tokens END, 0) - b.before AS spent,
+       coalesce(CASE b.unit WHEN 'money' THEN r.money ELSE r.tokens END, 0) AS reserved,
+       (SELECT json_object_agg(pool, json_build_array(sampled::text, trained::text, evaluated::text, env_ms::text)) FROM pools) AS prices
+FROM budgets b LEFT JOIN paid p ON p.tenant = b.tenant LEFT JOIN reserved r ON r.tenant = b.tenant
+WHERE b.tenant {of} ORDER BY b.tenant, b.period, b.unit
+""")
+
+
+_USED_UP = text(f"""
+WITH paid AS ({_PAID.format(of=_SOME, token_kinds=_TOKEN_KINDS)}),
+standing AS (
+    SELECT b.unit, b.period, b.amount, b.begins_at,
+           coalesce(CASE b.unit WHEN 'money' THEN p.money ELSE p.tokens END, 0) - b.before AS spent
+    FROM budgets b LEFT JOIN paid p ON p.tenant = b.tenant
+    WHERE b.tenant {_SOME} AND b.begins_at >= {_BEGINS})
+SELECT unit, period, amount, spent,
+       CASE period WHEN 'day' THEN begins_at AT TIME ZONE 'UTC' + interval '1 day'
+                   WHEN 'month' THEN begins_at AT TIME ZONE 'UTC' + interval '1 month' END AT TIME ZONE 'UTC' AS ends
+FROM standing WHERE spent >= amount ORDER BY period, unit
+""")
+
+
+_STANDINGS, _STANDINGS_OF_SOME = _standing(_EVERY), _standing(_SOME)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A budget, and what was reported of it in this period."""
+
+    budget: Budget
+    reported: str
+
+
+@dataclass(frozen=True)
+class Standings:
+    """Budgets of all tenants, or of some."""
+
+    found: list[Standing]
+    prices: Mapping[str, UnitPrices]
+
+    @property
+    def purses(self) -> dict[str, Purse]:
+        """By tenant."""
+        by_tenant: dict[str, list[Budget]] = {}
+        for one in self.found:
+            by_tenant.setdefault(one.budget.tenant, []).append(one.budget)
+        return {tenant: Purse(own, self.prices) for tenant, own in by_tenant.items()}
+
+
+async def set_budget(connection: AsyncConnection, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
+    """Set a budget, or remove it."""
+    if amount is None:
+        of_it = (budgets.c.tenant == tenant, budgets.c.period == period, budgets.c.unit == unit)
+        await connection.execute(delete(budgets).where(*of_it))
+        return
+    row = {"tenant": tenant, "period": period, "unit": unit, "amount": amount, "before": 0}
+    new = insert(budgets).values(**row, begins_at=literal_column("'-infinity'::timestamptz"))
+    changed = {"amount": new.excluded.amount, "reported": ""}
+    await connection.execute(new.on_conflict_do_update(index_elements=[budgets.c.tenant, budgets.c.period, budgets.c.unit], set_=changed))
+
+
+async def begin_periods(connection: AsyncConnection) -> None:
+    """Begin the present period of budgets whose last one is over, or that are new."""
+    await connection.execute(_BEGIN_PERIODS)
+
+
+async def standings(connection: AsyncConnection, tenants: Collection[str] | None = None) -> Standings:
+    """`tenants`: None for all."""
+    statement, given = (_STANDINGS, {}) if tenants is None else (_STANDINGS_OF_SOME, {"tenants": sorted(tenants)})
+    rows = (await connection.execute(statement, given)).all()
+    found = [
+        Standing(Budget(row.tenant, row.period, row.unit, row.amount, row.spent, row.reserved, row.moving), row.reported) for row in rows
+    ]
+    by_pool: Mapping[str, list[str]] = (rows[0].prices if rows else None) or {}
+    return Standings(found, {pool: UnitPrices(*map(Decimal, each)) for pool, each in by_pool.items()})
+
+
+@dataclass(frozen=True)
+class UsedUp:
+    """A budget of which nothing is left in the present period."""
+
+    unit: Unit
+    period: Period
+    amount: Decimal
+    spent: Decimal
+    ends: datetime | None
+    """When the next period begins; None: never."""
+
+
+async def used_up(connection: AsyncConnection, tenant: str) -> list[UsedUp]:
+    """One small query where the tenant has no budget. A period that has begun since is none yet: the scheduler begins it within seconds."""
+    if not (await connection.execute(select(select(budgets.c.tenant).where(budgets.c.tenant == tenant).exists()))).scalar_one():
+        return []
+    rows = (await connection.execute(_USED_UP, {"tenants": [tenant]})).all()
+    return [UsedUp(row.unit, row.period, row.amount, row.spent, row.ends) for row in rows]
+
+
+async def report(connection: AsyncConnection, budget: Budget, reported: str) -> bool:
+    """Record what is reported of the budget in this period; False when another replica has done so."""
+    of_it = (budgets.c.tenant == budget.tenant, budgets.c.period == budget.period, budgets.c.unit == budget.unit)
+    statement = update(budgets).where(*of_it, budgets.c.reported != reported).values(reported=reported)
+    return (await connection.execute(statement.returning(budgets.c.tenant))).first() is not None
+
+
+@dataclass(frozen=True)
+class WaitingTask:
+    """A task that could open a group, or that its tenant's budget has paused."""
+
+    task: str
+    tenant: str
+    pool: str
+    bound: GroupBound
+    """Of its next group."""
+    evaluates: bool
+    is_paused: bool
+
+
+_WAITING = text(f"""
+SELECT t.id, t.tenant, t.pool, t.over_budget, coalesce(e.size, t.group_size)::bigint * t.trajectory_tokens AS tokens,
+       coalesce(e.size, t.group_size) * {_DEADLINE_MS} AS env_ms,
+       e.size IS NOT NULL AS evaluates
+FROM tasks t
+LEFT JOIN LATERAL (
+    SELECT size FROM groups WHERE task = t.id AND protocol IS NOT NULL AND state = 'planned' ORDER BY number LIMIT 1) e ON true
+WHERE t.over_budget OR (t.tenant = ANY(:tenants) AND t.state = 'running'
+      AND (e.size IS NOT NULL OR least(t.version + t.max_staleness + 1, t.steps) * t.groups_per_step - t.admitted + t.voided > 0))
+ORDER BY t.id
+""")
+
+
+async def waiting_tasks(connection: AsyncConnection, tenants: Collection[str]) -> list[WaitingTask]:
+    """Tasks of these tenants that could open a group, and all that a budget has paused, by id."""
+    rows = (await connection.execute(_WAITING, {"tenants": sorted(tenants)})).all()
+    return [WaitingTask(row.id, row.tenant, row.pool, GroupBound(row.tokens, row.env_ms), row.evaluates, row.over_budget) for row in rows]
+
+
+async def leave_paused(connection: AsyncConnection, task: str) -> bool:
+    """Make a task that its tenant's budget has paused one that its owner has paused; False when it is none."""
+    statement = update(tasks).where(tasks.c.id == task, tasks.c.over_budget).values(over_budget=False).returning(tasks.c.id)
+    return (await connection.execute(statement)).first() is not None
+
+
+async def there_are_any(connection: AsyncConnection) -> bool:
+    """Whether any tenant has a budget, or any task is paused by one."""
+    paused = select(tasks.c.id).where(tasks.c.over_budget).exists()
+    return bool((await connection.execute(select(select(budgets.c.tenant).exists() | paused))).scalar_one())

@@ -1,0 +1,205 @@
+"""Accounts and keys: what an operator records, and what is asked for."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+from sqlalchemy import ColumnElement, exists, func, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.errors import Reject
+from common.limits import IN_ACCOUNT, LIMITS
+from common.messages import HttpKey, KeyRecord, NewKey, SetAccess, TenantAccess
+from common.messages.tenancy.access import MAX_KEYS
+from scheduler_svc.base.tables import keys, tenants
+from scheduler_svc.tenancy.limits import WITH_LIMITS, limit_of
+
+OPERATORS_LOCK = 7_341_021
+"""Advisory lock in place of a tenant's row, for the operators' keys."""
+OVER_S = 3_600
+"""Seconds after which every gateway has heard that a key was revoked."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a job has changed, as the audit has it."""
+
+    verb: str
+    target: str
+    """Name of a tenant, or public key."""
+    detail: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+
+
+async def set_access(connection: AsyncConnection, request: SetAccess) -> list[Effect]:
+    """Record it; returns what that has changed. Raises: Reject with the reason; nothing of it is recorded then."""
+    tenant, effects = request.tenant, list[Effect]()
+    if tenant is None:
+        await connection.execute(select(func.pg_advisory_xact_lock(OPERATORS_LOCK)))
+    else:
+        if request.account is not None:
+            await connection.execute(insert(tenants).values(id=tenant).on_conflict_do_nothing())
+        present = select(tenants.c.account, tenants.c.suspended_at, tenants.c.deleted_by).where(tenants.c.id == tenant).with_for_update()
+        account = (await connection.execute(present)).first()
+        if account is None:
+            raise Reject(f"tenant: no tenant '{tenant}'; `marlaas tenants create {tenant}` makes one")
+        if account.deleted_by is not None:
+            raise Reject(f"tenant: '{tenant}' is deleted")
+        if request.account is None and account[0] is None and (request.add or request.suspended is not None):
+            raise Reject(f"tenant: '{tenant}' has no account for keys yet; `marlaas tenants create {tenant}` makes one")
+        if request.account not in (None, account[0]):
+            await connection.execute(update(tenants).where(tenants.c.id == tenant).values(account=request.account))
+            effects.append(Effect("create-tenant", tenant, {"account": request.account}))
+            effects += await _revoke(connection, keys.c.tenant == tenant)
+        if request.suspended is not None:
+            since = func.coalesce(tenants.c.suspended_at, func.now()) if request.suspended else None
+            await connection.execute(update(tenants).where(tenants.c.id == tenant).values(suspended_at=since))
+            if request.suspended != (account.suspended_at is not None):
+                effects.append(Effect("suspend-tenant" if request.suspended else "end-suspension", tenant))
+    if request.add is not None:
+        effects += await _add(connection, tenant, request.add, beside=request.beside)
+    if request.revoke:
+        effects += await _revoke(connection, _of(tenant) & keys.c.key.in_(request.revoke))
+    return effects
+
+
+async def revoke_all(connection: AsyncConnection, tenant: str) -> list[Effect]:
+    """Revoke the keys of a tenant that is deleted. NATS learns of it from the operator's command."""
+    return await _revoke(connection, keys.c.tenant == tenant)
+
+
+async def note_use(connection: AsyncConnection, used: Sequence[str]) -> None:
+    """Remember that these keys have sent jobs; once a minute."""
+    if used:
+        is_old = or_(keys.c.last_used_at.is_(None), keys.c.last_used_at < func.now() - text("interval '1 minute'"))
+        found = select(keys.c.key).where(keys.c.key.in_(used), is_old).order_by(keys.c.key).with_for_update(skip_locked=True)
+        await connection.execute(update(keys).where(keys.c.key.in_(found.scalar_subquery())).values(last_used_at=func.now()))
+
+
+async def is_operators(connection: AsyncConnection, tenant: str, key: str) -> bool:
+    """Whether a job is the operator's: of a tenant without an account, or by an operators' key. `key`: its sender's."""
+    accounts = select(tenants.c.id).where(tenants.c.id == tenant, tenants.c.account.is_not(None))
+    admins = select(keys.c.key).where(keys.c.key == key, keys.c.tenant.is_(None))
+    return (await connection.execute(select(~exists(accounts) | exists(admins)))).scalar_one()
+
+
+async def tenants_with_accounts(connection: AsyncConnection) -> dict[str, bool]:
+    """Tenant → whether all of it is deleted."""
+    rows = (await connection.execute(select(tenants.c.id, tenants.c.deleted_at).where(tenants.c.account.is_not(None)))).all()
+    return {row.id: row.deleted_at is not None for row in rows}
+
+
+async def accesses(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TenantAccess]:
+    """Access of one tenant, or of at most `most` tenants after a name; without one, the operators' before them."""
+    of_account = [limit_of(name).label(name) for name in IN_ACCOUNT]
+    columns = [tenants.c.id, tenants.c.account, tenants.c.suspended_at, tenants.c.deleted_by, *of_account]
+    chosen = select(*columns).select_from(WITH_LIMITS).where(tenants.c.id > after if after else True).order_by(tenants.c.id).limit(most)
+    if tenant is not None:
+        chosen = select(*columns).select_from(WITH_LIMITS).where(tenants.c.id == tenant)
+    rows = (await connection.execute(chosen)).all()
+    found = [
+        TenantAccess(
+            tenant=row.id,
+            account=row.account,
+            suspended=row.suspended_at is not None,
+            keys=[],
+            max_connections=row.max_connections,
+            max_message_bytes=row.max_message_bytes,
+            deleted=row.deleted_by is not None,
+        )
+        for row in rows
+    ]
+    if tenant is None and after is None:
+        connections, size = (LIMITS[name].default or 0 for name in IN_ACCOUNT)
+        operators = TenantAccess(tenant=None, account=None, suspended=False, keys=[], max_connections=connections, max_message_bytes=size)
+        found.insert(0, operators)
+    return [one.model_copy(update={"keys": await _keys(connection, one.tenant)}) for one in found]
+
+
+@dataclass(frozen=True)
+class RecordedHttpKey:
+    """An HTTP key, as gateways are told of it."""
+
+    value: HttpKey
+    is_valid: bool
+    """False where it is revoked, or its tenant is suspended or deleted. One that has ended is valid: gateways know its end."""
+    is_over: bool
+    """Whether it was revoked, or has ended, OVER_S ago or earlier."""
+
+
+async def http_keys(connection: AsyncConnection, *, of: Collection[str] | None = None, tenant: str | None = None) -> list[RecordedHttpKey]:
+    """HTTP keys with these public keys `of`; or of a tenant; or all."""
+    is_valid = keys.c.revoked_at.is_(None) & tenants.c.suspended_at.is_(None) & tenants.c.deleted_by.is_(None)
+    is_over = func.least(keys.c.revoked_at, keys.c.ends_at) <= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, OVER_S)
+    statement = (
+        select(keys, is_valid.label("is_valid"), func.coalesce(is_over, False).label("is_over"))
+        .select_from(keys.outerjoin(tenants, tenants.c.id == keys.c.tenant))
+        .where(keys.c.http_digest.is_not(None))
+        .order_by(keys.c.created_at, keys.c.key)
+    )
+    if of is not None:
+        statement = statement.where(keys.c.key.in_(of))
+    elif tenant is not None:
+        statement = statement.where(keys.c.tenant == tenant)
+    return [
+        RecordedHttpKey(
+            HttpKey(
+                digest=row.http_digest,
+                tenant=row.tenant,
+                role=row.role,
+                name=row.name,
+                key=row.key,
+                ends=row.ends_at,
+                token=row.http_token,
+            ),
+            row.is_valid,
+            row.is_over,
+        )
+        for row in (await connection.execute(statement)).all()
+    ]
+
+
+async def _add(connection: AsyncConnection, tenant: str | None, new: NewKey, *, beside: bool) -> list[Effect]:
+    if (new.role == "admin") != (tenant is None):
+        raise Reject("role: the role admin acts for all tenants, so it is of none, and no other role is")
+    present = await _keys(connection, tenant)
+    if any(one.key == new.key for one in present):
+        return []
+    if len(present) >= MAX_KEYS:
+        raise Reject(f"key: there are {len(present)} keys, revoked ones included, and there may be {MAX_KEYS}")
+    replaced = any(one.name == new.name and one.revoked is None for one in present)
+    if replaced and not beside:
+        raise Reject(f"key: there is a key '{new.name}' already; rotate or revoke it, or choose another name")
+    row = {"key": new.key, "tenant": tenant, "name": new.name, "role": new.role, "ends_at": new.ends}
+    if new.http is not None:
+        row |= {"http_digest": new.http.digest, "http_token": new.http.token}
+    if (await connection.execute(insert(keys).values(row).on_conflict_do_nothing().returning(keys.c.key))).first() is None:
+        raise Reject(f"key: {new.key} is another tenant's")
+    ends: dict[str, JsonValue] = {"ends": new.ends.isoformat()} if new.ends else {}
+    return [Effect("rotate-key" if replaced else "create-key", new.key, {"role": new.role, **ends})]
+
+
+async def _keys(connection: AsyncConnection, tenant: str | None) -> list[KeyRecord]:
+    rows = (await connection.execute(select(keys).where(_of(tenant)).order_by(keys.c.created_at, keys.c.key))).all()
+    return [
+        KeyRecord(
+            key=row.key,
+            name=row.name,
+            role=row.role,
+            ends=row.ends_at,
+            created=row.created_at,
+            revoked=row.revoked_at,
+            last_used=row.last_used_at,
+            is_http=row.http_digest is not None,
+        )
+        for row in rows
+    ]
+
+
+async def _revoke(connection: AsyncConnection, which: ColumnElement[bool]) -> list[Effect]:
+    statement = update(keys).where(which, keys.c.revoked_at.is_(None)).values(revoked_at=func.now()).returning(keys.c.key)
+    return [Effect("revoke-key", key) for key in sorted((await connection.execute(statement)).scalars())]
+
+
+def _of(tenant: str | None) -> ColumnElement[bool]:
+    return keys.c.tenant.is_(None) if tenant is None else keys.c.tenant == tenant

@@ -1,0 +1,148 @@
+"""Limits of tenants, and what is used of them. A tenant without a value of its own has the default, which is the row of EVERY_TENANT."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Text, and_, bindparam, case, cast, func, literal_column, or_, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.limits import LIMITS, NO_LIMIT, OF_HTTP, Limit
+from common.streams import EVERY_TENANT
+from scheduler_svc.base.states import LIVE, TaskState
+from scheduler_svc.base.tables import deleted_tasks, limits, packages, served_usage, stored_blobs, tasks, tenants
+
+_defaults = limits.alias("default_limits")
+_ALL = literal_column(f"'{EVERY_TENANT}'")
+WITH_LIMITS = tenants.outerjoin(limits, limits.c.tenant == tenants.c.id)
+"""Tenants with their own limits; `limit_of` gives those that hold."""
+
+
+def default_of(limit: Limit) -> ColumnElement[int]:
+    """One value for a statement: it depends on no row."""
+    found = select(_defaults.c[limit]).where(_defaults.c.tenant == _ALL).scalar_subquery()
+    return func.nullif(found, literal_column(str(NO_LIMIT)))
+
+
+def limit_of(limit: Limit) -> ColumnElement[int]:
+    """The limit that holds for a row of WITH_LIMITS; NULL where there is none."""
+    return func.nullif(func.coalesce(limits.c[limit], default_of(limit)), literal_column(str(NO_LIMIT)))
+
+
+def used_tokens(tenant: ColumnElement[Any]) -> ColumnElement[int]:
+    """Tokens of the tenant's ledger, deleted tasks and served requests included."""
+    own, gone, spent = tasks.alias("own"), deleted_tasks.alias("gone"), served_usage.alias("spent")  # no names of the statement around it
+    booked = select(func.coalesce(func.sum(own.c.booked_tokens), 0)).where(own.c.tenant == tenant).scalar_subquery()
+    of_gone = gone.c.prompt_tokens + gone.c.sampled_tokens + gone.c.trained_tokens + gone.c.evaluation_tokens
+    deleted = select(func.coalesce(func.sum(of_gone), 0)).where(gone.c.tenant == tenant).scalar_subquery()
+    served = select(func.coalesce(func.sum(spent.c.quantity), 0)).where(spent.c.tenant == tenant).scalar_subquery()
+    return cast(booked + deleted + served, BigInteger)
+
+
+def stored_bytes(tenant: ColumnElement[Any]) -> ColumnElement[int]:
+    """Bytes of the tenant's blobs, those included that deleted tasks left to others, and of its packages, as announced."""
+    own = packages.alias("own_packages")
+    of_packages = select(func.coalesce(func.sum(own.c.size_bytes), 0)).where(own.c.tenant == tenant).scalar_subquery()
+    return cast(_stored(tenant, func.coalesce(func.sum(stored_blobs.c.bytes), 0)) + of_packages, BigInteger)
+
+
+def kept_adapters(tenant: ColumnElement[Any]) -> ColumnElement[int]:
+    return _stored(tenant, func.count().filter(stored_blobs.c.kind == literal_column("'adapter'")))
+
+
+def _stored(tenant: ColumnElement[Any], amount: ColumnElement[Any]) -> ColumnElement[Any]:
+    # Two sums: for two conditions joined by OR, PostgreSQL reads the blobs of all tenants.
+    own, left = (
+        select(amount).where(stored_blobs.c.task.in_(_ids(owner, tenant))).scalar_subquery()
+        for owner in (tasks.alias("owner"), deleted_tasks.alias("former_owner"))
+    )
+    return own + left
+
+
+def _ids(owner: Any, tenant: ColumnElement[Any]) -> Any:
+    """`Any`: a table's alias. SQLAlchemy by itself would join the tenant's table anew, two statements further in, and take every row."""
+    return select(owner.c.id).where(owner.c.tenant == tenant).correlate_except(owner)
+
+
+USED_UP: dict[Limit, Any] = {"max_tokens": used_tokens, "max_stored_bytes": stored_bytes, "max_adapters": kept_adapters}
+"""Limits at which no more groups are admitted; work in flight ends."""
+
+
+def may_admit() -> ColumnElement[bool]:
+    """Whether a row of WITH_LIMITS may admit a group; counted for tenants with such a limit only."""
+    return is_within(tenants.c.id, limit_of)
+
+
+def is_within(tenant: ColumnElement[Any], limit: Callable[[Limit], ColumnElement[int]]) -> ColumnElement[bool]:
+    """Whether a tenant has used less than each limit of USED_UP, given as columns."""
+    return and_(*(or_(limit(name).is_(None), limit(name) > used(tenant)) for name, used in USED_UP.items()))
+
+
+def used_up() -> list[ColumnElement[int]]:
+    """For a row of WITH_LIMITS: what is used of each limit of USED_UP that there is."""
+    return [case((limit_of(name).is_not(None), used(tenants.c.id))).label(f"used_{name}") for name, used in USED_UP.items()]
+
+
+_named = limits.alias("named")
+_LIMITS_OF = (
+    select(*(func.coalesce(_named.c[name], _defaults.c[name]).label(name) for name in LIMITS))
+    .select_from(_defaults.outerjoin(_named, _named.c.tenant == bindparam("of_tenant")))
+    .where(_defaults.c.tenant == _ALL)
+)
+
+
+async def limits_of(connection: AsyncConnection, tenant: str) -> dict[Limit, int | None]:
+    """The limits that hold for a tenant, also for one that there is not yet; None where there is none."""
+    row = (await connection.execute(_LIMITS_OF, {"of_tenant": tenant})).mappings().first()
+    return {name: None if row is None or row[name] == NO_LIMIT else row[name] for name in LIMITS}
+
+
+async def http_limits(connection: AsyncConnection, tenant: str) -> dict[Limit, int | None]:
+    """Limits of HTTP with a value, the tenant's own or that of all; None for no limit."""
+    named, every = limits.alias("named"), _defaults
+    of_it = {name: func.coalesce(named.c[name], every.c[name]).label(name) for name in OF_HTTP}
+    start = select(literal_column("1")).subquery("start")
+    joined = start.outerjoin(named, named.c.tenant == tenant).outerjoin(every, every.c.tenant == _ALL)
+    row = (await connection.execute(select(*of_it.values()).select_from(joined))).mappings().one()
+    return {name: None if row[name] == NO_LIMIT else row[name] for name in OF_HTTP if row[name] is not None}
+
+
+@dataclass(frozen=True)
+class TokensUsedUp:
+    most: Decimal
+    used: Decimal
+
+
+async def tokens_used_up(connection: AsyncConnection, tenant: str) -> TokensUsedUp | None:
+    """The limit `max_tokens` where a tenant has used as many; None where some are left."""
+    most = (await limits_of(connection, tenant))["max_tokens"]
+    if most is None:
+        return None
+    used = (await connection.execute(select(used_tokens(tenants.c.id)).where(tenants.c.id == tenant))).scalar() or 0
+    return TokensUsedUp(Decimal(most), Decimal(used)) if used >= most else None
+
+
+async def set_limits(connection: AsyncConnection, tenant: str, values: Mapping[Limit, int | None]) -> None:
+    """Set values; None removes the tenant's own."""
+    if values:
+        new = insert(limits).values(tenant=tenant, **values)
+        await connection.execute(new.on_conflict_do_update(index_elements=[limits.c.tenant], set_=dict(values)))
+
+
+_NAME = literal_column("tenant_name.id", Text)
+_OF_IT = tasks.c.tenant == bindparam("of_tenant")
+_COUNTED: dict[Limit, Any] = {
+    "max_tasks": select(func.count()).select_from(tasks).where(_OF_IT, tasks.c.state.in_(LIVE)).scalar_subquery(),
+    "max_unchecked": select(func.count()).select_from(tasks).where(_OF_IT, tasks.c.state == TaskState.SUBMITTED).scalar_subquery(),
+    "max_packages": select(func.count()).select_from(packages).where(packages.c.tenant == bindparam("of_tenant")).scalar_subquery(),
+    **{one: used(_NAME) for one, used in USED_UP.items()},
+}
+_USED_BY = select(*_COUNTED.values()).select_from(select(bindparam("of_tenant", type_=Text).label("id")).subquery("tenant_name"))
+
+
+async def used_by(connection: AsyncConnection, tenant: str) -> dict[Limit, int]:
+    """What is used of the limits that PostgreSQL counts, but of those in flight."""
+    row = (await connection.execute(_USED_BY, {"of_tenant": tenant})).one()
+    return {one: int(value) for one, value in zip(_COUNTED, row, strict=True)}

@@ -1,0 +1,44 @@
+"""Accounting: ledger rows for what ended groups consumed, and the correction of what their admission was charged."""
+
+from collections.abc import Sequence
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages.tenancy.billing import LedgerKind
+from scheduler_svc.base.states import VoidReason
+from scheduler_svc.tenancy import shares
+from scheduler_svc.tenancy.billing import ledger
+from scheduler_svc.tenancy.billing.ledger import Entry
+from scheduler_svc.tenancy.decisions.billing import Payer, payer_of_void
+from scheduler_svc.tenancy.shares import Charge
+from scheduler_svc.training.decisions.evaluation.plan import is_group
+from scheduler_svc.training.queries.groups import EndedGroup, VoidedGroups
+from scheduler_svc.training.queries.tasks import Task
+
+
+async def settle_accounts(
+    connection: AsyncConnection, by_id: dict[str, Task], ended: Sequence[EndedGroup], *, void: VoidReason | None = None
+) -> None:
+    """Ledger rows for what groups consumed, and the difference to their charge. `void`: why they trained nothing, or were abandoned."""
+    entries: list[Entry] = []
+    for group in ended:
+        tenant, payer = by_id[group.task].tenant, _payer(by_id[group.task], void)
+        entries += [Entry(tenant, group.task, kind, group.number, used, payer) for kind, used in _usage(group).items()]
+    await ledger.record_usage(connection, [entry for entry in entries if entry.tokens])
+    await shares.charge(connection, [Charge(group.task, by_id[group.task].tenant, group.tokens - group.charged_tokens) for group in ended])
+
+
+async def settle_void(connection: AsyncConnection, by_id: dict[str, Task], voided: VoidedGroups, reason: VoidReason) -> None:
+    """The same for groups that became void; those that were paid for when they became ready may be forgiven."""
+    await settle_accounts(connection, by_id, voided.ended, void=reason)
+    await ledger.forgive(connection, [key for key in voided.complete if _payer(by_id[key[0]], reason) == "nobody"])
+
+
+def _usage(group: EndedGroup) -> dict[LedgerKind, int]:
+    if is_group(group.number):
+        return {"evaluation": group.tokens, "env_ms": group.env_ms}
+    return {"prompt": group.prompt_tokens, "sampled": group.sampled_tokens, "env_ms": group.env_ms}
+
+
+def _payer(task: Task, void: VoidReason | None) -> Payer:
+    return "tenant" if void is None else payer_of_void(void, task.spec.environment.name)

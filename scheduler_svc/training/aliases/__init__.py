@@ -1,0 +1,1 @@
+"""TODO scheduler_svc/training/aliases."""

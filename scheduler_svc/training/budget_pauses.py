@@ -1,0 +1,83 @@
+"""Budgets between admissions: warns tenants, pauses tasks that cannot open another group, and resumes them once they can.
+
+Admission alone keeps within a budget (`tenancy/decisions/budgets.py`); this module makes it visible. A task is paused when its next group
+does not fit and nothing of its tenant is open or with a trainer, so that waiting would change nothing.
+"""
+
+from collections.abc import Mapping
+
+import structlog
+from pydantic import JsonValue
+
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy
+from scheduler_svc.base.states import TaskState
+from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.tenancy.billing import budgets
+from scheduler_svc.tenancy.billing.budgets import Standing, WaitingTask
+from scheduler_svc.tenancy.decisions.budgets import NO_PRICES, Budget, Purse, sentence
+from scheduler_svc.training.dispatch.steps import send_ready_steps
+from scheduler_svc.training.fair_queue import join_fair_queue
+from scheduler_svc.training.queries import tasks
+from scheduler_svc.training.task_events import publish_status
+
+log = structlog.get_logger()
+
+
+async def enforce_budgets(tx: Transaction, policy: SchedulingPolicy) -> None:
+    """One small query where there is no budget."""
+    if not await budgets.there_are_any(tx.connection):
+        return
+    await budgets.begin_periods(tx.connection)
+    standing = await budgets.standings(tx.connection)
+    for one in standing.found:
+        await _report(tx, one, "nearly" if one.budget.is_nearly_spent else "")
+    purses = standing.purses
+    for task in await budgets.waiting_tasks(tx.connection, purses.keys()):
+        refusing = _refusing(purses, task)
+        if task.is_paused and refusing is None:
+            await _resume(tx, task, policy)
+        elif not task.is_paused and refusing is not None and not refusing.is_moving:
+            await _pause(tx, task, refusing, purses[task.tenant])
+            await _report(tx, next(found for found in standing.found if found.budget == refusing), "used_up")
+
+
+def _refusing(purses: Mapping[str, Purse], task: WaitingTask) -> Budget | None:
+    purse = purses.get(task.tenant)
+    return purse.refusing(task.pool, task.bound, evaluates=task.evaluates) if purse else None
+
+
+async def _report(tx: Transaction, one: Standing, reported: str) -> None:
+    """An event where more is to be said than before; a budget that was raised is reported again."""
+    rank = ("", "nearly", "used_up")
+    if rank.index(reported) <= rank.index(one.reported) or not await budgets.report(tx.connection, one.budget, reported):
+        return
+    budget = one.budget
+    tx.emit_event(budget.tenant, "none", "budget", {"reported": reported} | fields_of(budget))
+    log.info("budget_reported", tenant=budget.tenant, reported=reported, period=budget.period, unit=budget.unit)
+
+
+def fields_of(budget: Budget) -> dict[str, JsonValue]:
+    """A budget in an event; amounts as text, to the last digit."""
+    amounts = {name: format(getattr(budget, name), "f") for name in ("amount", "spent", "reserved")}
+    return {"period": budget.period, "unit": budget.unit, **amounts}
+
+
+async def _pause(tx: Transaction, task: WaitingTask, refusing: Budget, purse: Purse) -> None:
+    await tasks.lock_tasks(tx.connection, [task.task])
+    needed = refusing.cost(task.bound, purse.prices.get(task.pool, NO_PRICES), evaluates=task.evaluates)
+    reason = sentence(refusing, needed)
+    if await tasks.transition_task(tx.connection, task.task, [TaskState.RUNNING], TaskState.PAUSED, reason=reason, over_budget=True):
+        tx.emit_event(task.tenant, task.task, "paused", {"reason": reason})
+        await publish_status(tx, task.task)
+
+
+async def _resume(tx: Transaction, task: WaitingTask, policy: SchedulingPolicy) -> None:
+    [locked] = await tasks.lock_tasks(tx.connection, [task.task])
+    if not await budgets.leave_paused(tx.connection, task.task):  # its owner has ended, resumed or paused it meanwhile
+        return
+    if not await tasks.transition_task(tx.connection, task.task, [TaskState.PAUSED], TaskState.RUNNING):
+        return
+    await join_fair_queue(tx.connection, locked)
+    tx.emit_event(task.tenant, task.task, "resumed", {"reason": "the budget allows more"})
+    await publish_status(tx, task.task)
+    await send_ready_steps(tx, await tasks.lock_tasks(tx.connection, [task.task]), policy)

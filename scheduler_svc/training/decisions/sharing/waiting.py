@@ -1,0 +1,283 @@
+"""Why a task waits: the one cause, and the number that would have to change. Pure.
+
+    paused        its owner paused it
+    no_replica    no replica samples for its pool, serves its environment's family, or trains its pool
+    budget        its tenant has used up its tokens, or a budget
+    queue         a stream of messages between the services has as many bytes as it may: senders wait for those who take its messages
+    quota         its tenant has as much in flight, stored, or in checks of environments, as it may have
+    share         the pool is full, and others hold places in it
+    capacity      the pool is full with the task's own work
+    accelerator   its pool's samplers have work, or the trainer has its step, and they wait for the accelerator that they share, or do not
+                  fit on it
+    environment   its groups are old, and the samplers have room, or they are parked without work: the environment takes the time
+    trainer       its step is with the trainers: others are trained before it
+    pace          its next step waits for its own groups
+
+The first that holds is the cause, in the order of `cause_of`. Others appear as numbers, never by name.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from common.limits import Limit, sentence
+from scheduler_svc.accelerators.decisions.waits import AcceleratorWait
+from scheduler_svc.tenancy.decisions.shares import NO_LIMITS, NOTHING, Capacity, InFlightLimits, Load
+from scheduler_svc.training.decisions.sharing.oversubscription import IDLE_SHARE, LATE
+
+
+class Kind(StrEnum):
+    PAUSED = "paused"
+    NO_REPLICA = "no_replica"
+    BUDGET = "budget"
+    QUOTA = "quota"
+    QUEUE = "queue"
+    SHARE = "share"
+    CAPACITY = "capacity"
+    ACCELERATOR = "accelerator"
+    ENVIRONMENT = "environment"
+    TRAINER = "trainer"
+    PACE = "pace"
+
+
+@dataclass(frozen=True)
+class Cause:
+    kind: Kind
+    number: float
+    """The number that would have to change; `sentence` says of what."""
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Live replicas that could work for the task."""
+
+    samplers: int
+    environments: int
+    trainers: int
+    sequences: int = 0
+    """Sequences that the samplers decode at once."""
+    sampled: float = 0.0
+    """Sequences that they are decoding."""
+
+
+@dataclass(frozen=True)
+class FullQueue:
+    """A stream without room for the largest message."""
+
+    stream: str
+    used_bytes: int
+    max_bytes: int
+    service: str | None
+    """Whose turn it is: the service that takes its oldest message. None where messages are kept."""
+    takers: int | None
+    """Live replicas that take it; None where they are not counted."""
+
+    @property
+    def sentence(self) -> str:
+        full = f"stream {self.stream} has {self.used_bytes} of {self.max_bytes} bytes, so its senders wait and nothing is lost"
+        turn = f"its oldest message is for the service {self.service}"
+        if self.service is None:
+            turn = "its messages are kept until their tasks are deleted"
+        elif self.takers is not None:
+            turn += f", which has {self.takers} live replicas for it"
+        return f"{full}; {turn}. An operator may raise MARLAAS_NATS_STREAMS_BYTES"
+
+
+HOLD_GROUPS = frozenset({"PROMPTS", "BATCHES", "TURNS", "SCORED"})
+"""Streams that groups in flight and new ones need. The scheduler publishes in one order, so what one stream refuses holds up the others."""
+HOLD_STEPS = frozenset({"PROMPTS", "BATCHES", "WEIGHTS"})
+"""Streams that a step with the trainers needs."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Places in the task's pool: what admission allows, and who holds it."""
+
+    capacity: Capacity
+    total: Load
+    own: int
+    """Sequences of this task."""
+    siblings: int
+    """Sequences of its tenant's other tasks in the pool."""
+    tenant: int
+    """Sequences of its tenant over all pools."""
+    in_pool: Load = NOTHING
+    """Its tenant's work in the pool."""
+
+    @property
+    def others(self) -> int:
+        return self.total.sequences - self.own - self.siblings
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the tenant."""
+
+    used: Sequence[tuple[Limit, int, int]] = ()
+    """Limits at which nothing more is admitted: name, value, and what is used of it."""
+    in_flight: InFlightLimits = NO_LIMITS
+    tenant: str = ""
+
+
+@dataclass(frozen=True)
+class TrainerQueue:
+    """Steps of the task's pool that are with the trainers."""
+
+    before: int
+    """Steps sent before the task's."""
+    step_s: float | None
+    """Mean seconds of the pool's latest steps; None before the first."""
+
+
+@dataclass(frozen=True)
+class OverBudget:
+    """The budget that has paused a task."""
+
+    amount: float
+    """In the budget's unit."""
+    sentence: str
+
+
+@dataclass(frozen=True)
+class WaitingTask:
+    """A task that has not ended."""
+
+    pool: str
+    environment: str
+    is_accepted: bool
+    is_paused: bool
+    allowance: int
+    """Groups that its pace and its evaluations allow it to open."""
+    group: Load
+    """Places that its next group needs."""
+    open_groups: int
+    ready_groups: int
+    groups_per_step: int
+    oldest_s: float
+    """Seconds since its oldest open group was admitted; 0 without one."""
+    timeout_s: float
+    """Seconds that a group may take."""
+    queue: TrainerQueue | None
+    """None while no step of the task is with the trainers."""
+    over_budget: OverBudget | None = None
+    """None unless a budget has paused it."""
+    sampler_waits: AcceleratorWait | None = None
+    """None where a sampler of its pool is awake."""
+    trainer_waits: AcceleratorWait | None = None
+    """None where a trainer of its pool is."""
+    checks: int | None = None
+    """Checks that the environment has of its tenant's tasks, where these are as many as may be, and its own is none of them."""
+
+
+def cause_of(task: WaitingTask, replicas: Replicas, places: Places, limits: Limits, full_queues: Sequence[FullQueue] = ()) -> Cause | None:
+    """None when nothing holds the task: its next group or step is about to leave."""
+    if task.over_budget is not None:
+        return Cause(Kind.BUDGET, task.over_budget.amount, f"it is paused by its tenant's {task.over_budget.sentence}")
+    if task.is_paused:
+        return Cause(
+            Kind.PAUSED, task.open_groups, f"it is paused; {task.open_groups} groups are still in flight. `marlaas resume` continues"
+        )
+    if not replicas.environments:
+        return Cause(Kind.NO_REPLICA, 0, f"0 environment replicas serve '{task.environment}'; 1 is needed")
+    needed = HOLD_GROUPS if task.queue is None else HOLD_STEPS
+    if (full := next((one for one in full_queues if one.stream in needed), None)) is not None:
+        return Cause(Kind.QUEUE, full.max_bytes, full.sentence)
+    if task.checks is not None:
+        return Cause(Kind.QUOTA, task.checks, f"{task.checks} other tasks of its tenant are checked at '{task.environment}', the maximum")
+    if not task.is_accepted:
+        return Cause(Kind.ENVIRONMENT, replicas.environments, f"{replicas.environments} environment replicas have its check to answer")
+    for wait in (task.sampler_waits, task.trainer_waits):
+        if wait is not None and wait.misfit is not None:
+            return _for_an_accelerator(task.pool, wait)
+    if task.queue is not None:
+        return _with_the_trainers(task, task.queue, replicas)
+    if not replicas.samplers:
+        return Cause(Kind.NO_REPLICA, 0, f"0 rollout replicas serve pool '{task.pool}'; 1 is needed")
+    if task.allowance > 0:
+        cause = _not_admitted(task, places, limits)
+        is_full = cause is not None and cause.kind in (Kind.SHARE, Kind.CAPACITY)  # of a parked pool: with what its next slice begins with
+        wait = task.sampler_waits
+        return _for_an_accelerator(task.pool, wait) if is_full and wait is not None and wait.has_work else cause
+    return _in_flight(task, replicas) if task.open_groups else None
+
+
+def _in_flight(task: WaitingTask, replicas: Replicas) -> Cause:
+    """What its open groups wait for."""
+    if task.sampler_waits is not None and task.sampler_waits.has_work:
+        return _for_an_accelerator(task.pool, task.sampler_waits)
+    if task.sampler_waits is not None:
+        away = f"its {task.open_groups} open groups are with environment '{task.environment}', the oldest for {task.oldest_s:.0f} s"
+        return Cause(Kind.ENVIRONMENT, round(task.oldest_s), f"{away}; nothing of its pool is to be sampled")
+    has_room = replicas.sampled < IDLE_SHARE * replicas.sequences
+    if task.oldest_s >= LATE * task.timeout_s and has_room:
+        oldest = f"its oldest group has taken {task.oldest_s:.0f} of {task.timeout_s:.0f} s while the samplers have room"
+        return Cause(Kind.ENVIRONMENT, round(task.oldest_s), f"{oldest}: environment '{task.environment}' is slow")
+    missing = max(1, task.groups_per_step - task.ready_groups)
+    return Cause(Kind.PACE, missing, f"its next step needs {missing} more of its own groups; {task.open_groups} are in flight")
+
+
+def _with_the_trainers(task: WaitingTask, queue: TrainerQueue, replicas: Replicas) -> Cause:
+    if not replicas.trainers:
+        return Cause(Kind.NO_REPLICA, 0, f"0 trainers serve pool '{task.pool}'; 1 is needed")
+    if task.trainer_waits is not None:
+        return _for_an_accelerator(task.pool, task.trainer_waits)
+    position = queue.before + 1
+    seconds = None if queue.step_s is None else position * queue.step_s / replicas.trainers
+    expected = "how long steps take here is not known yet" if seconds is None else f"about {seconds:.0f} s at {queue.step_s:.1f} s a step"
+    trainers = "the one trainer" if replicas.trainers == 1 else f"{replicas.trainers} trainers"
+    return Cause(Kind.TRAINER, position, f"its step is number {position} in line for {trainers}: {expected}")
+
+
+def _for_an_accelerator(pool: str, wait: AcceleratorWait) -> Cause:
+    where = f"pool '{pool}' waits for its accelerator '{wait.accelerator}'"
+    if wait.misfit is not None:
+        return Cause(Kind.ACCELERATOR, wait.misfit.needed_gib, f"{where}: {wait.misfit.sentence}")
+    if wait.is_held:
+        return Cause(Kind.ACCELERATOR, 1, f"{where}: 1 order of an operator keeps it parked; `marlaas pools release {pool}` lifts it")
+    if wait.faults:
+        attempts = "1 attempt to wake it has failed" if wait.faults == 1 else f"{wait.faults} attempts to wake it have failed"
+        return Cause(Kind.ACCELERATOR, wait.faults, f"{where}: {attempts}, and another follows")
+    return Cause(Kind.ACCELERATOR, round(wait.left_s), f"{where}, about {wait.left_s:.0f} s")
+
+
+def _quota(task: WaitingTask, places: Places, limits: Limits) -> Cause | None:
+    """The limit of work in flight that its next group would exceed."""
+    if not limits.in_flight.may_hold(places.tenant, task.group):
+        name, value, used, needed = "max_sequences", limits.in_flight.max_sequences, places.tenant, task.group.sequences
+    elif limits.in_flight.may_hold_in_pool(places.in_pool, task.group):
+        return None
+    elif limits.in_flight.exceeds_sequences(places.in_pool, task.group):
+        name, value, used, needed = (
+            "max_pool_sequences",
+            limits.in_flight.max_pool_sequences,
+            places.in_pool.sequences,
+            task.group.sequences,
+        )
+    else:
+        name, value, used, needed = "max_pool_tokens", limits.in_flight.max_pool_tokens, places.in_pool.tokens, task.group.tokens
+    assert value is not None
+    return Cause(Kind.QUOTA, value, sentence(name, value, round(used), limits.tenant, needed=round(needed)))
+
+
+def _not_admitted(task: WaitingTask, places: Places, limits: Limits) -> Cause | None:
+    needed = task.group.sequences
+    for name, value, used in limits.used:
+        if used >= value:
+            return Cause(Kind.BUDGET if name == "max_tokens" else Kind.QUOTA, value, sentence(name, value, used, limits.tenant))
+    if (quota := _quota(task, places, limits)) is not None:
+        return quota
+    total, capacity = places.total, places.capacity
+    if not total.sequences or (total + task.group).fits(capacity):
+        return None
+    by_sequences = total.sequences + needed > capacity.sequences
+    what = f"{capacity.sequences:.0f} sequences" if by_sequences else f"{capacity.kv_tokens:.0f} tokens of KV cache"
+    in_flight = total.sequences if by_sequences else round(total.tokens)
+    missing = needed if by_sequences else round(task.group.tokens)
+    full = f"pool '{task.pool}' takes {what}, {in_flight} are in flight and its next group needs {missing}"
+    if places.own == total.sequences:
+        return Cause(Kind.CAPACITY, round(capacity.sequences if by_sequences else capacity.kv_tokens), f"{full}; all are its own")
+    held = (
+        f"of {total.sequences} sequences it holds {places.own}, its tenant's other tasks {places.siblings}, other tenants {places.others}"
+    )
+    return Cause(Kind.SHARE, total.sequences - places.own, f"{full}; {held}")

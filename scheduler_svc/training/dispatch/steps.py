@@ -1,0 +1,76 @@
+"""Optimizer steps: sends a task's next batch to the trainer once its groups are ready."""
+
+from collections.abc import Sequence
+
+from common import streams
+from common.messages import BatchGroup, TrainBatch
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy, steps_to_send_together
+from scheduler_svc.base.states import TaskState, VoidReason
+from scheduler_svc.base.transaction import OutboxMessage, Transaction
+from scheduler_svc.training.decisions.batching import LiveGroup, groups_for_step, stale_groups
+from scheduler_svc.training.dispatch.pace import task_snapshots
+from scheduler_svc.training.homes.rows import reachable_homes
+from scheduler_svc.training.queries import groups, steps, tasks
+from scheduler_svc.training.queries.tasks import Task
+from scheduler_svc.training.termination import void_and_refund
+
+
+async def send_ready_steps(tx: Transaction, found: Sequence[Task], policy: SchedulingPolicy) -> None:
+    """Send the next steps of these locked tasks to the trainer where their groups are ready.
+
+    In lockstep all steps leave together, once `admit` finds all ready.
+    """
+    if policy is not SchedulingPolicy.SYNCHRONOUS:
+        await _send_steps(tx, found)
+
+
+async def _send_steps(tx: Transaction, found: Sequence[Task]) -> int:
+    """Returns the number of steps sent."""
+    going_on = {task.id: task for task in found if task.state == TaskState.RUNNING and task.version < task.spec.steps}
+    live = await groups.unbatched_groups(tx.connection, {task.id: task.version for task in going_on.values()}) if going_on else {}
+    numbers = {task.id: await _groups_for_step(tx, task, live[task.id]) for task in going_on.values()}
+    chosen = {task: (going_on[task].version, found) for task, found in numbers.items() if found is not None}
+    if chosen:
+        batched = await steps.batch_groups(tx.connection, chosen)
+        await send_to_trainer(tx, [(going_on[task], members) for task, members in batched.items()])
+    return len(chosen)
+
+
+async def _groups_for_step(tx: Transaction, task: Task, live: Sequence[LiveGroup]) -> list[int] | None:
+    """Groups of the task's next step, when they are ready; stale ones become void."""
+    algorithm = task.spec.algorithm
+    stale = stale_groups(live, version=task.version, max_staleness=algorithm.max_staleness)
+    if stale:
+        keys = [(task.id, number) for number in stale]
+        await void_and_refund(tx, {task.id: task}, keys, VoidReason.STALE, {})
+    return groups_for_step(live, version=task.version, max_staleness=algorithm.max_staleness, groups_per_step=algorithm.groups_per_step)
+
+
+async def send_to_trainer(tx: Transaction, batched: Sequence[tuple[Task, list[BatchGroup]]]) -> None:
+    """Post the steps that train from the tasks' versions, where a home can work to the queue there, and record their digests, by which
+    their announcements are known."""
+    messages = [
+        TrainBatch(
+            tenant=task.tenant,
+            task=task.id,
+            pool=task.spec.pool,
+            version=task.version,
+            spec=task.spec,
+            checkpoint=task.checkpoint,
+            start=task.start,
+            groups=members,
+            weight=task.weight,
+        )
+        for task, members in batched
+    ]
+    await steps.note_digests(tx.connection, messages)
+    homes = await reachable_homes(tx.connection, [task for task, _ in batched], "trainer")
+    for message in messages:
+        subject = streams.batch(streams.queue(message.pool, homes.get(message.task)), message.task)
+        tx.post([OutboxMessage(subject, message, f"{message.task}:v{message.version}:batch")])
+
+
+async def send_steps_together(tx: Transaction) -> int:
+    running = {task.id: task for task in await tasks.lock_running_tasks(tx.connection)}
+    together = steps_to_send_together(await task_snapshots(tx.connection))
+    return await _send_steps(tx, [running[task] for task in together])

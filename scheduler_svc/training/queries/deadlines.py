@@ -1,0 +1,71 @@
+"""Queries on deadlines: groups past them, and how near others are. Deadlines are on the clocks of their pools."""
+
+from sqlalchemy import Double, func, literal_column, not_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from scheduler_svc.base.sql.parameters import GroupKey, given, in_state
+from scheduler_svc.base.sql.pool_time import parked_ms, seconds
+from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.states import GroupState
+from scheduler_svc.base.tables import IN_TRAINING, groups, pool_clocks, tasks
+
+CLOCKS_MAY_DIFFER_S = 5.0
+"""Maximum difference between NATS's and PostgreSQL's clocks; beyond it one of them was set back."""
+
+_timeout = func.make_interval(0, 0, 0, 0, 0, 0, tasks.c.spec["limits"]["episode_timeout_s"].as_float())
+_back = func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
+_parked_ms = parked_ms(given("now_s", Double))
+_now = func.to_timestamp(given("now_s", Double)) - seconds(_parked_ms)
+_parked = seconds(func.greatest(literal_column("0"), _parked_ms - groups.c.parked_ms))
+_of_open_groups = groups.join(tasks, tasks.c.id == groups.c.task).outerjoin(pool_clocks, pool_clocks.c.pool == tasks.c.pool)
+_overdue = (
+    select(groups.c.task, groups.c.number)
+    .select_from(_of_open_groups)
+    .where(
+        IN_TRAINING,
+        in_state(groups.c.state, GroupState.OPEN),
+        not_(groups.c.deadline_at.between(_now, _now + _timeout + _back)),
+        not_(groups.c.admitted_at.between(func.now() - _timeout - _parked, func.now() + _back)),
+    )
+)
+_OVERDUE, _OVERDUE_OF = Statement(_overdue), Statement(_overdue.where(groups.c.task == given("of_task")))
+
+
+async def overdue_groups(connection: AsyncConnection, now_s: float, of_task: str | None = None) -> list[GroupKey]:
+    """Open groups in training, of one task or of all, past their deadlines by NATS's clock (`now_s`) and by PostgreSQL's, each less the
+    time for which their pools were parked.
+
+    Both must agree, so that one clock that jumps ahead makes no group overdue. A clock that was set back always agrees, so that the
+    other one decides.
+    """
+    if of_task is None:
+        found = await _OVERDUE.run(connection, {"now_s": now_s})
+    else:
+        found = await _OVERDUE_OF.run(connection, {"now_s": now_s, "of_task": of_task})
+    return [(row.task, row.number) for row in found]
+
+
+_left = func.extract("epoch", groups.c.deadline_at - _now) / func.extract("epoch", _timeout)
+_SPENT = Statement(
+    select(tasks.c.pool, func.max(1 - _left).label("share"))
+    .select_from(_of_open_groups)
+    .where(IN_TRAINING, in_state(groups.c.state, GroupState.OPEN))
+    .group_by(tasks.c.pool)
+)
+
+
+async def time_spent(connection: AsyncConnection, now_s: float) -> dict[str, float]:
+    """Largest share of its time that an open group has spent, by pool. `now_s`: NATS's clock."""
+    return {row.pool: float(row.share) for row in await _SPENT.run(connection, {"now_s": now_s})}
+
+
+_OVERDUE_EVALUATION = Statement(
+    select(groups.c.task, groups.c.number)
+    .select_from(_of_open_groups)
+    .where(not_(IN_TRAINING), in_state(groups.c.state, GroupState.OPEN), groups.c.deadline_at < _now)
+)
+
+
+async def overdue_evaluation_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
+    """Open groups of evaluations past their deadlines, which are on their pools' clocks. `now_s`: NATS's clock."""
+    return [(row.task, row.number) for row in await _OVERDUE_EVALUATION.run(connection, {"now_s": now_s})]

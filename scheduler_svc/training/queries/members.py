@@ -1,0 +1,127 @@
+"""Queries on the members of groups: settling them, and what shaping reads of them."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import BigInteger, Boolean, Double, Integer, Text, case, cast, func, not_, select, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.group_numbers import FIRST_EVALUATION_GROUP
+from common.messages import SettledMember
+from common.shaping import Attempt
+from scheduler_svc.base.sql.parameters import GroupKey, Rows, in_state, keyed, keys
+from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.states import TrajectoryState, VoidReason
+from scheduler_svc.base.tables import trajectories
+
+
+@dataclass(frozen=True)
+class ScoredMember:
+    """Outcome of one member, as received."""
+
+    task: str
+    group: int
+    sequence: int
+    member: SettledMember
+    version: int
+    """Version that sampled the group, as the message says."""
+
+
+_arrived = Rows(
+    "arrived",
+    task=Text,
+    group=Integer,
+    member=Integer,
+    sequence=BigInteger,
+    reward=Double,
+    prompt_tokens=Integer,
+    sampled_tokens=Integer,
+    turns=Integer,
+    truncated=Boolean,
+    failure=Text,
+    longest_turn_tokens=Integer,
+    components=Text,
+    env_ms=Integer,
+    away_ms=Integer,
+)
+_has_failed = _arrived.c.failure.is_not(None)
+_SETTLE = Statement(
+    update(trajectories)
+    .where(
+        trajectories.c.task == _arrived.c.task,
+        trajectories.c.group == _arrived.c.group,
+        trajectories.c.member == _arrived.c.member,
+        trajectories.c.state == TrajectoryState.OPEN,
+    )
+    .values(
+        state=case(
+            (_has_failed, TrajectoryState.VOID.value),
+            (_arrived.c.group >= FIRST_EVALUATION_GROUP, TrajectoryState.EVALUATED.value),
+            else_=TrajectoryState.SCORED.value,
+        ),
+        void_reason=case((_has_failed, VoidReason.FAILED.value)),
+        detail=func.coalesce(_arrived.c.failure, ""),
+        reward=case((not_(_has_failed), _arrived.c.reward)),
+        sequence=_arrived.c.sequence,
+        prompt_tokens=_arrived.c.prompt_tokens,
+        sampled_tokens=_arrived.c.sampled_tokens,
+        turns=_arrived.c.turns,
+        truncated=_arrived.c.truncated,
+        longest_turn_tokens=_arrived.c.longest_turn_tokens,
+        components=cast(_arrived.c.components, JSONB),
+        env_ms=_arrived.c.env_ms,
+        away_ms=_arrived.c.away_ms,
+        scored_at=func.now(),
+    )
+)
+
+
+async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredMember]) -> None:
+    """Mark open members as scored, or void where they failed. The first message about a member counts."""
+    first: dict[tuple[str, int, int], ScoredMember] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.sequence):
+        first.setdefault((outcome.task, outcome.group, outcome.member.member), outcome)
+    found = [
+        (
+            outcome.task,
+            outcome.group,
+            outcome.member.member,
+            outcome.sequence,
+            outcome.member.reward,
+            outcome.member.prompt_tokens,
+            outcome.member.sampled_tokens,
+            outcome.member.turns,
+            outcome.member.truncated,
+            outcome.member.failure,
+            outcome.member.longest_turn_tokens,
+            json.dumps(outcome.member.components) if outcome.member.components else None,
+            outcome.member.env_ms,
+            outcome.member.away_ms,
+        )
+        for outcome in first.values()
+    ]
+    await _SETTLE.run(connection, _arrived.of(found))
+
+
+_ATTEMPTS = Statement(
+    select(
+        trajectories.c.task,
+        trajectories.c.group,
+        trajectories.c.reward,
+        trajectories.c.sampled_tokens,
+        trajectories.c.longest_turn_tokens,
+        trajectories.c.components,
+    )
+    .where(keyed(trajectories.c.task, trajectories.c.group), in_state(trajectories.c.state, TrajectoryState.SCORED))
+    .order_by(trajectories.c.task, trajectories.c.group, trajectories.c.member)
+)
+
+
+async def scored_attempts(connection: AsyncConnection, found: Collection[GroupKey]) -> dict[GroupKey, list[Attempt]]:
+    """The scored members of the groups `found`, as reward shaping reads them."""
+    attempts: dict[GroupKey, list[Attempt]] = {key: [] for key in found}
+    for row in await _ATTEMPTS.run(connection, keys(found)):
+        attempts[row.task, row.group].append(Attempt(row.reward, row.sampled_tokens, row.longest_turn_tokens, row.components or {}))
+    return attempts

@@ -1,0 +1,313 @@
+"""Queries on tasks: their rows, states and versions."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, null, select, union_all, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import AdapterRef, BlobRef, as_json, from_json
+from common.spec import TaskSpec
+from scheduler_svc.base.sql.parameters import any_of, given, in_state
+from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.states import LIVE, TaskState
+from scheduler_svc.base.tables import deleted_tasks, tasks, tenants
+
+SPECS_KEPT = 4096
+"""Maximum specs that are kept parsed."""
+
+_specs: dict[str, tuple[dict[str, Any], TaskSpec]] = {}
+"""What is stored of a task, and the spec that it describes."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """Replica at which a task samples or trains, in a pool that has several with names."""
+
+    replica: str
+    version: int
+    """The task's version from which it holds."""
+    before: str | None
+    """Replica for older versions; None: any of the pool."""
+    since_s: float
+    """NATS's time at which it was chosen."""
+
+    def at(self, version: int) -> str | None:
+        """The replica for one version."""
+        return self.replica if version >= self.version else self.before
+
+
+@dataclass(frozen=True)
+class Task:
+    """A row of `tasks`."""
+
+    id: str
+    tenant: str
+    weight: float
+    """The tenant's, by which its share of every queue is measured."""
+    spec: TaskSpec
+    submission: str
+    """Digest of the task as it was submitted."""
+    by_operator: bool
+    """Whether the operator has submitted it, and no tenant's key."""
+    family: str | None
+    state: TaskState
+    reason: str
+    version: int
+    admitted: int
+    voided: int
+    failures_in_a_row: int
+    virtual_time: float
+    warnings: dict[str, str]
+    """Standing warnings: sentences by name (`training/decisions/endings/task_warnings.py`)."""
+    start: AdapterRef | None
+    """Adapter of version 0 after a warm start."""
+    package: BlobRef | None
+    """Package of its environment; None where that is the operator's."""
+    expired: frozenset[str]
+    """Kinds of its data that the tenant's retention has deleted (`tenancy/decisions/expiry.py`)."""
+    adapter: AdapterRef | None
+    checkpoint: BlobRef | None
+    submitted_at: datetime
+    accepted_at: datetime | None
+    """None until the task first runs."""
+    homes: Mapping[str, Home]
+    """By service; empty in a pool that has no several replicas with names, and before the first is chosen."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in LIVE
+
+
+TASK_COLUMNS = (tasks, select(tenants.c.weight).where(tenants.c.id == tasks.c.tenant).scalar_subquery().label("weight"))
+"""Columns of `task_of`."""
+
+
+def accepted_spec(task: str, stored: dict[str, Any]) -> TaskSpec:
+    """The task as it was accepted. Validation takes 35 µs and admission reads every running task, so the last `SPECS_KEPT` are kept."""
+    kept = _specs.get(task)
+    if kept is not None and kept[0] == stored:  # an operator may change what is stored
+        return kept[1]
+    spec = TaskSpec.model_validate(stored)
+    if len(_specs) >= SPECS_KEPT:
+        _specs.pop(next(iter(_specs)))
+    _specs[task] = (stored, spec)
+    return spec
+
+
+def homes_of(stored: dict[str, dict[str, Any]] | None) -> dict[str, Home]:
+    """`stored`: `tasks.homes`."""
+    return {service: Home(**home) for service, home in stored.items()} if stored else {}
+
+
+def task_of(row: Any) -> Task:
+    return Task(
+        id=row.id,
+        tenant=row.tenant,
+        weight=row.weight,
+        spec=accepted_spec(row.id, row.spec),
+        submission=row.submission,
+        by_operator=row.by_operator,
+        family=row.family,
+        state=TaskState(row.state),
+        reason=row.reason,
+        version=row.version,
+        admitted=row.admitted,
+        voided=row.voided,
+        failures_in_a_row=row.failures_in_a_row,
+        virtual_time=row.virtual_time,
+        warnings=row.warnings,
+        start=from_json(AdapterRef, row.start) if row.start else None,
+        package=from_json(BlobRef, row.package) if row.package else None,
+        expired=frozenset(row.expired),
+        adapter=from_json(AdapterRef, row.adapter) if row.adapter else None,
+        checkpoint=from_json(BlobRef, row.checkpoint) if row.checkpoint else None,
+        submitted_at=row.submitted_at,
+        accepted_at=row.accepted_at,
+        homes=homes_of(row.homes),
+    )
+
+
+async def add_task(
+    connection: AsyncConnection,
+    task: str,
+    spec: TaskSpec,
+    start: AdapterRef | None = None,
+    *,
+    submission: str,
+    package: BlobRef | None = None,
+    ceiling: int | None = None,
+    by_operator: bool = True,
+) -> bool:
+    """Write a submitted task; False when the id is taken.
+
+    `start`: the adapter of its version 0. `submission`, `by_operator`, `package`: see `Task`. `ceiling`: maximum priority.
+    """
+    await connection.execute(insert(tenants).values(id=spec.tenant).on_conflict_do_nothing())
+    row = {
+        "id": task,
+        "tenant": spec.tenant,
+        "name": spec.name,
+        "pool": spec.pool,
+        "spec": as_json(spec),
+        "submission": submission,
+        "by_operator": by_operator,
+        "state": TaskState.SUBMITTED,
+        "priority": spec.priority if ceiling is None else min(spec.priority, ceiling),
+        "steps": spec.steps,
+        "group_size": spec.algorithm.group_size,
+        "groups_per_step": spec.algorithm.groups_per_step,
+        "max_staleness": spec.algorithm.max_staleness,
+        "trajectory_tokens": spec.trajectory_tokens,
+        "start": as_json(start) if start else null(),
+        "package": as_json(package) if package else null(),
+    }
+    statement = insert(tasks).values(row).on_conflict_do_nothing().returning(tasks.c.id)
+    return (await connection.execute(statement)).first() is not None
+
+
+_STARTED = Statement(
+    select(tasks.c.start["blob"].label("blob")).where(tasks.c.spec["start"]["task"].astext == any_of("ids"), tasks.c.start.is_not(None))
+)
+
+
+async def started_from(connection: AsyncConnection, ids: Collection[str]) -> dict[str, BlobRef]:
+    """The tasks' adapters that other tasks started from, by name."""
+    found = [from_json(BlobRef, row.blob) for row in await _STARTED.run(connection, {"ids": list(ids)})]
+    return {ref.name: ref for ref in found}
+
+
+_FIND = Statement(select(*TASK_COLUMNS).where(tasks.c.id == given("of_task")))
+
+
+async def find_task(connection: AsyncConnection, task: str) -> Task | None:
+    rows = await _FIND.run(connection, {"of_task": task})
+    return task_of(rows[0]) if rows else None
+
+
+async def live_tasks(connection: AsyncConnection) -> set[str]:
+    """Ids of the tasks that have not ended."""
+    return set((await connection.execute(select(tasks.c.id).where(tasks.c.state.in_(LIVE)))).scalars())
+
+
+async def tenants_of(connection: AsyncConnection, ids: Collection[str]) -> dict[str, str]:
+    """The tenant of each of these tasks."""
+    rows = (await connection.execute(select(tasks.c.id, tasks.c.tenant).where(tasks.c.id.in_(ids)))).all()
+    return {row.id: row.tenant for row in rows}
+
+
+async def ended_after(connection: AsyncConnection, moment: datetime, *, most: int) -> dict[str, datetime]:
+    """At most so many tasks that ended after `moment`, the first ones; those that ended with the last of them are among them."""
+    latest = select(tasks.c.ended_at).where(tasks.c.ended_at > moment).order_by(tasks.c.ended_at).limit(most).subquery()
+    until = select(func.max(latest.c.ended_at)).scalar_subquery()
+    statement = select(tasks.c.id, tasks.c.ended_at).where(tasks.c.ended_at > moment, tasks.c.ended_at <= until)
+    return {row.id: row.ended_at for row in (await connection.execute(statement)).all()}
+
+
+async def all_tasks(connection: AsyncConnection) -> set[str]:
+    """Ids of every task that is not deleted."""
+    return set((await connection.execute(select(tasks.c.id))).scalars())
+
+
+_LOCK = Statement(select(*TASK_COLUMNS).where(tasks.c.id == any_of("ids")).order_by(tasks.c.id).with_for_update(of=tasks))
+
+
+async def lock_tasks(connection: AsyncConnection, ids: Collection[str]) -> list[Task]:
+    """Lock the tasks, and with them their groups, until the transaction ends."""
+    return [task_of(row) for row in await _LOCK.run(connection, {"ids": sorted(ids)})]
+
+
+_LOCK_OWN = Statement(
+    select(*TASK_COLUMNS).where(tasks.c.id == given("of_task"), tasks.c.tenant == given("of_tenant")).with_for_update(of=tasks)
+)
+
+
+async def lock_own_task(connection: AsyncConnection, tenant: str, task: str) -> Task | None:
+    """Lock the tenant's task; None where it has no such task. Another tenant's is not locked."""
+    rows = await _LOCK_OWN.run(connection, {"of_task": task, "of_tenant": tenant})
+    return task_of(rows[0]) if rows else None
+
+
+async def is_others(connection: AsyncConnection, tenant: str, task: str) -> bool:
+    """Whether the id is, or was, that of another tenant's task."""
+    found = [select(table.c.id).where(table.c.id == task, table.c.tenant != tenant) for table in (tasks, deleted_tasks)]
+    return (await connection.execute(union_all(*found))).first() is not None
+
+
+async def lock_running_tasks(connection: AsyncConnection) -> list[Task]:
+    statement = select(*TASK_COLUMNS).where(tasks.c.state == TaskState.RUNNING).order_by(tasks.c.id).with_for_update(of=tasks)
+    return [task_of(row) for row in (await connection.execute(statement)).all()]
+
+
+_SUBMITTED = in_state(tasks.c.state, TaskState.SUBMITTED)
+
+
+async def tasks_waiting_for_an_environment(connection: AsyncConnection, *, most: int) -> set[str]:
+    """Submitted tasks whose check is not requested: the oldest `most` of each tenant and environment, less those that are checked."""
+    place = func.row_number().over(
+        partition_by=(tasks.c.tenant, tasks.c.spec["environment"]["name"].astext),
+        order_by=(tasks.c.family.is_(None), tasks.c.submitted_at, tasks.c.id),
+    )
+    ranked = select(tasks.c.id, tasks.c.family, place.label("place")).where(_SUBMITTED).subquery()
+    statement = select(ranked.c.id).where(ranked.c.family.is_(None), ranked.c.place <= most)
+    return set((await connection.execute(statement)).scalars())
+
+
+async def lock_unchecked(connection: AsyncConnection, tenant: str, *, most: int) -> list[Task]:
+    """Lock the tenant's oldest tasks whose check is not requested, but for those that another transaction has locked."""
+    waiting = select(*TASK_COLUMNS).where(tasks.c.tenant == tenant, tasks.c.family.is_(None), _SUBMITTED)
+    statement = waiting.order_by(tasks.c.submitted_at, tasks.c.id).limit(most).with_for_update(of=tasks, skip_locked=True)
+    return [task_of(row) for row in (await connection.execute(statement)).all()]
+
+
+async def checks_requested(connection: AsyncConnection, tenant: str, family: str) -> int:
+    """Number of the tenant's tasks whose check the family has."""
+    statement = select(func.count()).select_from(tasks).where(tasks.c.tenant == tenant, tasks.c.family == family, _SUBMITTED)
+    return (await connection.execute(statement)).scalar_one()
+
+
+async def set_warnings(connection: AsyncConnection, task: str, warnings: Mapping[str, str]) -> None:
+    """Replace the standing warnings of a locked task."""
+    await connection.execute(update(tasks).where(tasks.c.id == task).values(warnings=dict(warnings)))
+
+
+async def set_family(connection: AsyncConnection, task: str, family: str) -> None:
+    await connection.execute(update(tasks).where(tasks.c.id == task).values(family=family, reason=""))
+
+
+async def forget_family(connection: AsyncConnection, task: str) -> None:
+    """Reset the family, so that the next tick resolves and checks the environment."""
+    await connection.execute(update(tasks).where(tasks.c.id == task).values(family=None))
+
+
+async def set_reason(connection: AsyncConnection, task: str, reason: str) -> None:
+    await connection.execute(update(tasks).where(tasks.c.id == task).values(reason=reason))
+
+
+async def transition_task(
+    connection: AsyncConnection, task: str, leaving: Sequence[TaskState], to: TaskState, *, reason: str = "", over_budget: bool = False
+) -> bool:
+    """Change a task's state; False when it is not in one of the states to leave. `over_budget`: it is paused by its tenant's budget."""
+    values: dict[str, Any] = {"state": to, "reason": reason, "over_budget": over_budget, "updated_at": func.now()}
+    if to not in LIVE:
+        values["ended_at"] = func.now()
+    if to == TaskState.RUNNING:
+        values["accepted_at"] = func.coalesce(tasks.c.accepted_at, func.now())
+    statement = update(tasks).where(tasks.c.id == task, tasks.c.state.in_(leaving)).values(values).returning(tasks.c.id)
+    return (await connection.execute(statement)).first() is not None
+
+
+async def count_voided(connection: AsyncConnection, task: str, groups: int, *, failures_in_a_row: int | None = None) -> None:
+    """Refund `groups` to the pace of a locked task; `failures_in_a_row` None leaves that count as it is."""
+    values: dict[str, object] = {"voided": tasks.c.voided + groups}
+    if failures_in_a_row is not None:
+        values["failures_in_a_row"] = failures_in_a_row
+    await connection.execute(update(tasks).where(tasks.c.id == task).values(values))
+
+
+async def now(connection: AsyncConnection) -> datetime:
+    """PostgreSQL's time, by which tasks are accepted."""
+    return (await connection.execute(select(func.now()))).scalar_one()

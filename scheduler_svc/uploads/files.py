@@ -1,0 +1,110 @@
+"""Files of tenants: a file whose parts have all arrived is read once, part by part, has its rows checked, and is stored.
+
+The tasks that name a file, `file:<id>` or by an option, need it to be their tenant's and usable.
+"""
+
+import asyncio
+import hashlib
+import json
+import shutil
+import tempfile
+from dataclasses import replace
+
+import structlog
+
+from common.blobs import Blobs
+from common.errors import Reject
+from common.formats.jsonl import RowChecker, WrongRow
+from common.messages import PART_BYTES, as_json, file_id, files_in
+from common.resilience import crashpoints
+from common.spec import TaskSpec
+from scheduler_svc.base.states import PackageState
+from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.uploads import package_queries as packages
+from scheduler_svc.uploads.package_queries import Key, Package
+from scheduler_svc.uploads.packages import OTHER_DIGEST, emit, tell
+
+NO_ROOM = "package: the scheduler has room for {free} bytes of a file that it checks, and this has {size}; an operator may give more"
+
+log = structlog.get_logger()
+
+
+async def complete_file(tx: Transaction, key: Key, blobs: Blobs) -> None:
+    """Check and store the file whose parts are all there. Raises: Unavailable when the blob store is."""
+    package = await packages.lock(tx.connection, key)
+    if package is None or package.state != PackageState.UPLOADING or await packages.kept_bytes(tx.connection, key) < package.size_bytes:
+        return None
+    if (free := shutil.disk_usage(tempfile.gettempdir()).free) < package.size_bytes:
+        log.error("no_room_for_file", bytes=package.size_bytes, free_bytes=free, folder=tempfile.gettempdir())
+        return await _drop(tx, package, NO_ROOM.format(size=package.size_bytes, free=free))
+    with tempfile.TemporaryFile(prefix="marlaas-file-") as copy:
+        reading = _Reading()
+        for begin in range(0, package.size_bytes, PART_BYTES):
+            part = await packages.part(tx.connection, key, begin)
+            await asyncio.to_thread(reading.feed, part)
+            await asyncio.to_thread(copy.write, part)
+        found = reading.digest.hexdigest()
+        if found != package.digest:
+            return await _drop(tx, package, OTHER_DIGEST.format(found=found))
+        objection = reading.finish()
+        if not objection:
+            copy.seek(0)
+            await blobs.put(package.wheel, copy)
+    crashpoints.reached("wheel_stored")
+    await packages.forget_parts(tx.connection, key)
+    await _settle(tx, package, objection, reading.checker.rows)
+    return None
+
+
+async def _drop(tx: Transaction, package: Package, reason: str) -> None:
+    """Delete what has arrived of a file, which its tenant may send again."""
+    await packages.delete_package(tx.connection, (package.tenant, package.digest))
+    emit(tx, package, "package", {"reasons": [reason]})
+
+
+async def _settle(tx: Transaction, package: Package, objection: str, rows: int) -> None:
+    key = package.tenant, package.digest
+    settled = replace(package, state=PackageState.REFUSED if objection else PackageState.USABLE, objection=objection)
+    await packages.change(tx.connection, key, state=settled.state, objection=objection, rows=0 if objection else rows)
+    log.info("file_checked", tenant=package.tenant, file=package.digest[:12], bytes=package.size_bytes, state=settled.state)
+    tell(tx, settled)
+
+
+class _Reading:
+    """Digest and rows of a file, in one pass; the first wrong line is remembered."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+        self.checker = RowChecker()
+        self._objection = ""
+
+    def feed(self, part: bytes) -> None:
+        self.digest.update(part)
+        if not self._objection:
+            try:
+                self.checker.feed(part)
+            except WrongRow as error:
+                self._objection = str(error)
+
+    def finish(self) -> str:
+        """The first thing that is wrong; empty for a file whose rows can be used."""
+        if not self._objection:
+            try:
+                self.checker.finish()
+            except WrongRow as error:
+                self._objection = str(error)
+        return self._objection
+
+
+async def check_files(tx: Transaction, tenant: str, spec: TaskSpec) -> None:
+    """Keep the files that a task names from deletion until the transaction ends.
+
+    Raises: Reject for one that is not the tenant's, or cannot be used; the same for another tenant's and for one that there is not.
+    """
+    named = files_in(json.dumps(as_json(spec)))
+    if not named:
+        return
+    usable = await packages.usable_files(tx.connection, tenant, named)
+    if missing := sorted(named - usable.keys()):
+        lacks = f"tenant '{tenant}' has no usable file '{file_id(missing[0])}'"
+        raise Reject(f"environment.name: {lacks}; `marlaas files list` shows those it has")

@@ -1,0 +1,112 @@
+"""Handles uploads and deletions of tenants' packages, and the environment service's answers about them."""
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from common.blobs import Blobs
+from common.bus import Delivery
+from common.messages import DeletePackage, PackageChecked, UploadFile, UploadPackage
+from scheduler_svc.base.audit import Actor, accepted, refused
+from scheduler_svc.base.context import HandlerContext, sender_of
+from scheduler_svc.base.states import PackageState
+from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.uploads import package_queries as packages
+from scheduler_svc.uploads.files import complete_file
+from scheduler_svc.uploads.package_queries import Package
+from scheduler_svc.uploads.packages import (
+    BeingDeleted,
+    UploadedPart,
+    complete,
+    finish_deletion,
+    give_up,
+    keep_part,
+    request_waiting_checks,
+    settle,
+)
+
+FILE_S = 600.0
+"""Maximum seconds until a file whose parts are all there is checked and stored."""
+
+
+async def upload_package(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.upload.<tenant>`: one part, and with the last one the wheel.
+
+    Raises: Reject when it is none; Retry when NATS or PostgreSQL is unavailable.
+    """
+    part = delivery.read(UploadPackage)
+    if await _is_whole(context, part, sender_of(delivery)):
+        async with context.transaction() as tx:
+            await complete(tx, (part.tenant, part.digest), Blobs(context.bus), context.replicas.families)
+
+
+async def upload_file(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.upload-file.<tenant>`: one part, and with the last one the file.
+
+    Raises: Reject when it is none; Retry when NATS or PostgreSQL is unavailable.
+    """
+    part = delivery.read(UploadFile)
+    if await _is_whole(context, part, sender_of(delivery)):
+        async with context.transaction(patience_s=FILE_S) as tx:
+            await complete_file(tx, (part.tenant, part.digest), Blobs(context.bus))
+
+
+async def _is_whole(context: HandlerContext, part: UploadedPart, by: Actor) -> bool:
+    """Keep a part; whether all are there."""
+    try:
+        return await _keep(context, part, by)
+    except BeingDeleted:
+        async with context.transaction() as tx:
+            await finish_deletion(tx, (part.tenant, part.digest), Blobs(context.bus))
+        return await _keep(context, part, by)
+
+
+async def _keep(context: HandlerContext, part: UploadedPart, by: Actor) -> bool:
+    """As `keep_part`."""
+    async with context.transaction() as tx:
+        return await keep_part(tx, part, by)
+
+
+async def delete_package(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.delete-package.<tenant>`.
+
+    Raises: Reject when it is none; Retry when NATS or PostgreSQL is unavailable.
+    """
+    job = delivery.read(DeletePackage)
+    async with context.transaction() as tx:
+        found = await packages.beginning_with(tx.connection, job.tenant, job.digest)
+        package = await packages.lock(tx.connection, (job.tenant, found[0])) if len(found) == 1 else None
+        objection = await _objection(tx, job, len(found), package)
+        if objection is not None:
+            answer: dict[str, JsonValue] = {"request": job.request, "digest": job.digest, "reasons": [objection]}
+            tx.record(refused(sender_of(delivery), objection))
+            tx.emit_event(job.tenant, "none", "package-deleted", answer)
+            return
+        assert package is not None
+        await give_up(tx, package, [job.request])
+        tx.record(accepted(sender_of(delivery), package.digest))
+    async with context.transaction() as tx:
+        await finish_deletion(tx, (package.tenant, package.digest), Blobs(context.bus))
+
+
+async def _objection(tx: Transaction, job: DeletePackage, found: int, package: Package | None) -> str | None:
+    if package is None:
+        several = f"package: several packages of tenant '{job.tenant}' begin with '{job.digest}'; give more digits"
+        return several if found > 1 else f"package: no package '{job.digest}' of tenant '{job.tenant}'; `marlaas envs` lists all"
+    if package.state == PackageState.DELETING:  # the same job, delivered once more
+        return None
+    users = await packages.live_tasks(tx.connection, package)
+    if not users:
+        return None
+    one = "1 task that has not ended uses" if users == 1 else f"{users} tasks that have not ended use"
+    return f"package: {one} '{package.digest[:12]}'; end them first with `marlaas cancel`, or wait until they end"
+
+
+async def handle_package_checks(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
+    """Raises: Reject when a message is no answer about a package; Retry when PostgreSQL is unavailable."""
+    async with context.transaction() as tx:
+        answers = [delivery.read(PackageChecked) for delivery in deliveries]
+        for answer in answers:
+            await settle(tx, answer)
+        for tenant in sorted({answer.tenant for answer in answers}):
+            await request_waiting_checks(tx, context.replicas.families, tenant)

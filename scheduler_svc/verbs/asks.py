@@ -1,0 +1,144 @@
+"""Requests in, answers out: how many at once, and what a failure is answered with.
+
+Asks of one tenant wait for each other, so that they take no more than their share of the replica, and PostgreSQL answers few at once,
+so that the scheduler's own work is not held up. A client that asks too much is told so at once.
+"""
+
+import asyncio
+import json
+import re
+from collections import Counter
+
+import structlog
+
+from common import streams
+from common.bus import Bus, NatsError, Request
+from common.errors import MarlaasError, Reject, Retry
+from common.messages import AskRefused, Message
+from common.messages.asks import MAX_ANSWER_BYTES, MAX_ASK_BYTES
+from common.spec import NAME_PATTERN
+from common.streams import KIND_HEADER
+from scheduler_svc.base import metrics
+from scheduler_svc.base.audit import DOWNLOADS, PUBLIC_KEY, Actor, Reason, Refused
+from scheduler_svc.tenancy.question import Question, Sources, TooMany, Unknown
+from scheduler_svc.verbs.ask_verbs import VERBS
+
+AT_ONCE = 8
+"""Maximum asks that a replica works on; the database has twice as many connections."""
+AT_ONCE_PER_TENANT = 4
+WAITING_PER_TENANT = 64
+"""Maximum asks of a tenant that wait or are worked on."""
+WAITING = 1024
+"""The same of all tenants."""
+TIMEOUT_S = 10.0
+"""Time limit of an answer, its wait included."""
+CLIENT_HEADER = "Nats-Request-Info"
+"""Header in which NATS names the client of a request from another account."""
+ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+
+log = structlog.get_logger()
+
+
+class Asks:
+    def __init__(self, bus: Bus, sources: Sources, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._bus = bus
+        self._sources = sources
+        self._timeout_s = timeout_s
+        self._waiting: Counter[str] = Counter()
+        self._per_tenant: dict[str, asyncio.Semaphore] = {}
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self) -> None:
+        """Answer until cancelled."""
+        async with asyncio.TaskGroup() as runners:
+            async for request in self._bus.requests.requests(streams.ASKS, streams.ASK_QUEUE):
+                tenant = streams.token(request.subject, 1) or ""
+                if self._waiting[tenant] >= WAITING_PER_TENANT or self._waiting.total() >= WAITING:
+                    metrics.ASKS.labels("busy").inc()
+                    runners.create_task(self._reply(request, AskRefused(code="busy", reason="too many asks wait; ask again in a second")))
+                else:
+                    self._waiting[tenant] += 1
+                    runners.create_task(self._in_turn(request, tenant))
+
+    async def _in_turn(self, request: Request, tenant: str) -> None:
+        place = self._per_tenant.setdefault(tenant, asyncio.Semaphore(AT_ONCE_PER_TENANT))
+        try:
+            async with asyncio.timeout(self._timeout_s), place, self._at_once:
+                answer = await self._answer(request, tenant)
+        except TimeoutError:
+            answer = AskRefused(code="unavailable", reason=f"no answer within {self._timeout_s:g} s; ask again later")
+        finally:
+            self._waiting[tenant] -= 1
+            if not self._waiting[tenant]:
+                del self._waiting[tenant]
+                self._per_tenant.pop(tenant, None)
+        metrics.ASKS.labels(answer.code if isinstance(answer, AskRefused) else "answered").inc()
+        await self._reply(request, answer)
+
+    async def _answer(self, request: Request, tenant: str) -> Message:
+        try:
+            return await self._answered(request, tenant)
+        except TooMany as error:
+            return AskRefused(code="busy", reason=str(error))
+        except Reject as error:
+            is_unknown = isinstance(error, Unknown)
+            await self._count_refusal(request, "task" if is_unknown else "invalid")
+            return AskRefused(code="unknown" if is_unknown else "invalid", reason=str(error))
+        except Retry as error:  # its text names servers, which are not the tenant's
+            log.warning("ask_not_answered", subject=request.subject, error=str(error))
+            return AskRefused(code="unavailable", reason="PostgreSQL or the blob store does not answer the scheduler; ask again later")
+        except Exception:
+            log.exception("ask_failed", subject=request.subject)
+            return AskRefused(code="unavailable", reason="the scheduler failed to answer; its log says why")
+
+    async def _answered(self, request: Request, tenant: str) -> Message:
+        """Raises: Reject with what is wrong about the request."""
+        name = streams.token(request.subject, 2) or ""
+        verb = VERBS.get(name)
+        if verb is None:
+            raise Reject(f"no verb '{name[:40]}'; there are: {', '.join(VERBS)}")
+        if tenant != streams.EVERY_TENANT and re.fullmatch(NAME_PATTERN, tenant) is None:
+            raise Reject(f"'{tenant[:40]}' is no name of a tenant: small letters, digits and hyphens, 40 at most")
+        if len(request.body) > MAX_ASK_BYTES:
+            raise Reject(f"the request has {len(request.body)} bytes, the maximum is {MAX_ASK_BYTES}")
+        kind = request.headers.get(KIND_HEADER, verb.request.kind)
+        if kind != verb.request.kind:
+            raise Reject(f"'{name}' takes '{verb.request.kind}', not '{kind[:40]}'")
+        asked = verb.request.decode(request.body or b"{}", by_user=True)
+        question = Question(None if tenant == streams.EVERY_TENANT else tenant, self._sources, asker_of(request))
+        await question.count()
+        return await verb.answer(question, asked)
+
+    async def _count_refusal(self, request: Request, reason: Reason) -> None:
+        """In the audit, for downloads. The refusal itself does not depend on it."""
+        asker = asker_of(request)
+        if asker.verb not in DOWNLOADS:
+            return
+        try:
+            async with self._sources.database.transaction() as tx:
+                tx.record(Refused(asker, reason))
+        except Retry as error:
+            log.warning("refusal_not_counted", subject=request.subject, error=str(error))
+
+    async def _reply(self, request: Request, answer: Message) -> None:
+        body = answer.model_dump_json().encode() if request.body[:1] in (b"", b"{") else answer.encode()
+        if len(body) > MAX_ANSWER_BYTES:
+            log.error("answer_too_large", subject=request.subject, bytes=len(body))
+            refusal = AskRefused(code="unavailable", reason=f"the answer has {len(body)} bytes, the maximum is {MAX_ANSWER_BYTES}")
+            return await self._reply(request, refusal)
+        try:
+            await request.reply(answer, body)
+        except (MarlaasError, NatsError) as error:
+            log.warning("answer_not_sent", subject=request.subject, error=str(error))
+        return None
+
+
+def asker_of(request: Request) -> Actor:
+    """Who asks, for the audit. NATS writes the header of a request that comes from a tenant's account; no client can replace it there."""
+    tenant, verb = streams.token(request.subject, 1) or "", streams.token(request.subject, 2) or ""
+    try:
+        client = json.loads(request.headers.get(CLIENT_HEADER, "{}"))
+        key, host = str(client.get("user", "")), str(client.get("host", ""))
+    except (ValueError, AttributeError):
+        key, host = "", ""
+    return Actor(tenant, verb, "ask", key if PUBLIC_KEY.fullmatch(key) else "", host if ADDRESS.fullmatch(host) else "")

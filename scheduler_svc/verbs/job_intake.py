@@ -1,0 +1,142 @@
+"""Intake of jobs, fair by tenant: each tenant's jobs are a queue of their own, and the queues share this replica's places.
+
+A work queue has one order, so with one consumer a job waits behind every job before it. Here a tenant has a consumer while it has jobs:
+one runner takes them in order, a few at a time, and waits for a place before it handles them. The places are granted as workers and
+trainers grant theirs (`common/fairness`), with equal weights, since handling a job is no service that tenants pay for.
+
+Jobs that a tenant's keys have sent are in a stream of the tenant's own (ADR 43), which has one consumer; those of operators, and all where
+NATS wants no keys, are in JOBS.
+
+NATS announces each job that it stores, refused ones not; what was announced while nobody listened is found by a periodic look.
+"""
+
+import asyncio
+import hashlib
+import re
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
+
+import structlog
+
+from common import streams
+from common.bus import Bus, Delivery
+from common.errors import Undeclared
+from common.fairness.fair_queue import Claimant
+from common.fairness.fair_slots import FairSlots
+from common.periodic import run_forever
+from common.spec import NAME_PATTERN
+from common.streams import Consumer
+from scheduler_svc.base.context import HandlerContext, verb_of
+from scheduler_svc.tenancy import keys
+from scheduler_svc.verbs.jobs import handle_jobs
+
+BATCH_SIZE = 4
+"""Maximum jobs of one tenant that are handled in one transaction."""
+AT_ONCE = 4
+"""Tenants whose jobs are handled at once: one may be a deletion, which takes minutes."""
+LOOK_EVERY_S = 2.0
+"""Interval between looks at the waiting jobs."""
+UNUSED_S = 10.0
+"""Time without jobs after which a tenant's runner ends."""
+
+log = structlog.get_logger()
+
+
+class JobIntake:
+    def __init__(self, bus: Bus, context: HandlerContext, *, unused_s: float = UNUSED_S) -> None:
+        self._bus = bus
+        self._context = context
+        self._unused_s = unused_s
+        self._slots = FairSlots(AT_ONCE)
+        self._runners: dict[Consumer, asyncio.Task[None]] = {}
+        self._used_s: dict[Consumer, float] = {}
+        """When a consumer was last known to have jobs."""
+
+    async def run(self) -> None:
+        """Take jobs until cancelled. Raises: Fatal from a handler."""
+        async with asyncio.TaskGroup() as runners:
+            await run_forever(partial(self._listen, runners), LOOK_EVERY_S, "intake_postponed")
+
+    async def _listen(self, runners: asyncio.TaskGroup) -> None:
+        await self._declare()
+        async with self._bus.requests.listening(streams.STORED_JOBS) as stored:
+            looked_s = 0.0
+            while True:
+                if time.monotonic() - looked_s >= LOOK_EVERY_S:
+                    self._follow(runners, await self._waiting())
+                    looked_s = time.monotonic()
+                if (announced := await stored.next(LOOK_EVERY_S)) is not None:
+                    _, stream, subject = announced.subject.split(".", 2)
+                    self._take(runners, consumer_of(subject, stream))
+
+    async def _declare(self) -> None:
+        """Streams for all tenants with keys. That of a deleted one goes here, not before: its owner may still ask what became of it."""
+        async with self._context.database.transaction() as tx:
+            known = await keys.tenants_with_accounts(tx.connection)
+        gone = {tenant for tenant, is_deleted in known.items() if is_deleted}
+        try:
+            await self._bus.own_jobs.declare(known.keys() - gone, deleted=gone)
+        except Undeclared as error:  # one tenant's must not hold up the others' jobs
+            log.warning("intake_postponed", reason=str(error))
+
+    async def _waiting(self) -> set[Consumer]:
+        """Consumers for which jobs wait."""
+        own = {streams.scheduler_own_jobs(tenant) for tenant, jobs in (await self._bus.own_jobs.waiting()).items() if jobs}
+        return own | {consumer_of(subject) for subject in await self._bus.streams.subjects(streams.JOBS)}
+
+    def _follow(self, runners: asyncio.TaskGroup, waiting: Collection[Consumer]) -> None:
+        """Start runners for all jobs that wait, and end those that have none."""
+        for consumer in waiting:
+            self._take(runners, consumer)
+        for consumer in [one for one, used_s in self._used_s.items() if time.monotonic() - used_s > self._unused_s]:
+            self._used_s.pop(consumer)
+            if (runner := self._runners.pop(consumer, None)) is not None:
+                runner.cancel()
+
+    def _take(self, runners: asyncio.TaskGroup, consumer: Consumer) -> None:
+        self._used_s[consumer] = time.monotonic()
+        runner = self._runners.get(consumer)
+        if runner is None or runner.done():
+            self._runners[consumer] = runners.create_task(self._handle(consumer))
+
+    async def _handle(self, consumer: Consumer) -> None:
+        """Handle a tenant's jobs until cancelled, or until NATS refuses the consumer, which the next look tries again."""
+        try:
+            await self._bus.consume_batches(consumer, partial(self._in_turn, consumer), max_batch=BATCH_SIZE)
+        except Undeclared as error:  # too many consumers
+            log.warning("intake_postponed", reason=str(error), consumer=consumer.name)
+
+    async def _in_turn(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
+        claimant = Claimant(f"{consumer.stream} {consumer.name}", "jobs")
+        await self._slots.acquire(claimant)
+        began = time.monotonic()
+        try:
+            await handle_jobs(self._context, _without_answers(consumer, deliveries))
+        finally:
+            self._slots.release(claimant, time.monotonic() - began)
+
+
+def _without_answers(consumer: Consumer, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+    """The jobs among them. A request whose reply subject is that of a job has its answer stored by NATS, under a verb that there is not;
+    a tenant's keys can send no other such message."""
+    if not streams.tenant_of(consumer.stream):
+        return deliveries
+    jobs = [one for one in deliveries if verb_of(one) in streams.JOB_VERBS]
+    if answers := len(deliveries) - len(jobs):
+        log.warning("answers_among_jobs", stream=consumer.stream, answers=answers)
+    return jobs
+
+
+def consumer_of(subject: str, stream: str = streams.JOBS.name) -> Consumer:
+    """The consumer of a job in its stream. What no tenant can be called has one too: its messages become dead letters."""
+    if owner := streams.tenant_of(stream):
+        return streams.scheduler_own_jobs(owner)
+    tenant = streams.token(subject, 2)
+    if tenant is None:
+        return streams.NAMELESS_JOBS
+    consumer = streams.scheduler_jobs(tenant)
+    if re.fullmatch(NAME_PATTERN, tenant):
+        return consumer
+    return replace(consumer, name=f"{streams.NAMELESS_JOBS.name}{hashlib.sha256(tenant.encode()).hexdigest()[:16]}")
