@@ -1,4 +1,4 @@
-"""Packages and modules stay small enough to be guessed: at most 14 modules a package, and 350 lines a module but a revision of the schema."""
+"""Packages and modules stay small enough to be guessed: at most 14 modules a package, 350 lines a module (not a revision of the schema)."""
 
 from collections import Counter
 from pathlib import Path
