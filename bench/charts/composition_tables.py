@@ -12,9 +12,14 @@ KINDS = {"rl": "RL", "coin": "control: coin rewards", "rejection": "control: rej
 
 def learning(result: Result) -> str:
     """Greedy answers of the bases and, as mean and deviation, of the seeds of each arm; gains with intervals; pass@k; missing runs."""
-    lines = [machine_line(result), "", f"| greedy, share right (mean ± deviation of seeds) | {' | '.join(SPLITS.values())} |", "|---" * (1 + len(SPLITS)) + "|"]
+    lines = [
+        machine_line(result),
+        "",
+        f"| greedy, share right (mean ± deviation of seeds) | {' | '.join(SPLITS.values())} |",
+        "|---" * (1 + len(SPLITS)) + "|",
+    ]
     lines += [f"| base {base} | {_shares(one)} |" for base, one in result["bases"].items()]
-    arms = defaultdict(list)
+    arms: dict[str, list[Result]] = defaultdict(list)
     for run in result["runs"].values():
         arms[f"{KINDS[run['kind']]}, base {run['base']}"].append(run)
     lines += [f"| {arm}, {len(runs)} seeds | {_spreads(runs)} |" for arm, runs in arms.items()]
