@@ -1,6 +1,7 @@
 """Table of docs/composition.md: gains of seeds and controls, and pass@k."""
 
-from statistics import fmean
+from collections import defaultdict
+from statistics import fmean, stdev
 from typing import Any
 
 from bench.charts.tables import Result, machine_line
@@ -10,10 +11,18 @@ KINDS = {"rl": "RL", "coin": "control: coin rewards", "rejection": "control: rej
 
 
 def learning(result: Result) -> str:
-    """Every run's greedy answers; gains over seeds with intervals; pass@k on held-out pairs; missing runs."""
-    lines = [machine_line(result), "", f"| greedy, share right | {' | '.join(SPLITS.values())} |", "|---" * (1 + len(SPLITS)) + "|"]
+    """Greedy answers of the bases and, as mean and deviation, of the seeds of each arm; gains with intervals; pass@k; missing runs."""
+    lines = [
+        machine_line(result),
+        "",
+        f"| greedy, share right (mean ± deviation of seeds) | {' | '.join(SPLITS.values())} |",
+        "|---" * (1 + len(SPLITS)) + "|",
+    ]
     lines += [f"| base {base} | {_shares(one)} |" for base, one in result["bases"].items()]
-    lines += [f"| {_run_name(run)} | {_shares(run)} |" for run in result["runs"].values()]
+    arms: dict[str, list[Result]] = defaultdict(list)
+    for run in result["runs"].values():
+        arms[f"{KINDS[run['kind']]}, base {run['base']}"].append(run)
+    lines += [f"| {arm}, {len(runs)} seeds | {_spreads(runs)} |" for arm, runs in arms.items()]
     lines += ["", f"| gain of greedy answers, mean [95 %] | seeds | {' | '.join(SPLITS.values())} |", "|---" * (2 + len(SPLITS)) + "|"]
     for name, one in result["comparisons"].items():
         kind, _, bases = name.partition(", ")
@@ -35,8 +44,9 @@ def _shares(one: Result) -> str:
     return " | ".join(f"{one['greedy'][split]:.3f}" for split in SPLITS)
 
 
-def _run_name(run: Result) -> str:
-    return f"{KINDS[run['kind']]}, base {run['base']}, seed {run['seed']}"
+def _spreads(runs: list[Result]) -> str:
+    shares = [[run["greedy"][split] for run in runs] for split in SPLITS]
+    return " | ".join(f"{fmean(one):.3f} ± {stdev(one) if len(one) > 1 else 0:.3f}" for one in shares)
 
 
 def _interval(gain: dict[str, float]) -> str:
