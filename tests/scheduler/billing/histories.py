@@ -88,11 +88,9 @@ class History:
     deleted: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """Ledger rows of deleted tasks, as they were."""
 
-    def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
-
     async def run(self, steps: int) -> dict[str, int | str]:
         """Numbers of what happened, and what was spent."""
+        self.random = random.Random(self.seed)
         # `reasoning_gym:decimal_arithmetic` sets the precision of the whole process, wherever it was imported before.
         with localcontext(EXACT):
             return await self._run(steps)
