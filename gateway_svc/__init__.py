@@ -4,7 +4,8 @@ Consumes  HTTP requests with a key; `events.<tenant>.<task>`
 Produces  `jobs.*.<tenant>` and `ask.<tenant>.<verb>`, each as the key that the request brought
 Owns      nothing
 
-Layout: __main__ and settings; service (starts, drains); access, keys and connections (who sends a request); problems (what a client is
-told), samples, strict_json, task_bodies, downloads; readiness, drain; http/ (the application, which alone knows fastapi,
-starlette and uvicorn); web/ (the dashboard's pages).
+Layout    http/: the application, which alone imports fastapi, starlette and uvicorn · web/: the dashboard's pages · openai/: OpenAI's
+          requests and answers · serving/: requests to versions · limits/: of requests and tokens · access/: who sends a request ·
+          reading/: downloads and samples · problems: what a client is answered when something fails · strict_json, task_bodies:
+          bodies · service, readiness, drain, settings
 """

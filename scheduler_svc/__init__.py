@@ -2,20 +2,21 @@
 
 Consumes `jobs.>`, `trajectories.checked.>`, the headers of `trajectories.scored.>`, `weight-updated.>` and `failed.>`.
 Answers `ask.<tenant>.<verb>`. Produces `prompts.check`, `prompts.open`, `trajectories.batch`, `events` and the key-value bucket `tasks`.
-Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres decides; Python asks. Layout:
+Owns PostgreSQL: tasks, versions, staleness, fairness, the ledger. Postgres decides; Python asks.
 
-    service.py    consumers, periodic work and the tick
-    handlers/     one message each: jobs, deletions, checks, packages, scores, weight updates, served requests, dead letters
-    ask/          answers to clients that read
-    dispatch/     admission of groups, and batches
-    homes/        which replica of its pool a task samples on, and trains on
-    lifecycle/    how tasks, groups and evaluations begin and end
-    decisions/    who goes next, what is kept, which warnings stand: pure functions
-    webhooks/     messages to addresses that tenants choose
-    maintenance/  the outbox relay, garbage collection, lost steps, replicas
-    store/        the schema, the database, and every SQL statement
-    doctor/       rules that must always hold, and a program that checks them
-    samples.py    attempts that steps keep, in their stream
-    reconcile.py  one history from two stores that were restored from different backups
-    migrate.py    brings the schema to this version, which revision.py names; settings.py, metrics.py
+Folders are subjects; handlers, decisions and SQL are modules inside them. Imports go down this list only (pyproject.toml):
+
+    service.py       consumers, periodic work and the tick
+    verbs/           which handler a job's verb has, and which answer an ask's verb
+    upkeep/          the outbox relay, deletion, lost steps, replicas, consistency of the stores
+    reading/         answers about tasks and the deployment
+    training/        tasks from submission to their end: admission, scores, steps, evaluations, aliases, homes
+    accelerators/    accelerators that several base models share
+    uploads/         packages and files of tenants
+    tenancy/         accounts, keys, limits, shares, money, webhooks
+    base/            the database, its schema and roles, the outbox, the audit, and what handlers are given
+
+Programs of their own: doctor/ (rules that must always hold) · migrate.py (brings the schema to this version) · reconcile.py (one history
+from two stores that were restored from different backups) · record_access.py, tenant_access.py (accounts and roles while no scheduler
+runs) · plan.py (whether pools should share accelerators). settings.py
 """

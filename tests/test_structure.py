@@ -1,5 +1,6 @@
 """Packages and modules stay small enough to be guessed: at most 14 modules a package, 350 lines a module (not a revision of the schema)."""
 
+import ast
 from collections import Counter
 from pathlib import Path
 
@@ -32,3 +33,15 @@ def test_modules_are_short() -> None:
     counted = {path.as_posix(): len((REPOSITORY / path).read_text().splitlines()) for path in modules()}
     long = {path: lines for path, lines in counted.items() if lines > MAX_LINES and not path.startswith("migrations/versions/")}
     assert not long, f"{MAX_LINES} lines a module are the maximum: split by idea {long}"
+
+
+def test_packages_name_their_modules() -> None:
+    """A reader finds a module by the docstrings alone, from the service's down."""
+    missing: dict[str, list[str]] = {}
+    for init in [path for path in modules() if path.name == "__init__.py" and path.parts[0] in ("common", "marlaas", *SERVICES)]:
+        text = ast.get_docstring(ast.parse((REPOSITORY / init).read_text())) or ""
+        within = [path for path in (REPOSITORY / init.parent).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+        unnamed = sorted(path.stem for path in within if not path.stem.startswith("__") and path.stem not in text)
+        if unnamed:
+            missing[init.as_posix()] = unnamed
+    assert not missing

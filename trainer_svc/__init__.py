@@ -6,20 +6,16 @@ Produces  weight-updated.<pool>.<task> (WeightUpdated), and two immutable blobs 
 Owns      nothing durable: residents are a cache of checkpoints, the base model is frozen
 Layout    top to bottom, imports go down only
 
-    parking.py        the trainer as an executor of a shared accelerator
-    service.py        handler of a batch: restore the task's state, train one step, publish the new version
-    gate.py           closed while the trainer is parked
-    keeping.py        attempts of a step, stored to be looked at
-    replay/           recorded steps, recomputed: to restore a state that no checkpoint holds, and to compare digests
-    learner.py        the device's thread and its queue of steps
-    service_meter.py  seconds of that thread, by task
-    memory_needs.py   memory of the base model and of a step, estimated
-    algorithm/        one optimizer step
-    state/            training state of a task: in memory, as a checkpoint, as a record
-    model/            the frozen base model with adapters
-    batch.py          trajectories of a batch, validated
-    paging.py         tensors in files that the kernel caches
-    merge.py          program that merges an adapter into its base model
-    allocator.py      return of freed memory to the system on a CPU
-    device_errors.py  errors of a device or disk, mapped to Fatal, Retry, Unavailable and NoMemory
+    parking.py    the trainer as an executor of a shared accelerator
+    service.py    handler of a batch: restore the task's state, train one step, publish the new version
+    gate.py       closed while the trainer is parked
+    replay/       recorded steps, recomputed: to restore a state that no checkpoint holds, and to compare digests
+    learner.py    the device's thread and its queue of steps
+    algorithm/    one optimizer step, and which of its attempts are kept
+    state/        training state of a task: in memory, as a checkpoint, as a record
+    model/        the frozen base model with adapters, and the memory that it takes
+    device/       errors, memory and time of the device
+    batch.py      trajectories of a batch, validated
+    merge.py      program that merges an adapter into its base model
+    settings.py
 """

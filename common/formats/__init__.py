@@ -7,5 +7,7 @@ whole_text.py    text that UTF-8 can hold
 toml_file.py     TOML files whose tables have one type
 toml_reader.py   TOML bodies that users send
 step_times.py    times of many steps as bytes
+cores.py         lists of processor cores
+few_entries.py   lists and mappings of at most so many entries
 wrong_values.py  what is wrong with a value, in plain words
 """

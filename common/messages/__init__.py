@@ -7,7 +7,8 @@ A message about one group carries the group's `GroupContext` whole, so that any 
 A body that carries members carries a list of them: members that are ready at the same moment share a message, and each is
 settled by itself. Services do not wait to fill one, except the sampler, which collects for some milliseconds.
 
-Layout    training/: the loop · serving, served · tenancy/ · asks, progress, samples: asked for · jobs, status, lives · base, artifacts
+Layout    training/: the loop · serving, served · tenancy/ · asks, progress, samples: asked for · accelerators, leases: shared
+          accelerators · jobs, status, lives · verbs: their tables · base, artifacts
 """
 
 # pyright: reportUnusedImport=false

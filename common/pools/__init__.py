@@ -1,5 +1,10 @@
 """The base models that a deployment offers: their description, the accelerators that they share, the memory that their training takes, and
-their files."""
+their files.
+
+pool.py            a pool and the pools file · accelerators.py the accelerators that its pools share
+memory.py          memory of training, estimated
+model_files.py     a base model's files · stored_weights.py shapes and sizes of its weights, without loading them
+"""
 
 # pyright: reportUnusedImport=false
 from common.pools.accelerators import Accelerator, Accelerators, Named, Place, cpu_cores, named_replicas, places, read_accelerators

@@ -1,4 +1,7 @@
-"""A task as its user writes it in `task.toml`: sections, the whole task, parsing with its complaints, and a pool's defaults."""
+"""A task as its user writes it in `task.toml`: sections, the whole task, parsing with its complaints, and a pool's defaults.
+
+evaluation.py  the section of held-out prompts · template.py variables of chat templates · task_ids.py ids of tasks
+"""
 
 # pyright: reportUnusedImport=false
 from common.spec.defaults import OWN, Layer, Profile, complete, profile_values, sources

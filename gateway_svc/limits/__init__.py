@@ -1,4 +1,4 @@
-"""Limits of HTTP, shared by all gateways: requests and tokens a minute, and replies at once, of each tenant and each key.
+"""Limits of HTTP, shared by all gateways: requests and tokens a minute, and concurrent replies, of each tenant and each key.
 
 What is used is in the bucket `http-use`, one entry for each tenant and key, which gateways change by compare-and-set. So the sum over
 all gateways never exceeds a limit, however many there are, and none needs to know of the others. A gateway takes ahead what it will need
@@ -9,7 +9,7 @@ window.py    what is used, in slots of a sliding minute; pure
 account.py   one tenant's or key's part at this gateway: what it took ahead, its replies, its exchanges
 limiter.py   Limiter: the accounts of a request, and its tenant's terms
 terms.py     terms of tenants, asked of the scheduler and kept for a moment
-pacing.py    requests of one sender that this process prepares at once, so that another's need not wait for all of them
+preparation_slots.py  requests of one sender that this process prepares concurrently, so that another's need not wait for all of them
 meter.py     processor time of one request, which pacing charges to its sender
 estimate.py  tokens that a request is charged before they are known
 refusals.py  what a client is told: problems and headers

@@ -7,6 +7,7 @@ sparkline.py     small curves as SVG
 templates.py     Jinja2, with the filters of the pages
 assets.py        scripts and styles, named by their content
 reading.py       what pages ask the scheduler
+playground.py    a conversation with a version
 forms.py         forms from the task file's fields, and task files from forms
 views/           view models: pure functions from the scheduler's answers to what a template shows
 templates/       HTML

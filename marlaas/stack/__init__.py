@@ -7,6 +7,7 @@ supervised_process.py  one process: started, watched, restarted when it dies
 servers.py             NATS and PostgreSQL as commands and addresses
 state_files.py         the supervisor's plan, state and lock
 gateways.py            the gateway's address
+database_folder.py     PostgreSQL's folder · executors.py executors of shared accelerators
 placement.py           cores and GPUs of each process
 preloading.py          processes that import once, and fork services
 os_processes.py        finding, signalling and ending processes

@@ -1,14 +1,14 @@
-"""PostgreSQL: schema, connections, and every statement.
+"""What every subject stands on: PostgreSQL, the outbox, the audit, and what handlers are given.
 
-database.py     connections, transactions, and advisory locks
-transaction.py  a transaction with its outbox
-tables/         the schema
-views.py        its public views
-access.py       which role may do what with which table or view
-roles.py        makes the roles; tenant_roles.py those of tenants
-states.py       states of tasks, groups, trajectories and steps
-queries/        every SQL statement of the scheduler's work
-billing/        prices and invoices
-tenancy/        accounts and keys, and the audit
-asked/          SQL that only reads, for asks
+database.py           connections, transactions, and advisory locks
+transaction.py        a transaction with its outbox
+tables/               the schema · views.py its public views · revision.py its version
+states.py             states of tasks, groups, trajectories and steps
+rights/               roles of PostgreSQL, and which may do what
+sql/                  statements that are compiled once
+queries/              outbox, replicas, deleted tasks, deliveries of webhooks
+audit.py              who has done what
+context.py            HandlerContext: what every handler is given
+scheduling_policy.py  asynchronous, or one of the baselines for measurements
+downloads.py          downloads that are in the audit already · samples.py attempts that steps keep · metrics.py
 """

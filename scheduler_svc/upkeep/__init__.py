@@ -2,7 +2,6 @@
 
 outbox_relay.py       publishes the rows of the outbox
 deletion/             deletes superseded data, ended tasks and tenants
-budgets.py            warns, pauses and resumes by tenants' budgets
 step_rescuer.py       resends lost steps
 replica_registry.py   live replicas and their capacity
 deaths.py             deaths of services, as events

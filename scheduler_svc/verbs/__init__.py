@@ -1,10 +1,5 @@
-"""Answers about tenants.
+"""The doors of the scheduler: which handler each verb of a job has, and which answer each verb of an ask.
 
-access.py    access
-terms.py     terms, for gateways
-billing.py   prices, budgets, invoice
-audit.py     audit
-aliases.py   aliases
-files.py     files, and their bytes
-webhooks.py  webhooks
+job_intake.py  takes jobs, fair by tenant · jobs.py table of their verbs, and the jobs about tasks
+asks.py        requests in, answers out: how many concurrently, and what a failure is answered with · ask_verbs.py table of their verbs
 """

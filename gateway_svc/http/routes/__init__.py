@@ -6,4 +6,8 @@ records.py     events, steps, evaluations, usage and failures of a task
 versions.py    versions of its adapter, and their files
 deployment.py  pools, environments, replicas, usage
 billing.py     invoices, prices, budgets and the audit
+door.py        asks, jobs and events as the SDK sends them
+aliases.py, webhooks.py  names of a tenant; named.py what they share
+files.py       files of rows
+inference.py, fine_tuning.py  OpenAI's
 """

@@ -3,6 +3,7 @@
 state.py         executors, their ready work and tiers; the rules; the decisions
 moves.py         seconds of moves between tiers and of operations: measured, or assumed until one was measured
 tiers.py         which executors leave the device for the next one, and how deep
+waits.py         what a pool waits for while none of its executors is awake
 room.py          executors that never fit, and what to change
 situation.py     one accelerator at one moment: costs of each switch, who is overdue, who is ahead of its share, newcomers among them
 slicing.py       `next_slice`: the holder keeps, idles, or another executor is next; how a holder is parked

@@ -1,7 +1,6 @@
-"""Message handlers; each runs in one transaction.
+"""Messages about shared accelerators.
 
-context.py  HandlerContext: what every handler is given
-intake/     jobs about tasks
-tenancy/    jobs about tenants
-results/    what environments, trainers and gateways report, and dead letters
+pool_jobs.py      jobs of operators: park, drain, wake, release, measure
+lease_answers.py  answers of executors to orders
+asked.py          questions: executors, slices, moves, traces
 """

@@ -2,6 +2,9 @@
 
 Invariants are constraints: one step per (task, version), one trajectory per (task, group, member), states from their
 enums, versions within the task's steps, a reason for everything void.
+
+work.py (tasks, groups, trajectories, steps, evaluations) · tenancy.py, billing.py, packages.py, aliases.py, webhooks.py (tenants) ·
+messages.py (events, outbox, dead letters) · accelerators.py · base.py (metadata and kinds of columns)
 """
 
 # pyright: reportUnusedImport=false

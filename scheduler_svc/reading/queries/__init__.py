@@ -2,7 +2,7 @@
 
 statuses.py  statuses of tasks
 listing.py   which tasks are on a page, in which order
-progress.py  steps, evaluations and versions of a task, and its spec
+timeline.py  times of steps
 events.py    stored events
 usage.py     tokens and stored bytes
 reports.py   dead letters, adapters, live environments

@@ -1,5 +1,6 @@
 """Sends messages to webhooks: addresses that tenants choose, on the internet or where an operator permits it.
 
+jobs.py       jobs that set and delete them · answers.py answers to asks
 addresses.py  which addresses may be reached
 post.py       one request, and the status of its answer
 signing.py    signatures of Standard Webhooks

@@ -1,8 +1,6 @@
-"""Decisions as pure functions: no clock, no database, no NATS.
+"""Decisions about tasks as pure functions: no clock, no database, no NATS.
 
 sharing/            who goes next, how much is in flight, and why a task waits
-accelerators/       who computes on an accelerator that several base models share
-money/              who pays, and whether a tenant can
 evaluation/         which versions are evaluated, and which is the best
 endings/            why a task ends, what warns of it, and what is kept
 batching.py         which groups make the next optimizer step

@@ -1,10 +1,9 @@
-"""Jobs about tasks, as users send them.
+"""A submission, until its task runs.
 
-job_intake.py   takes jobs, fair by tenant
-job_rates.py    jobs beyond a tenant's rate
-jobs.py         submit, cancel, pause, resume
-preview.py      preview
-examination.py  every reason against a submission
-deletion.py     delete, prune
-offer.py        Offer: what the deployment has for a task
+examination.py             every reason against it
+offer.py                   Offer: what the deployment has for a task
+preview.py                 what it would become, without submitting
+environment_resolution.py  the queue of a task's environment, and the check of its options
+environment_checks.py      answers to these checks
+warm_start.py              adapter of version 0, from another task
 """

@@ -3,5 +3,4 @@
 task_end.py       why a task ends before its last step
 task_warnings.py  signs that a task runs and learns nothing
 retention.py      which blobs of past versions are kept
-expiry.py         when an ended task is announced as expiring, and deleted
 """
