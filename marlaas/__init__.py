@@ -2,6 +2,6 @@
 
 Layout    client, reading, preview, comparison, owned: the SDK · sync: the same without asyncio · task_file, scaffold ·
           cli/: the commands · reporting/: tables, plots and trackers · stack/ with supervisor: the one-machine stack ·
-          memory: what it needs · over_http/: the SDK over HTTP · tenancy/: accounts and keys · wheels, shipped, needs: packages, files and imports ·
-          containers/ · demo/
+          memory: what it needs · over_http/: the SDK over HTTP · tenancy/: accounts and keys ·
+          wheels, shipped, needs: packages, files and imports · containers/ · demo/
 """
