@@ -5,7 +5,7 @@
     │   └── Forbidden  the user's key does not permit it
     ├── Retry       the world was not ready          → redeliver after `delay_s`
     │   ├── QueueFull      as many messages wait as may
-    │   ├── HandedBack     this replica takes none now      → redeliver at once, to any replica
+    │   ├── HandedBack     this replica takes none now      → redeliver immediately, to any replica
     │   └── Unavailable    a server or a disk is not there  → wait here until it is; no attempt is counted
     │       └── StreamFull   a stream has as many bytes as it may
     └── Fatal       this process is broken           → stop consuming, exit 1
@@ -13,7 +13,7 @@
         └── KeyRefused     NATS does not take the key
 
 Any other exception from a handler is a bug: traceback, back off, dead letter after the last attempt. Shutdown
-(`asyncio.CancelledError`) is none of these: unfinished messages are redelivered at once.
+(`asyncio.CancelledError`) is none of these: unfinished messages are redelivered immediately.
 """
 
 

@@ -69,10 +69,10 @@ LIMITS: dict[Limit, Kind] = {
     "key_requests_per_minute": Kind("HTTP requests a minute of one key", "send it later"),
     "tokens_per_minute": Kind("served tokens a minute", "send it later"),
     "key_tokens_per_minute": Kind("served tokens a minute of one key", "send it later"),
-    "max_streams": Kind("replies that are sampled at once", "wait until some end"),
-    "key_max_streams": Kind("replies that are sampled at once for one key", "wait until some end"),
+    "max_streams": Kind("replies that are sampled concurrently", "wait until some end"),
+    "key_max_streams": Kind("replies that are sampled concurrently for one key", "wait until some end"),
     "max_packages": Kind("packages and files, refused ones included", "delete some with `marlaas envs delete` or `files delete`", 100),
-    "max_connections": Kind("connections to NATS at once", "close one", 64, lowest=1, highest=1_000_000),
+    "max_connections": Kind("concurrent connections to NATS", "close one", 64, lowest=1, highest=1_000_000),
     # A task may have 1 MiB, and its message is a little more.
     "max_message_bytes": Kind("bytes of one message", "send a smaller one", 1_310_720, lowest=1_024, highest=8 * 1024 * 1024),
 }

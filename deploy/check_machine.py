@@ -1,4 +1,4 @@
-"""Check of a machine for `make install`, which names all that is missing at once: `python deploy/check_machine.py .`
+"""Check of a machine for `make install`, which names all that is missing: `python deploy/check_machine.py .`
 
 Uses nothing but the standard library, since nothing is installed yet, and runs in Python 3.6 and later.
 """

@@ -9,7 +9,7 @@
             return Finish(1.0 if reply.text.strip() == state else 0.0)
 
 The rules: `open` gives the same prompt for the same index, seed and options, on every replica. One object serves many
-episodes at once, so what belongs to an episode lives in `state`, which travels with the episode through MessagePack
+episodes concurrently, so what belongs to an episode lives in `state`, which travels with the episode through MessagePack
 (tuples come back as lists) and is at most MAX_STATE_BYTES. An environment knows nothing of tokens, tasks or NATS.
 
 Tools (`env_svc/tools/`) are called and answered between an environment's steps, without the environment.

@@ -42,7 +42,7 @@ class EnvSettings(Settings):
     own_requires: str = ""
     """Names of the packages that a tenant's may need, separated by commas; empty: all that are installed for that interpreter."""
     own_processes: int = Field(default_factory=lambda: 2 * max(2, os.cpu_count() or 1), ge=2, le=256)
-    """Processes of tenants' packages at once; tenants share them by weight."""
+    """Maximum concurrent processes of tenants' packages; tenants share them by weight."""
     own_tenant_processes: int = Field(default=0, ge=0)
     """Maximum of one tenant's, of those in use; 0: one less than all."""
     own_memory_mib: int = Field(default=1024, ge=128)

@@ -66,7 +66,7 @@ class GatewaySettings(Settings):
     key_tokens_per_minute: LimitSetting = 5_000_000
     """The same of one key."""
     max_streams: LimitSetting = 1_000
-    """Replies that are sampled at once for a tenant; each choice of a request is one."""
+    """Replies that are sampled concurrently for a tenant; each choice of a request is one."""
     key_max_streams: LimitSetting = 500
     """The same of one key."""
 

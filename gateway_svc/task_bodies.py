@@ -23,7 +23,7 @@ JSON, TOML = "application/json", "application/toml"
 SHORT_BYTES = 8 * 1024
 """TOML that is read in this process: 10 ms of the loop at most."""
 READER_S = 30.0
-"""Maximum seconds of the process that reads more, of which few run at once."""
+"""Maximum seconds of the process that reads more, of which few run concurrently."""
 _READERS = asyncio.Semaphore(2)
 IDEMPOTENCY_KEY = r"^[\x21-\x7e]{1,255}$"
 

@@ -1,4 +1,4 @@
-"""Alembic's entry: connects, takes a lock so that two migrations cannot run at once, and upgrades."""
+"""Alembic's entry: connects, takes a lock so that two migrations cannot run concurrently, and upgrades."""
 
 from alembic import context
 from sqlalchemy import Connection

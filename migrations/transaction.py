@@ -1,4 +1,4 @@
-"""A transaction that waits for PostgreSQL, and takes a lock so that two migrations cannot run at once."""
+"""A transaction that waits for PostgreSQL, and takes a lock so that two migrations cannot run concurrently."""
 
 import time
 from collections.abc import Callable

@@ -58,7 +58,7 @@ class _Version:
 
 
 class Adapters:
-    """Adapter versions by name. One engine change at a time; a loaded version is used at once."""
+    """Adapter versions by name. One engine change at a time; a loaded version is used without waiting."""
 
     def __init__(self, engine: Engine, blobs: Blobs, folder: Path, *, keep: int, keep_s: float, tolerance: Tolerance) -> None:
         self._engine = engine
@@ -123,7 +123,7 @@ class Adapters:
             self._tidy.set()
 
     async def load_ahead(self, ref: AdapterRef) -> None:
-        """Fetch a version at once, and load it when the engine is awake: one at a time, as requests' loads wait. Raises: as `using`."""
+        """Fetch a version immediately, and load it when the engine is awake: one at a time, as requests' loads wait. Raises: as `using`."""
         self._ahead[ref.engine_name] += 1
         try:
             await self._wait_until_awake(ref)

@@ -74,7 +74,7 @@ class Trainer:
     """Trains the tasks of one pool, a batch at a time."""
 
     def __init__(self, bus: Bus, learner: Learner, residents: Residents, pool: str, *, checkpoint_every: int = 1, slots: int = 3) -> None:
-        """`slots`: batches that are read, trained or published at once."""
+        """`slots`: batches that are read, trained or published concurrently."""
         self._bus = bus
         self._blobs = Blobs(bus)
         self._learner = learner

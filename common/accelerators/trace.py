@@ -8,14 +8,14 @@ One object a line; `kind` is one of three, and lines may come in any order:
     {"kind": "step", "task": "letters", "tenant": "acme", "weight": 1, "pool": "a", "at_s": 0, "version": 0,
      "phases": [["generate", 2.1], ["environment", 15.3], ["train", 0.9]]}
 
-executor   `device_bytes` and `host_bytes`: awake, and parked in host memory. `places`: operations at once. `gain`: work done per second
-           with 1, 2, … operations at once, as a multiple of one alone; the last value counts for more. `refill`: share of the work done
+executor   `device_bytes` and `host_bytes`: awake, and parked in host memory. `places`: concurrent operations. `gain`: work done per second
+           with 1, 2, … concurrent operations, as a multiple of one alone; the last value counts for more. `refill`: share of the work done
            by a frozen operation that is repeated when it continues.
 move       one measured move between tiers (`device`, `host`, `disk`, `none`, `off`). A simulated move takes one of those measured.
 step       `phases`: what the step did, in order: a function of its pool and the seconds that it took alone on the accelerator, or
            `environment` and the seconds in which the task needed none. `at_s`: when the task was submitted; `version` orders its steps,
            each of which begins when the one before is done. `weight`: of the tenant. `members`, where given: the phases of each of
-           its trajectories, which go on at once; `phases` follow when all have ended.
+           its trajectories, which run concurrently; `phases` follow when all have ended.
 """
 
 import json

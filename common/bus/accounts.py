@@ -16,7 +16,7 @@ class Accounts:
         self._connection = connection
 
     async def push(self, token: str) -> None:
-        """Make NATS take this token of an account in place of an older one; connections of revoked users end at once.
+        """Make NATS take this token of an account in place of an older one; connections of revoked users end immediately.
 
         Raises: Reject when the server refuses it; Unavailable when it does not answer.
         """

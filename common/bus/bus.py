@@ -122,7 +122,7 @@ class Bus:
     async def declare(
         self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1, blobs_bytes: int = 0, streams_bytes: int = 0
     ) -> None:
-        """Create or update every stream and bucket; the scheduler's replicas do, at their start. Safe to run from several at once.
+        """Create or update every stream and bucket; the scheduler's replicas do, at their start. Several replicas may run it concurrently.
 
         `replicas`: minimum copies of each in a cluster. `blobs_bytes`: bound of the blob store; 0 leaves it as it is. `streams_bytes`: the
         same for all streams together, each its share.
@@ -140,7 +140,7 @@ class Bus:
         encoded already.
 
         Raises: Unavailable when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large; QueueFull
-        and StreamFull at once, since only those who take messages make room;
+        and StreamFull immediately, since only those who take messages make room;
         Forbidden when a tenant's key does not permit the subject; Fatal when NATS has closed the connection for good.
         """
         body = out.message.encode() if body is None else body
@@ -175,7 +175,7 @@ class Bus:
                 await asyncio.sleep(self._timings.backoff.pause_s(attempt))
 
     async def consume(self, consumer: Consumer, handler: Handler, slots: Slots, *, max_pull: int = 64) -> None:
-        """Run `handler` for each message in a runner of its own, `slots` at once, until cancelled.
+        """Run `handler` for each message in a runner of its own, at most `slots` concurrently, until cancelled.
 
         `max_pull` bounds one request, so that replicas share a burst. Raises: Fatal from a handler.
         """

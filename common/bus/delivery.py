@@ -61,7 +61,7 @@ class Delivery:
 
 
 Handler = Callable[[Delivery], AsyncIterator[Outgoing]]
-"""An async generator function: what it yields is published at once."""
+"""An async generator function: what it yields is published immediately."""
 BatchHandler = Callable[[Sequence[Delivery]], Awaitable[None]]
 
 

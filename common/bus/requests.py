@@ -87,7 +87,7 @@ class Requests:
         self._client = connection.client
 
     async def ask(self, subject: str, message: Message, *, timeout_s: float) -> Delivery:
-        """The first answer. Raises: NoResponder at once when no process answers; Unavailable; Forbidden."""
+        """The first answer. Raises: NoResponder immediately when no process answers; Unavailable; Forbidden."""
         body, headers = message.encode(), {KIND_HEADER: message.kind}
         with unavailable_as(f"ask {subject}"):
             try:

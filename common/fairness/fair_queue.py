@@ -11,7 +11,7 @@ next, as a task does for its step, starts as much earlier: at its own virtual ti
 Tenants compete by their weights, and a tenant's tasks with equal weights for what their tenant gets.
 
 An item is charged an estimate when it is taken, the mean of the task's earlier items, and corrected when it is done; so that several
-items in service count at once. Service is in seconds, or in any other unit that `done` is given.
+items in service count from their start. Service is in seconds, or in any other unit that `done` is given.
 """
 
 from collections import deque

@@ -51,7 +51,7 @@ class Locks:
                 "this host can write"
             ) from None
         self.identity = _identity(self._compute)
-        """Names compute.lock: equal for processes that cannot have it at once. None where the kernel does not say which it is."""
+        """Names compute.lock: equal for processes that exclude each other. None where the kernel does not say which it is."""
         self.computes = False
         """Whether this executor has compute.lock."""
         self.is_entered = False

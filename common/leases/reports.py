@@ -84,7 +84,7 @@ class Backlog:
     async def declare(self) -> None:
         """Without its consumer NATS does not say what waits; a process that never woke has not declared it.
 
-        All at once: no queue waits for another that NATS does not permit.
+        Concurrently: no queue waits for another that NATS does not permit.
         """
         async with asyncio.TaskGroup() as runners:
             for consumer in self._own:
@@ -257,7 +257,7 @@ class Reporter:
 
 
 def _essence(report: ExecutorReport) -> object:
-    """What is reported at once when it changes; numbers by their magnitude."""
+    """What is reported immediately when it changes; numbers by their magnitude."""
     return (
         *(report.state, report.tier, report.epoch, report.running),
         *(report.begun > 0, report.ready.bit_length(), report.ready_since_s is None, report.pieces > 0),

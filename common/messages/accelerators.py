@@ -30,7 +30,7 @@ class MovePool(Message, kind="move-pool.1"):
     """Id made by the sender, repeated in the answer."""
     pool: Name
     verb: PoolVerb
-    """`park`: no slice until `wake` or `release`, and the present one ends at once; `drain`: the same once what runs has ended; `wake`: the
+    """`park`: no slice until `wake` or `release`, and the present one ends now; `drain`: the same once what runs has ended; `wake`: the
     next slice; `release`: as the scheduler decides."""
     service: Literal["rollout", "trainer"] | None = None
     """None: its samplers and its trainers."""
@@ -171,7 +171,7 @@ class AskTrace(Message, kind="ask-trace.1"):
 class StepPhases(Value):
     """A trained step: seconds of the accelerator by function, and those in which the task needed none.
 
-    Trajectories of a step go on at once: what one is sampled while another is with its environment is time of the accelerator.
+    Trajectories of a step run concurrently: what one is sampled while another is with its environment is time of the accelerator.
     """
 
     version: int

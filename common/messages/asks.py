@@ -282,7 +282,7 @@ class ReplicasOf(Value):
     """None for environment services, which serve every pool."""
     replicas: int
     sequences: int
-    """That samplers decode at once, all together."""
+    """Sequences that all samplers together decode concurrently."""
     kv_tokens: int
     """That samplers' KV caches hold."""
     busy: dict[str, float]

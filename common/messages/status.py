@@ -139,7 +139,7 @@ class ReplicaReport(Message, kind="replica-report.1"):
     sandbox: str | None = None
     """Env replicas: sandbox of policy-written code, with its guarantees; None where it is refused."""
     sequences: int = 0
-    """Rollout replicas: sequences it decodes at once."""
+    """Rollout replicas: sequences it decodes concurrently."""
     kv_tokens: int = 0
     """Rollout replicas: tokens its KV cache holds."""
     invariant: bool = False

@@ -16,13 +16,13 @@ GIB = 2**30
 FLOAT32_BYTES = 4
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 LOGITS_CHUNK_ELEMENTS = 32 * 1024 * 1024
-"""Logits that exist at once (128 MiB in float32)."""
+"""Maximum logits that exist at a time (128 MiB in float32)."""
 CHUNK_COPIES = 3
 """Float32 tensors of a chunk's size: logits, their softmax, and a product of both."""
 KEYS_A_TOKEN = 2.0
 """Keys copied for each token of rows with shared prompts: a prompt's once for itself, and once for each of its attempts."""
 LAYER_GRADIENTS = 4
-"""Tensors of the MLP's width that the backward pass of one layer holds at once."""
+"""Tensors of the MLP's width that the backward pass of one layer holds at a time."""
 STEP_VECTORS = 11
 """Float32 vectors of the adapter's size while the optimizer makes a new state: masters and moments twice, gradients, temporaries."""
 GRADIENT_VECTORS = 7

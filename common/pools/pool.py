@@ -37,9 +37,9 @@ class Serving(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     sequences: int = Field(default=16, ge=1)
-    """Requests that one rollout replica answers at once; more wait."""
+    """Requests that one rollout replica answers concurrently; more wait."""
     adapters: int = Field(default=4, ge=1)
-    """Different adapters that they may use at once."""
+    """Maximum different adapters among them."""
     thoughts: tuple[Annotated[str, Field(min_length=1)], Annotated[str, Field(min_length=1)]] | None = None
     """Texts around what the model thinks, as `["<think>", "</think>"]`, which answers then have apart. None: it is part of the answer."""
 
@@ -66,7 +66,7 @@ class Pool(BaseModel):
     adapters: int = Field(default=16, ge=1)
     """Maximum adapters in one batch of the engine."""
     sequences: int = Field(default=64, ge=1)
-    """Sequences that one rollout replica decodes at once."""
+    """Sequences that one rollout replica decodes concurrently."""
     kv_cache_gib: float = Field(default=1.0, gt=0)
     """Memory for the KV cache on a CPU; on a GPU `gpu_memory_share` decides."""
     gpu_memory_share: float = Field(default=0.6, gt=0, lt=1)

@@ -86,7 +86,7 @@ class Session:
             await self._http.close()
 
     async def drop(self) -> None:
-        """Close the connection at once, without waiting for a server that may still compute."""
+        """Close the connection immediately, without waiting for a server that may still compute."""
         await self._http.close()
 
     async def _ask(self, kind: str, data: dict[str, JsonValue]) -> Observation:

@@ -51,7 +51,7 @@ class HeldEpisode:
     async def ask(self, messages: list[ChatMessage]) -> Reply | None:
         """The policy's reply, for the program; None when the policy has no turn left."""
         if self._asked.done():
-            raise RuntimeError("the agent is asked twice at once: one policy replies here, to one conversation")
+            raise RuntimeError("the agent is asked twice concurrently: one policy replies here, to one conversation")
         self._replied = asyncio.get_running_loop().create_future()
         self._asked.set_result(messages)
         return await self._replied

@@ -23,7 +23,7 @@ from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, F
 from env_svc.options import Option, validated_options
 
 ROWS = 2_000
-"""Items of one data set object. A few data sets generate all their items at once: 0.7 s for the slowest."""
+"""Items of one data set object. A few data sets generate all their items together: 0.7 s for the slowest."""
 MAX_DATASETS = 16
 MAX_ENTRIES = 1_024
 """Items cached per process: generating one takes from microseconds to seconds, and all members of a group need it."""

@@ -82,7 +82,7 @@ class HostedConfig(BaseModel):
 
     @property
     def is_kept(self) -> bool:
-        """Whether a process that died is restarted at once. False: at its next call."""
+        """Whether a process that died is restarted immediately. False: at its next call."""
         return True
 
     @property

@@ -60,7 +60,7 @@ class HostStarter:
         return process
 
     async def log_prints(self, process: Process) -> None:
-        """Log what a process in a sandbox prints, until it ends. Returns at once without a sandbox: there its prints are the service's.
+        """Log what a process in a sandbox prints, until it ends. Returns immediately without a sandbox: there its prints are the service's.
 
         A pipe of ours and not the service's own error output: that may be a terminal, or a file that others read as our log.
         """

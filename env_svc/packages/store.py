@@ -111,5 +111,5 @@ def _unpack(packed: bytes, into: Path) -> Unpacked:
 
 
 def _set_aside(folder: Path) -> Path:
-    """Rename a folder, so that its name is free at once."""
+    """Rename a folder, so that its name is free immediately."""
     return folder.rename(folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.part"))

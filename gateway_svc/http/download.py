@@ -52,5 +52,5 @@ async def download(request: Request, source: Source, wanted: Span, headers: Mapp
         answered["Content-Range"] = f"bytes {span.first}-{span.last}/{wanted.size}"
     answered["Content-Length"] = str(sent.size)
     parts = bytes_of(source, sent, is_checked=span is None)
-    first = await anext(parts, b"")  # so that what is wrong at once is an answer of its own
+    first = await anext(parts, b"")  # so that an error before the first byte has a status of its own
     return Closing(first, parts, 200 if span is None else 206, answered, media_type)

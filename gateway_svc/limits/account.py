@@ -110,7 +110,7 @@ class Account:
         self._granted: dict[Rate, int] = dict.fromkeys(RATES, 0)
         """Since the last exchange, for the pace."""
         self.running = 0
-        """Requests that may still charge it: also where replies at once have no limit."""
+        """Requests that may still charge it: also where concurrent replies have no limit."""
         self._used_s = self._monotonic_s()
         self._away_until_s = 0.0
         self.exchanges = 0

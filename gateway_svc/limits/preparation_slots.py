@@ -1,6 +1,6 @@
-"""Pacing: how many requests of one sender this process prepares at once.
+"""Pacing: how many requests of one sender this process prepares concurrently.
 
-An event loop gives each request that runs a part of every turn. If all of a thousand requests of one sender began at once, another's would
+An event loop gives each request that runs a part of every turn. If all of a thousand requests of one sender began together, another's would
 take as long as all of them together, although each is cheap. So a few of each sender run, and the others wait, having cost only the parsing
 of their headers. A request is prepared when it waits for a sampler, begins to be answered, or has had HOLD_S: what waits for NATS or for
 its client costs the others nothing.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 AT_ONCE = 4
-"""Requests of one sender that are prepared at once. More than a process has time for, as each waits for NATS now and then."""
+"""Maximum requests of one sender that are prepared concurrently. More than a process has time for, as each waits for NATS now and then."""
 HOLD_S = 0.05
 """Maximum seconds that a request keeps the next one of its sender waiting."""
 SHARE = 0.1
@@ -54,7 +54,7 @@ class Pacing:
         return len(self._running)
 
     async def begin(self, sender: str) -> "Place":
-        """Waits for a place, of which a sender has as many as may be prepared at once, and for its share. Raises: TooBusy."""
+        """Waits for a place, of which a sender has as many as may be prepared concurrently, and for its share. Raises: TooBusy."""
         running = self._running.get(sender, 0)
         if running < self._at_once:
             self._running[sender] = running + 1

@@ -18,7 +18,7 @@ from common.messages import AdapterRef, StoredFile
 from common.messages.asks import CHUNK_BYTES
 
 AHEAD = 4
-"""Parts that are on their way at once; a download holds no more of the blob."""
+"""Maximum parts that are fetched concurrently; a download holds no more of the blob."""
 BLOCK = tarfile.BLOCKSIZE
 MAX_FILES = 100
 _RANGE = re.compile(r"^bytes=(\d*)-(\d*)$")

@@ -17,7 +17,7 @@ class Offers:
         return any(one.name == pool for one in self._pools)
 
     def check(self, pool: str) -> None:
-        """Raises: Problem at once for a pool that serves no version, or that there is no more, where the request would wait for nobody."""
+        """Raises: Problem for a pool that serves no version or is gone, so that no request waits without a replica."""
         found = next((one for one in self._pools if one.name == pool), None)
         if not self._pools or (found is not None and found.serves):
             return

@@ -1,7 +1,7 @@
 """Which requests are sent to replicas, and which wait here.
 
-Replicas take requests in the order of the queue, several for each that they answer at once, and are fair among those that they have. A
-tenant that asks a thousand times at once would fill the queue, and another's request would wait behind all of these. So of each tenant
+Replicas take requests in the order of the queue, several for each that they answer concurrently, and are fair among those that they have. A
+tenant that sends a thousand requests would fill the queue, and another's request would wait behind all of these. So of each tenant
 and pool only some are sent and have no token yet; the others wait here, fair by key.
 """
 

@@ -1,11 +1,11 @@
-"""Room for requests in one process: so many at once, and so many bytes of them that wait for a replica. A tenant has a half of both."""
+"""Per-process limits on concurrent requests and on bytes that wait for a replica; one tenant may use half of both."""
 
 from collections import Counter
 
 from common.errors import MarlaasError
 
 MAX_STREAMS = 2000
-"""Requests at once in one process."""
+"""Maximum concurrent requests of one process."""
 MAX_WAITING_BYTES = 32 * 1024 * 1024
 """Bytes of requests that no replica has taken; those of all gateways share the stream REQUESTS."""
 TENANTS_SHARE = 0.5

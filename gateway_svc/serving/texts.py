@@ -14,7 +14,7 @@ from common.messages.serving import MAX_TEXT_TOKENS
 WAIT_S = 3.0
 """Seconds after which tokens are shown as ids."""
 AT_ONCE = 4
-"""Requests of one gateway at once; they share replicas with chats."""
+"""Maximum concurrent requests of one gateway; they share replicas with chats."""
 ID_BYTES = 4
 
 log = structlog.get_logger()

@@ -1,4 +1,4 @@
-"""What pages ask the scheduler, as the caller's key permits. A page asks few questions at once: a tenant has four places."""
+"""What pages ask the scheduler, as the caller's key permits. A page has few concurrent questions: a tenant has four places."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -44,7 +44,7 @@ Models = dict[str, dict[str, str]]
 MODELS = 100
 """Newest tasks whose latest versions the playground offers."""
 AT_ONCE = 3
-"""Questions of one page at once."""
+"""Maximum concurrent questions of one page."""
 SLICES = 50
 """Latest slices of shared accelerators that a page shows."""
 SPARK_STEPS = 40
@@ -165,7 +165,7 @@ async def read_shared(door: Door) -> Shared | None:
 
 
 async def _each(items: Iterable[T], read: Callable[[T], Awaitable[U]]) -> list[U]:
-    """The answers in order, a few questions at once. The first error ends all of them."""
+    """The answers in order, a few questions concurrently. The first error ends all of them."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: T) -> U:

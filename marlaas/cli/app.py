@@ -1,6 +1,6 @@
 """The `marlaas` command: the table of its verbs, and how it ends. Start with `marlaas --help`.
 
-Commands import what they need when they run, so that help and usage errors are answered at once. An error that the user
+Commands import what they need when they run, so that help and usage errors appear immediately. An error that the user
 can correct is one line on stderr and exit status 1.
 """
 

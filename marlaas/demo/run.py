@@ -1,6 +1,6 @@
 """`marlaas demo`: one command from nothing to trained adapters, on a stack of its own.
 
-It starts a stack, submits a show's tasks at once, shows them while they share one base model, and ends with their gains, plots
+It starts a stack, submits a show's tasks together, shows them while they share one base model, and ends with their gains, plots
 and adapters. Nothing is left running, whether it succeeds, fails or is interrupted. The show here is three tasks of three tenants;
 `composition.py` has another.
 """

@@ -204,7 +204,7 @@ def wait_until_ready(starting: Starting, report: Callable[[Stack], None], timeou
     deadline = time.monotonic() + timeout_s
     while True:
         if starting.supervisor.poll() is not None:
-            raise StackError(f"the supervisor ended at once: {last_words(log_path(data, 'supervisor'))}")
+            raise StackError(f"the supervisor ended at its start: {last_words(log_path(data, 'supervisor'))}")
         stack = starting.look()
         if stack is not None:
             report(stack)

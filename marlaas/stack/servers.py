@@ -111,7 +111,7 @@ def wait_until_listening(port: int, process: subprocess.Popen[bytes], name: str,
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise ServerError(f"{name} ended at once, with status {process.returncode}; see its log")
+            raise ServerError(f"{name} ended at its start, with status {process.returncode}; see its log")
         if is_listening(port):
             return
         time.sleep(0.02)

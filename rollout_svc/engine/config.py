@@ -35,7 +35,7 @@ class EngineSettings:
     """Folder or Hugging Face name."""
     context_tokens: int
     sequences: int
-    """Maximum sequences decoded at once, served ones included; more wait inside the engine."""
+    """Maximum sequences decoded concurrently, served ones included; more wait inside the engine."""
     adapters: int
     """Maximum adapters in one batch, served ones included."""
     adapters_held: int

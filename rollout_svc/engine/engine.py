@@ -1,4 +1,4 @@
-"""The door to vLLM: token ids in, token ids and their log-probabilities out, under any of many adapters at once.
+"""The door to vLLM: token ids in, token ids and their log-probabilities out, under any of many adapters concurrently.
 
 What it promises beyond vLLM's own interface:
 

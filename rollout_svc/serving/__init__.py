@@ -7,7 +7,7 @@ Layout    top to bottom, imports go down only
     service.py       handler of a request, and what ends one early
     aliases.py       versions that aliases keep loaded · wiring.py puts the parts together
     request.py       one attempt at a request: its prompt, adapter and tokens
-    admission.py     who is answered next, and how many at once
+    admission.py     who is answered next, and how many concurrently
     replies.py       one message per gateway every few milliseconds
     token_texts.py   texts of single tokens, for samples
     prompts.py       what is to be continued, in tokens

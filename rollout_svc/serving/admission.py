@@ -51,7 +51,7 @@ class Admission:
 
 
 class AdapterSlots:
-    """At most `total` different names at once; None is no name, and needs no slot. Pure."""
+    """At most `total` different names at a time; None is no name, and needs no slot. Pure."""
 
     def __init__(self, total: int) -> None:
         self._total = total

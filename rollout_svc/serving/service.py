@@ -23,7 +23,7 @@ from rollout_svc.serving.request import Means, answer
 from rollout_svc.serving.token_texts import texts_of
 
 TAKEN_PER_SEQUENCE = 4
-"""Requests that a replica takes for each that it answers at once: fairness is among those that it has."""
+"""Requests that a replica takes for each that it answers concurrently: fairness is among those that it has."""
 GATEWAYS_S = 2.5
 """Seconds between two looks for gateways that have died; their entries expire after REPLICA_TTL_S."""
 LISTEN_S = 60.0

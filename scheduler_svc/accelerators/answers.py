@@ -137,7 +137,7 @@ async def _failed(tx: Transaction, done: LeaseDone, now_ms: int) -> None:
 def next_attempt(done: LeaseDone, past: int, now_ms: int) -> Fault:
     """When an executor may wake next, after `past` other failures since it last woke.
 
-    Without memory the first retry is at once, and all others are parked a tier deeper for it.
+    Without memory the first retry is immediate, and all others are parked a tier deeper for it.
     """
     reason, is_memory = done.failure or "it could not wake, and did not say why", bool(done.lacks_memory)
     if is_memory and not past:

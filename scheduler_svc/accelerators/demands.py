@@ -16,7 +16,7 @@ from scheduler_svc.accelerators.queries.standing import ExecutorRow, NewestSlice
 from scheduler_svc.base.states import Hold
 
 REPEATED = 0.2
-"""Share of a frozen operation's work that is repeated where the KV cache is dropped: its prompt and tokens are computed at once then."""
+"""Share of a frozen operation's work that is repeated where the KV cache is dropped: its prompt and tokens are computed in one pass."""
 STARTS_WITHIN_S = 10.0
 """Time within which a holder that says that work waits for it has begun some; then others count as if it had."""
 BEFORE_ALL_S = float("-inf")

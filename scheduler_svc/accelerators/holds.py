@@ -35,7 +35,7 @@ class Holds:
 
 
 def is_due(holder: ExecutorRow) -> bool:
-    """Whether the open slice ends by an operator's order: at once, or, where its moves are measured, once its executor is awake."""
+    """Whether the open slice ends by an operator's order: immediately, or, where its moves are measured, once its executor is awake."""
     is_awake = holder.newest is not None and holder.newest.awake_ms is not None
     return holder.held in (Hold.PARK, Hold.DRAIN) or (holder.measured is not None and is_awake)
 

@@ -39,7 +39,7 @@ from scheduler_svc.uploads.listing import NO_REPLICA
 from scheduler_svc.uploads.package_queries import MAX_REQUESTS, Key, Package
 
 CHECKS_PER_TENANT = 4
-"""Checks of one tenant's tasks that a family has at once: an environment replica takes checks in their order, eight at once."""
+"""Checks of one tenant's tasks that a family has at a time: an environment replica takes checks in their order, eight concurrently."""
 UPLOADING_BYTES = {PackageKind.PACKAGE: 4 * MAX_PACKAGE_BYTES, PackageKind.FILE: 2 * MAX_FILE_BYTES}
 """Maximum bytes of a tenant's packages, and of its files, of which parts are missing, as announced."""
 COMMAND = {PackageKind.PACKAGE: "envs", PackageKind.FILE: "files"}

@@ -1,7 +1,7 @@
-"""Requests in, answers out: how many at once, and what a failure is answered with.
+"""Requests in, answers out: how many concurrently, and what a failure is answered with.
 
-Asks of one tenant wait for each other, so that they take no more than their share of the replica, and PostgreSQL answers few at once,
-so that the scheduler's own work is not held up. A client that asks too much is told so at once.
+Asks of one tenant wait for each other, so that they take no more than their share of the replica, and PostgreSQL answers few concurrently,
+so that the scheduler's own work is not held up. A client that asks too much gets an error immediately.
 """
 
 import asyncio

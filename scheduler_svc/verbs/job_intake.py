@@ -35,7 +35,7 @@ from scheduler_svc.verbs.jobs import handle_jobs
 BATCH_SIZE = 4
 """Maximum jobs of one tenant that are handled in one transaction."""
 AT_ONCE = 4
-"""Tenants whose jobs are handled at once: one may be a deletion, which takes minutes."""
+"""Tenants whose jobs are handled concurrently: one may be a deletion, which takes minutes."""
 LOOK_EVERY_S = 2.0
 """Interval between looks at the waiting jobs."""
 UNUSED_S = 10.0

@@ -118,7 +118,7 @@ async def test_replies_at_once_end_with_their_clients(world: World, nats_url: st
         await eventually(lambda: len(held.open) == 2)
         refused = await http.post("/v1/chat/completions", params=ACME, json=CHAT)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert "max_streams: at most 2 replies that are sampled at once" in refused.json()["error"]["message"]
+        assert "max_streams: at most 2 replies that are sampled concurrently" in refused.json()["error"]["message"]
         one.cancel()
         await asyncio.gather(one, return_exceptions=True)
         await eventually(lambda: not held.open)

@@ -1,4 +1,4 @@
-"""The frozen base model with adapters: log-probabilities of packed batches under one adapter or several at once.
+"""The frozen base model with adapters: log-probabilities of packed batches under one adapter or several together.
 
 policy.py          the base model on one device, with an adapter's parameters put in
 weights.py         its tensors out of the memory of the device, and back

@@ -63,7 +63,7 @@ def by_loop(parts: Sequence[Part]) -> dict[str, Product]:
 
 
 def by_grouped_mm(parts: Sequence[Part]) -> dict[str, Product]:
-    """Products of all parts at once; every rank is padded with zeros to the largest, also where a part has no adapter.
+    """Products of all parts together; every rank is padded with zeros to the largest, also where a part has no adapter.
 
     The adapters are padded once for the whole model, with two operations each.
     """

@@ -15,7 +15,7 @@ from torch import Tensor
 from common.pools.memory import LOGITS_CHUNK_ELEMENTS
 
 PART_ROWS = 8192
-"""Rows of the weight that are copied to float32 at once: 128 MiB with a hidden size of 4,096."""
+"""Rows of the weight that are copied to float32 at a time: 128 MiB with a hidden size of 4,096."""
 
 
 def sampled_logprobs(
@@ -28,7 +28,7 @@ def sampled_logprobs(
     float32: bool = False,
     chunk_elements: int = LOGITS_CHUNK_ELEMENTS,
 ) -> tuple[Tensor, Tensor]:
-    """log softmax(hWᵀ / temperature)[target] and the entropy, for a frozen W; at most `chunk_elements` logits exist at once.
+    """log softmax(hWᵀ / temperature)[target] and the entropy, for a frozen W; at most `chunk_elements` logits exist at a time.
 
     Shapes: both (N,) float32. The entropy carries a gradient only with `entropy_gradient`. `float32`: products are in float32.
     """

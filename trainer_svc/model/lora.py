@@ -21,7 +21,7 @@ from common.errors import Fatal
 EXPERTS = "experts"
 """Name that Transformers gives to the module with all experts of a layer, as a list or with fused weights."""
 FUSED = ("qkv_proj", "gate_up_proj", "query_key_value", "c_attn", "W_pack", "Wqkv")
-"""Names of layers that compute several projections at once, in place of those that `lora.targets` names."""
+"""Names of layers that compute several projections together, in place of those that `lora.targets` names."""
 
 log = structlog.get_logger()
 

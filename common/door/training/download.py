@@ -14,7 +14,7 @@ from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskChunk, Ask
 from common.messages.asks import CHUNK_BYTES
 
 AT_ONCE = 8
-"""Parts of a blob that are requested at once."""
+"""Maximum parts of a blob that are requested concurrently."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from common.messages import AskDeployment, AskTask, Event, PoolsAnswer, StatusAn
 from common.task_states import ENDED
 
 RECHECK_S = 15.0
-"""Seconds between questions for events that were lost on their way; one that lacks its successor is missed at once."""
+"""Seconds between questions for events that were lost on their way; one that lacks its successor is missed immediately."""
 
 
 async def follow(

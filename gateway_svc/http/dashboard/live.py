@@ -25,7 +25,7 @@ router = APIRouter(route_class=PageRoute)
 
 @router.get("/live")
 async def live(visitor: Filtered, task: TaskName = "") -> Response:
-    """One event at once, since the page may be older than the stream, and one after each change, of one task or of all."""
+    """One event immediately, since the page may be older than the stream, and one after each change, of one task or of all."""
     caller = visitor.caller
     ends = Ends(caller, gateway_of(visitor.request).drain, is_resumable=True)
     return EventStream(_news(caller.door, caller.tenant, task or None), ends)

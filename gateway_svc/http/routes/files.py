@@ -126,7 +126,7 @@ async def read_file_content(request: Request, caller: Acting, file: FileId) -> R
     if (task := task_of_result(file)) is not None:
         status = await status_of(caller, _checked_task(task))
         parts = result_parts(caller.door, status.task)
-        first = await anext(parts, b"")  # so that what is wrong at once is an answer of its own
+        first = await anext(parts, b"")  # so that an error before the first byte has a status of its own
         return Closing(first, parts, 200, {}, MEDIA_TYPE)
     found = await _found(caller, file)
     if found.state != "usable":

@@ -20,7 +20,7 @@ from gateway_svc.openai.jobs.records import Checkpoint, JobEvent, checkpoint_of,
 MAX_SCANNED = 2000
 """Maximum tasks that are looked at for one page of a filtered list."""
 AT_ONCE = 8
-"""Tasks whose task files are asked for at once."""
+"""Tasks whose task files are requested concurrently."""
 Metadata = Mapping[str, str]
 
 

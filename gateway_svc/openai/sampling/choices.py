@@ -1,4 +1,4 @@
-"""Choices of one request, sampled at once: their deltas as they come, or all of them."""
+"""Choices of one request, sampled concurrently: their deltas as they come, or all of them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence

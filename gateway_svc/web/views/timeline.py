@@ -1,4 +1,4 @@
-"""Stages of every step, for a Gantt chart: one row a task, one colour a stage; and how many steps are in each stage at once."""
+"""Stages of every step, for a Gantt chart: one row a task, one colour a stage; and how many steps are in each stage at a time."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class Load:
     """Of one stage, over all tasks that are shown, from the first span to the last."""
 
     mean: float
-    """Steps at once."""
+    """Steps in the same stage at a time."""
     highest: int
     busy: float
     """Share of the time in which it has any, from 0 to 1."""

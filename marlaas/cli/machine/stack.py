@@ -193,7 +193,7 @@ def demo(
     keep_running: Annotated[bool, typer.Option("--keep-running", help="Leave the stack running.")] = False,
     compose: Annotated[bool, typer.Option("--compose", help="One task that is learned from nothing, in place of the three.")] = False,
 ) -> None:
-    """Start a stack, train three tasks of three tenants at once on one base model, and show their gains."""
+    """Start a stack, train three tasks of three tenants concurrently on one base model, and show their gains."""
     from marlaas import shipped
     from marlaas.demo.composition import composition
     from marlaas.demo.run import run_demo, three_tasks

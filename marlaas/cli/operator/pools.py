@@ -80,7 +80,7 @@ def list_slices(
 
 @app.command()
 def park(pool: Pool, data: Data = DEFAULT_DATA, url: Url = "", accelerator: On = None) -> None:
-    """Park a pool's executors at once, requests frozen, until `wake` or `release`."""
+    """Park a pool's executors immediately, requests frozen, until `wake` or `release`."""
     _order(data, url, pool, "park", accelerator)
 
 

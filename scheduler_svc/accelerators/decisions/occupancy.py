@@ -1,6 +1,6 @@
 """Seconds of a step in which any of its trajectories is sampled, and in which none is. Pure.
 
-Trajectories of a step go on at once: while one is with its environment, another is sampled. So neither the longest trajectory's time with
+Trajectories of a step run concurrently: while one is in its environment, another is sampled. So neither the longest trajectory's time with
 its environment nor what is left of the step says how long an accelerator is needed. Single turns are not stored. Each trajectory is taken
 to begin with the others, and to have turns, and times between them, that are as long as each other.
 """

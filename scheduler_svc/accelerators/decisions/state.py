@@ -181,4 +181,4 @@ class Drain:
 
 @dataclass(frozen=True)
 class Freeze:
-    """Running requests of a sampler are frozen at once; they continue in its next slice."""
+    """Running requests of a sampler are frozen immediately; they continue in its next slice."""

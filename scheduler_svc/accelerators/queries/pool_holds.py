@@ -17,7 +17,7 @@ RETURNING accelerator, id
 
 async def hold(connection: AsyncConnection, order: MovePool) -> list[str]:
     """The executors that it concerns, as `<accelerator>/<executor>`, in order. One that is awake needs no order to wake.
-    One that is paused after a failure is to try at once, but not where its moves are to be measured."""
+    One that is paused after a failure is to try immediately, but not where its moves are to be measured."""
     given = {"pool": order.pool, "service": order.service, "accelerator": order.accelerator}
     given["measured"] = order.tier.value if order.tier is not None else None
     rows = (await connection.execute(_HOLD, given | {"held": None if order.verb == "release" else order.verb})).all()

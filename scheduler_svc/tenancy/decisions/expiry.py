@@ -23,7 +23,7 @@ class Expiry:
 def expiry(days: Mapping[str, int], ended_s: float, announced: Mapping[str, float], expired: Collection[str], now_s: float) -> Expiry:
     """`days`: by kind, from the task's end; 0 keeps. All times are Unix seconds of one clock.
 
-    A kind is announced LEAD_S before its last day is over, at once where fewer days were set later, and deleted LEAD_S after that at the
+    A kind is announced LEAD_S before its last day is over, immediately if fewer days were set later, and deleted LEAD_S after that at the
     earliest. Days that are raised take back an announcement.
     """
     ends = {kind: ended_s + days[kind] * DAY_S for kind in KINDS if days[kind] > 0 and kind not in expired}

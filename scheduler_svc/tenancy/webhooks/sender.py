@@ -24,10 +24,10 @@ from scheduler_svc.tenancy.webhooks.signing import signature_headers
 PAUSES_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 7200.0, 21_600.0, 43_200.0, 86_400.0)
 """Pause after each failed attempt; after the one that follows the last pause, two days after the first, the message is given up."""
 AT_ONCE = 32
-"""Maximum messages that a replica sends at once, each to another webhook."""
+"""Maximum messages that a replica sends concurrently, each to another webhook."""
 LOOK_EVERY_S = 1.0
 GONE = 410
-"""Status of a receiver that wants nothing more: the message is given up at once."""
+"""Status of a receiver that wants nothing more: the message is given up immediately."""
 
 log = structlog.get_logger()
 

@@ -1,4 +1,4 @@
-"""Examination of a submission: the task as the deployment would take it, and every reason why it may not, at once."""
+"""Examination of a submission: the task as the deployment would take it, and every reason why it may not."""
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass

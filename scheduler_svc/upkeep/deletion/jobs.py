@@ -2,7 +2,7 @@
 
 A task is deleted in one transaction: its rows become one with what it consumed, its status goes, and no task can start from it. The
 garbage collector then erases its data in NATS and emits `deleted`. Adapters that other tasks started from stay until those are
-deleted too. Every job may be redelivered, or handled by several replicas at once.
+deleted too. Every job may be redelivered, or handled by several replicas concurrently.
 """
 
 from collections.abc import Sequence

@@ -62,7 +62,7 @@ async def _announce(database: Database, task: EndedTask, announced: dict[str, fl
 
 
 async def _expire(database: Database, bus: Bus, collector: GarbageCollector, task: EndedTask, due: frozenset[str]) -> None:
-    """Events go at once. Blobs become unneeded, so that no task can start from them, and are deleted next, or by the sweep."""
+    """Events are deleted immediately. Blobs become unneeded, so that no task can start from them, and are deleted next, or by the sweep."""
     if "events" in due:
         await collector.wait_until_published([task.id])
         await bus.streams.erase(streams.EVENTS, streams.events(task.tenant, task.id))

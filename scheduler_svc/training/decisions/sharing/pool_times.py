@@ -14,7 +14,7 @@ from scheduler_svc.tenancy.decisions.shares import Capacity
 StableFor = Callable[[str], float]
 """Seconds since the last disturbance, in the time of a pool given by name."""
 PARKED_FACTOR = 1.0
-"""Work in flight of a parked pool, as a multiple of what its samplers decode at once."""
+"""Work in flight of a parked pool, as a multiple of what its samplers decode concurrently."""
 
 
 @dataclass(frozen=True)
@@ -40,5 +40,5 @@ class PoolTimes:
 
 
 def capacities(decoded: Mapping[str, Capacity], factor: Callable[[str], float], parked: frozenset[str]) -> dict[str, Capacity]:
-    """Capacity for work in flight by pool. `decoded`: what its samplers decode at once; `factor`: its oversubscription while awake."""
+    """Capacity for work in flight by pool. `decoded`: what its samplers decode concurrently; `factor`: its oversubscription while awake."""
     return {pool: whole.times(min(factor(pool), PARKED_FACTOR) if pool in parked else factor(pool)) for pool, whole in decoded.items()}

@@ -56,7 +56,7 @@ class Replicas:
     environments: int
     trainers: int
     sequences: int = 0
-    """Sequences that the samplers decode at once."""
+    """Sequences that the samplers decode concurrently."""
     sampled: float = 0.0
     """Sequences that they are decoding."""
 
