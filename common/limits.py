@@ -36,7 +36,7 @@ NO_LIMIT = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Kind:
+class LimitKind:
     """One limit."""
 
     of: str
@@ -52,29 +52,29 @@ class Kind:
 ENDS = "cancel one, or wait until one ends"
 FREES = "free some with `marlaas delete` or `marlaas prune`"
 
-LIMITS: dict[Limit, Kind] = {
-    "priority_ceiling": Kind("of a task's priority among its tenant's", "give a lower priority", lowest=-100, highest=100),
-    "jobs_per_minute": Kind("jobs a minute", "send it later", 6_000),
-    "asks_per_minute": Kind("asks a minute", "ask later", 60_000),
-    "max_tasks": Kind("tasks that have not ended", ENDS),
-    "max_unchecked": Kind("tasks whose environments are not checked yet", "wait until one is checked", 1_000),
-    "max_task_tokens": Kind("tokens of one task (steps × groups × attempts × tokens)", "give fewer steps, groups or tokens"),
-    "max_sequences": Kind("sequences in flight, over all pools", "wait until some end", lowest=1),
-    "max_pool_sequences": Kind("sequences in flight in one pool", "wait until some end", lowest=1),
-    "max_pool_tokens": Kind("tokens in flight in one pool", "wait until some end", lowest=1),
-    "max_tokens": Kind("tokens in all, served ones included", "none: they are used"),
-    "max_stored_bytes": Kind("bytes of adapters, checkpoints, batches, packages and files", FREES),
-    "max_adapters": Kind("adapters that are kept", FREES),
-    "requests_per_minute": Kind("HTTP requests a minute", "send it later"),
-    "key_requests_per_minute": Kind("HTTP requests a minute of one key", "send it later"),
-    "tokens_per_minute": Kind("served tokens a minute", "send it later"),
-    "key_tokens_per_minute": Kind("served tokens a minute of one key", "send it later"),
-    "max_streams": Kind("replies that are sampled concurrently", "wait until some end"),
-    "key_max_streams": Kind("replies that are sampled concurrently for one key", "wait until some end"),
-    "max_packages": Kind("packages and files, refused ones included", "delete some with `marlaas envs delete` or `files delete`", 100),
-    "max_connections": Kind("concurrent connections to NATS", "close one", 64, lowest=1, highest=1_000_000),
+LIMITS: dict[Limit, LimitKind] = {
+    "priority_ceiling": LimitKind("of a task's priority among its tenant's", "give a lower priority", lowest=-100, highest=100),
+    "jobs_per_minute": LimitKind("jobs a minute", "send it later", 6_000),
+    "asks_per_minute": LimitKind("asks a minute", "ask later", 60_000),
+    "max_tasks": LimitKind("tasks that have not ended", ENDS),
+    "max_unchecked": LimitKind("tasks whose environments are not checked yet", "wait until one is checked", 1_000),
+    "max_task_tokens": LimitKind("tokens of one task (steps × groups × attempts × tokens)", "give fewer steps, groups or tokens"),
+    "max_sequences": LimitKind("sequences in flight, over all pools", "wait until some end", lowest=1),
+    "max_pool_sequences": LimitKind("sequences in flight in one pool", "wait until some end", lowest=1),
+    "max_pool_tokens": LimitKind("tokens in flight in one pool", "wait until some end", lowest=1),
+    "max_tokens": LimitKind("tokens in all, served ones included", "none: they are used"),
+    "max_stored_bytes": LimitKind("bytes of adapters, checkpoints, batches, packages and files", FREES),
+    "max_adapters": LimitKind("adapters that are kept", FREES),
+    "requests_per_minute": LimitKind("HTTP requests a minute", "send it later"),
+    "key_requests_per_minute": LimitKind("HTTP requests a minute of one key", "send it later"),
+    "tokens_per_minute": LimitKind("served tokens a minute", "send it later"),
+    "key_tokens_per_minute": LimitKind("served tokens a minute of one key", "send it later"),
+    "max_streams": LimitKind("replies that are sampled concurrently", "wait until some end"),
+    "key_max_streams": LimitKind("replies that are sampled concurrently for one key", "wait until some end"),
+    "max_packages": LimitKind("packages and files, refused ones included", "delete some with `marlaas envs delete` or `files delete`", 100),
+    "max_connections": LimitKind("concurrent connections to NATS", "close one", 64, lowest=1, highest=1_000_000),
     # A task may have 1 MiB, and its message is a little more.
-    "max_message_bytes": Kind("bytes of one message", "send a smaller one", 1_310_720, lowest=1_024, highest=8 * 1024 * 1024),
+    "max_message_bytes": LimitKind("bytes of one message", "send a smaller one", 1_310_720, lowest=1_024, highest=8 * 1024 * 1024),
 }
 
 OF_HTTP: tuple[Limit, ...] = (

@@ -29,7 +29,7 @@ import numpy as np
 import structlog
 from prometheus_client import Gauge, Histogram
 
-from common.accelerators import WrongState
+from common.accelerators import StateMismatch
 from common.blobs import Blobs
 from common.errors import Reject, Unavailable
 from common.messages import AdapterRef
@@ -281,7 +281,7 @@ class Adapters:
         except Reject as error:
             if version.users:
                 await self._remove(self._place(version.ref))
-                raise WrongState(f"{version.ref.name} did not wake: {error}") from None
+                raise StateMismatch(f"{version.ref.name} did not wake: {error}") from None
             log.warning("idle_adapter_forgotten", adapter=version.ref.engine_name, reason=str(error))
             await self._unload(version)
 

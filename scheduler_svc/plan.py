@@ -12,7 +12,7 @@ from common.accelerators.trace import Trace
 from common.runtime.output import ends_with_its_reader
 from scheduler_svc.accelerators.decisions.advice import Advice, advice
 from scheduler_svc.accelerators.decisions.placement import Accelerator
-from scheduler_svc.accelerators.decisions.state import Budget
+from scheduler_svc.accelerators.decisions.state import MemoryBudget
 
 GIB = 2**30
 UNBOUNDED = 2**62
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--device-gib", type=float, help="memory of each; default: as much as the largest pool needs")
     options = parser.parse_args()
     device_bytes = None if options.device_gib is None else int(options.device_gib * GIB)
-    budget = Budget(UNBOUNDED if device_bytes is None else device_bytes, UNBOUNDED)
+    budget = MemoryBudget(UNBOUNDED if device_bytes is None else device_bytes, UNBOUNDED)
     places = [Accelerator(f"accelerator {number + 1}", budget) for number in range(max(1, options.accelerators))]
     try:
         trace = traces.read(options.trace)

@@ -13,7 +13,7 @@ from common.messages import KeptAttempt, ReplicaReport, StepSamples, TokenRecord
 from common.runtime.service import report_replica
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.replies import Replies
-from rollout_svc.serving.request import Means
+from rollout_svc.serving.request import ServingContext
 from rollout_svc.serving.service import Serving
 from rollout_svc.text.chat import Chat
 from tests.conftest import at_work
@@ -57,7 +57,7 @@ async def texts_replica(bus: Bus) -> AsyncGenerator[Chat]:
     """The sampler's side of serving, with the tokenizer of the tiny model and no engine."""
     chat = await asyncio.to_thread(Chat.load, MODEL)
     none = cast(Any, None)
-    means = Means(chat, none, none, Admission(1, 1), 512, None, "none")
+    means = ServingContext(chat, none, none, Admission(1, 1), 512, None, "none")
     serving = Serving(means, Replies("texts", bus.requests.tell), Slots(4), bus.clock.now_s)
     report = ReplicaReport(replica="texts", service="rollout", pool="tiny", serves=True)
     async with at_work(report_replica(bus, lambda: report)), at_work(serving.run(bus, "tiny", "texts")):

@@ -22,7 +22,7 @@ import structlog
 import torch
 from torch import Tensor
 
-from common.accelerators.executable import WrongState
+from common.accelerators.executable import StateMismatch
 from common.accelerators.words import Tier
 from common.errors import Fatal, HandedBack, Reject
 from common.formats.cores import Cores
@@ -173,7 +173,7 @@ class Learner:
         try:
             self._keep(self._load())
         except Fatal as error:  # of the model's folder, which somebody may put back
-            failed = WrongState(str(error))
+            failed = StateMismatch(str(error))
         except Exception as error:
             failed = classify_move_error(error, "the base model")
         if failed is not None:

@@ -7,7 +7,7 @@ before anything is computed; each task's state comes back with its next step.
 
 import time
 
-from common.accelerators.executable import Load, Served
+from common.accelerators.executable import Load, WorkDone
 from common.accelerators.words import Tier
 from common.bus import Slots
 from trainer_svc.learner import Learner
@@ -57,7 +57,7 @@ class TrainerExecutor:
     def end_drain(self) -> None:
         """Nothing: a step cannot be frozen, and the accelerator's lock is held until it has ended."""
 
-    def taken(self) -> Served:
+    def taken(self) -> WorkDone:
         return self._learner.meter.taken()
 
     async def wake(self) -> None:

@@ -11,7 +11,7 @@ from bench.harness import report
 from bench.plex.tasks import Run, simulate
 from common.accelerators import Policy
 from common.accelerators import trace as traces
-from scheduler_svc.accelerators.decisions.state import Budget, Rules
+from scheduler_svc.accelerators.decisions.state import MemoryBudget, Rules
 
 NAMES = ("cells", "histories")
 MEASURES = (
@@ -56,7 +56,7 @@ def replay(path: Path, device_bytes: int | None, host_bytes: int, max_wait_s: fl
     """A trace under every policy, and its pools one after another, each alone."""
     trace = traces.read(path)
     by_pool = [sum(one.device_bytes for one in trace.executors if one.pool == pool) for pool in trace.pools]
-    rules = Rules(Budget(device_bytes or max(by_pool), host_bytes), max_wait_s=max_wait_s)
+    rules = Rules(MemoryBudget(device_bytes or max(by_pool), host_bytes), max_wait_s=max_wait_s)
     alone_s = sum(simulate(trace.of_pool(pool), replace(rules, policy=Policy.FCFS), 0).makespan_s for pool in trace.pools)
     runs = {policy: simulate(trace, replace(rules, policy=policy), 0) for policy in Policy}
     return {"alone_s": round(alone_s, 3), "policies": {policy: described(run, alone_s) for policy, run in runs.items()}}

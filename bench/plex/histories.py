@@ -17,7 +17,7 @@ from bench.plex.tasks import Run, simulate
 from bench.plex.workloads import Cell, cell_rules, cell_trace, lognormal, pool_executors
 from common.accelerators import Function, Tier
 from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
-from scheduler_svc.accelerators.decisions.state import Budget, Rules
+from scheduler_svc.accelerators.decisions.state import MemoryBudget, Rules
 
 HISTORIES, SMALL_HISTORIES = 10_000, 5
 REPEATED = 50
@@ -48,7 +48,7 @@ def random_history(seed: int) -> History:
         executors += [replace(sampler, places=places, gain=gain, deepest=random.choice([Tier.HOST, Tier.DISK])), trainer]
     tasks = [_random_task(number, pools, operation_s, random) for number in range(random.randint(len(pools), 10))]
     rules = Rules(
-        Budget(random.choice([60, 100, 150, 200]), random.choice([100, 200, 1000])),
+        MemoryBudget(random.choice([60, 100, 150, 200]), random.choice([100, 200, 1000])),
         max_wait_s=operation_s * random.choice([0, 1, 5, 20]),
         residency=random.choice([0.0, 2.0, 4.0]),
     )

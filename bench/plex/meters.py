@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from bench.plex.pieces import Operation
-from common.accelerators import Function, Served
+from common.accelerators import Function, WorkDone
 from common.accelerators.trace import Executor
 from common.leases.reports import REPORT_S
 from common.leases.tally import Tally
@@ -29,7 +29,7 @@ class Meter(Protocol):
 
     def wake(self) -> None: ...
 
-    def taken(self) -> Served: ...
+    def taken(self) -> WorkDone: ...
 
 
 class SamplerMeter:
@@ -55,7 +55,7 @@ class SamplerMeter:
     def wake(self) -> None:
         self._work.go()
 
-    def taken(self) -> Served:
+    def taken(self) -> WorkDone:
         return self._work.taken({})
 
 
@@ -82,7 +82,7 @@ class TrainerMeter:
     def wake(self) -> None:
         pass
 
-    def taken(self) -> Served:
+    def taken(self) -> WorkDone:
         return self._meter.taken()
 
 

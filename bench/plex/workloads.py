@@ -6,7 +6,7 @@ from random import Random
 
 from common.accelerators import Function, Tier
 from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
-from scheduler_svc.accelerators.decisions.state import Budget, Rules
+from scheduler_svc.accelerators.decisions.state import MemoryBudget, Rules
 
 GENERATE_S, TRAIN_S = 2.0, 1.0
 """Mean seconds of a step's sampling and of its training."""
@@ -16,7 +16,7 @@ SPREAD, ENVIRONMENT_SPREAD = 0.3, 0.6
 """Coefficients of variation of operations and of environment times."""
 SAMPLER_BYTES, TRAINER_BYTES = 60, 40
 """Of a pool, in per cent of the device: one pool fits, two do not."""
-BUDGET = Budget(SAMPLER_BYTES + TRAINER_BYTES, 10_000)
+BUDGET = MemoryBudget(SAMPLER_BYTES + TRAINER_BYTES, 10_000)
 PAUSE_S = 0.005
 
 

@@ -6,5 +6,5 @@ executable.py   what a sampler or trainer does with its state: the seam to lease
 """
 
 # pyright: reportUnusedImport=false
-from common.accelerators.executable import Executable, Load, NoMemory, Served, WrongState
+from common.accelerators.executable import Load, NoMemory, Parkable, StateMismatch, WorkDone
 from common.accelerators.words import ExecutorState, Function, Policy, Tier, executor_name, off_device

@@ -12,12 +12,12 @@ class NoMemory(MarlaasError):
     """The device or the host has no memory for the state that was to move. The state is where it was, or deeper."""
 
 
-class WrongState(MarlaasError):
+class StateMismatch(MarlaasError):
     """What woke up computes other numbers than before it was parked; nothing was computed with it for any task."""
 
 
 @dataclass(frozen=True)
-class Served:
+class WorkDone:
     """What an executor did since the last call of `taken`."""
 
     by_task: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -46,7 +46,7 @@ class Load:
     """Operations that cannot be interrupted and are read or restored now: parking waits for these too, and one may begin at any moment."""
 
 
-class Executable(Protocol):
+class Parkable(Protocol):
     """A sampler or trainer whose state moves between tiers. One wake or park at a time; both may take seconds."""
 
     @property
@@ -87,6 +87,6 @@ class Executable(Protocol):
         """Have a `park` in progress wait no longer for what can be frozen. Nothing happens at any other time."""
         ...
 
-    def taken(self) -> Served:
+    def taken(self) -> WorkDone:
         """What was done since the last call."""
         ...

@@ -16,7 +16,7 @@ _Key = tuple[str, str, int, datetime]
 
 
 @dataclass
-class Past:
+class DeliveryHistory:
     """What became of a message's earlier deliveries to this process."""
 
     failed: int = 0
@@ -28,14 +28,14 @@ class Outcomes:
     """Kept in memory: after a restart, or in another replica, counts begin at 0; `Consumer.max_deliveries` bounds all deliveries."""
 
     def __init__(self, kept: int = KEPT) -> None:
-        self._pasts: LRUCache[_Key, Past] = LRUCache(kept)
+        self._pasts: LRUCache[_Key, DeliveryHistory] = LRUCache(kept)
 
     def __len__(self) -> int:
         return len(self._pasts)
 
-    def of(self, consumer: Consumer, message: Msg) -> Past:
+    def of(self, consumer: Consumer, message: Msg) -> DeliveryHistory:
         """What is known; nothing for a message that has neither failed nor been handed back here."""
-        return self._pasts.peek(_key(consumer, message)) or Past()
+        return self._pasts.peek(_key(consumer, message)) or DeliveryHistory()
 
     def failed(self, consumer: Consumer, message: Msg) -> int:
         """Count a failure; returns how many there are now."""
@@ -50,8 +50,8 @@ class Outcomes:
         """The message is done, or a dead letter."""
         self._pasts.pop(_key(consumer, message))
 
-    def _noted(self, consumer: Consumer, message: Msg) -> Past:
-        return self._pasts.get(_key(consumer, message), Past)
+    def _noted(self, consumer: Consumer, message: Msg) -> DeliveryHistory:
+        return self._pasts.get(_key(consumer, message), DeliveryHistory)
 
 
 def _key(consumer: Consumer, message: Msg) -> _Key:

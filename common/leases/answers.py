@@ -11,7 +11,7 @@ from common import streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Outgoing
 from common.errors import Reject, Retry
-from common.leases.means import Means
+from common.leases.means import ExecutorContext
 from common.messages import LeaseDone, ProcessLife
 from common.messages.lives import life_key
 from common.streams import HISTORY_BUCKET
@@ -40,7 +40,7 @@ class Outcome:
     """Whether what was done since the wake is part of the answer."""
 
 
-async def death_before(means: Means) -> str | None:
+async def death_before(means: ExecutorContext) -> str | None:
     """Why the process before this one died, as its life in NATS says (`common/messages/lives.py`); None where it was ordered to end."""
     with suppress(Retry, Reject):
         life = await means.bus.kv.get(HISTORY_BUCKET, life_key(means.me.service, means.me.replica), ProcessLife)
@@ -49,7 +49,7 @@ async def death_before(means: Means) -> str | None:
 
 
 class Answers:
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: ExecutorContext) -> None:
         self._means = means
         self._unsent: deque[LeaseDone] = deque(maxlen=MAX_UNSENT)
         self._added = asyncio.Event()

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from common.accelerators import Executable, ExecutorState, off_device
+from common.accelerators import ExecutorState, Parkable, off_device
 from common.bus import Bus, Slots
 from common.errors import Fatal
 from common.homes import AWAKE, BEGUN, OWN_QUEUE, Member, Queues
-from common.leases.follower import Follower
+from common.leases.follower import LeaseReconciler
 from common.leases.history import History
 from common.leases.identity import Identity
 from common.leases.locks import Locks
-from common.leases.means import Means, no_driver
+from common.leases.means import ExecutorContext, no_driver
 from common.leases.memory import driver_memory
 from common.leases.reports import Reading, Reporter
 from common.leases.tally import Tally
@@ -33,7 +33,7 @@ class LeasedExecutor:
 
     def __init__(
         self,
-        means: Means,
+        means: ExecutorContext,
         consumers: Sequence[Consumer],
         *,
         has_siblings: bool,
@@ -47,7 +47,7 @@ class LeasedExecutor:
         self._own_queue = f"{OWN_QUEUE}@{means.me.accelerator}"
         self._siblings = siblings
         self._reporter = Reporter(means, consumers, has_siblings=has_siblings, siblings=siblings)
-        self._follower = Follower(means, self._changed)
+        self._follower = LeaseReconciler(means, self._changed)
 
     def _changed(self) -> None:
         self._reporter.changed()
@@ -125,7 +125,7 @@ def placed(me: Identity, pools_file: Path) -> Placed:
 def leased_executor(
     bus: Bus,
     where: Placed,
-    executable: Executable,
+    executable: Parkable,
     locks: Locks,
     reads: Reading,
     *,
@@ -134,7 +134,7 @@ def leased_executor(
 ) -> LeasedExecutor:
     """The executor on its accelerator. Call before `executable` uses the device. `locks`: its own."""
     me, accelerator = where.me, where.accelerator
-    means = Means(
+    means = ExecutorContext(
         bus=bus,
         me=me,
         executable=executable,

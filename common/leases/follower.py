@@ -18,11 +18,11 @@ from typing import Any
 
 import structlog
 
-from common.accelerators import ExecutorState, NoMemory, Tier, WrongState
+from common.accelerators import ExecutorState, NoMemory, StateMismatch, Tier
 from common.errors import Fatal, Reject
 from common.leases.answers import Answers, Outcome, death_before
 from common.leases.lease import LeaseHolder, Superseded
-from common.leases.means import Means
+from common.leases.means import ExecutorContext
 from common.leases.memory import private_bytes
 from common.messages import LeaseOrder
 from common.resilience import crashpoints
@@ -50,8 +50,8 @@ class _NoRoom(Exception):
     """No executor computes or moves, and there is no room on the device."""
 
 
-class Follower:
-    def __init__(self, means: Means, changed: Callable[[], None] = lambda: None) -> None:
+class LeaseReconciler:
+    def __init__(self, means: ExecutorContext, changed: Callable[[], None] = lambda: None) -> None:
         """`changed` is called when `state` or `epoch` have changed."""
         self._means = means
         self._changed = changed
@@ -229,7 +229,7 @@ class Follower:
         except NoMemory as error:
             await self._fail(order, str(error), from_tier, lacks_memory=True)
             return
-        except WrongState as error:
+        except StateMismatch as error:
             await self._close()
             await self._fail(order, str(error), from_tier, lacks_memory=False)
             return

@@ -13,7 +13,7 @@ import structlog
 
 from common.bus import FollowedBucket
 from common.errors import Retry, Unavailable
-from common.leases.means import Means
+from common.leases.means import ExecutorContext
 from common.leases.watchdog import FENCE_S
 from common.messages import Lease
 from common.resilience import crashpoints
@@ -37,7 +37,7 @@ class _Held:
 class LeaseHolder:
     """This executor's side of the entry."""
 
-    def __init__(self, means: Means, stir: Callable[[], None]) -> None:
+    def __init__(self, means: ExecutorContext, stir: Callable[[], None]) -> None:
         """`stir` is called when the entry changes."""
         self._bus = means.bus
         self._me = means.me

@@ -4,7 +4,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from common.accelerators import Executable, Tier
+from common.accelerators import Parkable, Tier
 from common.bus import Bus
 from common.leases.history import History
 from common.leases.identity import Identity
@@ -24,10 +24,10 @@ async def no_driver() -> int | None:
 
 
 @dataclass(frozen=True)
-class Means:
+class ExecutorContext:
     bus: Bus
     me: Identity
-    executable: Executable
+    executable: Parkable
     locks: Locks
     tally: Tally
     budget_bytes: int

@@ -17,8 +17,8 @@ from common.accelerators import ExecutorState, Load
 from common.bus import Bus, Queue
 from common.errors import Retry
 from common.homes import BEGUN, Ages, Queues
-from common.leases.follower import Follower
-from common.leases.means import Means
+from common.leases.follower import LeaseReconciler
+from common.leases.means import ExecutorContext
 from common.messages import ExecutorReport, ReplicaReport
 from common.periodic import run_forever
 from common.streams import Consumer
@@ -158,7 +158,9 @@ def name_of(consumer: Consumer) -> str:
 
 
 class Reporter:
-    def __init__(self, means: Means, consumers: Sequence[Consumer], *, has_siblings: bool, siblings: Queues | None = None) -> None:
+    def __init__(
+        self, means: ExecutorContext, consumers: Sequence[Consumer], *, has_siblings: bool, siblings: Queues | None = None
+    ) -> None:
         """`has_siblings`: whether the pool has other replicas, which share the queues. `siblings`: as of Reading. Use `changed` as the
         follower's."""
         self._means = means
@@ -173,7 +175,7 @@ class Reporter:
         """Messages that this process has begun, by `name_of` the queue."""
         return self._backlog.begun_by_queue
 
-    async def run(self, follower: Follower) -> None:
+    async def run(self, follower: LeaseReconciler) -> None:
         """Report until cancelled."""
         async with asyncio.TaskGroup() as runners:
             runners.create_task(self._backlog.declare())
@@ -187,7 +189,7 @@ class Reporter:
         me = self._means.me
         await self._backlog.look_elsewhere(me.service, me.pool, me.replica)
 
-    async def _look(self, follower: Follower) -> None:
+    async def _look(self, follower: LeaseReconciler) -> None:
         while True:
             before = self._backlog.ready
             try:
@@ -198,7 +200,7 @@ class Reporter:
                 self._changed.set()
             await asyncio.sleep(QUEUE_LOOK_S if follower.state is ExecutorState.AWAKE else PARKED_LOOK_S)
 
-    async def _report(self, follower: Follower) -> None:
+    async def _report(self, follower: LeaseReconciler) -> None:
         last: object = None
         due_s = tallied_s = 0.0
         while True:
@@ -218,7 +220,7 @@ class Reporter:
                 async with asyncio.timeout(AWAKE_LOOK_S if is_awake else max(0.0, due_s - time.monotonic())):
                     await self._changed.wait()
 
-    def _current(self, follower: Follower) -> ExecutorReport:
+    def _current(self, follower: LeaseReconciler) -> ExecutorReport:
         means, me, load = self._means, self._means.me, self._means.executable.load
         now_s = means.bus.clock.now_s()
         is_awake = follower.state is ExecutorState.AWAKE

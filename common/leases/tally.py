@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Protocol
 
-from common.accelerators import Served
+from common.accelerators import WorkDone
 
 NEWEST_SHARE = 0.3
 """Weight of the newest measurement in the mean duration of an operation."""
@@ -12,7 +12,7 @@ NEWEST_SHARE = 0.3
 class Measured(Protocol):
     """An Executable, or what stands for one in simulations."""
 
-    def taken(self) -> Served: ...
+    def taken(self) -> WorkDone: ...
 
 
 class Tally:

@@ -19,7 +19,7 @@ from gateway_svc.http.errors import as_problem
 from gateway_svc.http.family import Family, Render, problem_json
 from gateway_svc.http.gateway import READING, Gateway
 from gateway_svc.limits.meter import Meter
-from gateway_svc.limits.preparation_slots import Pacing, Place, TooBusy
+from gateway_svc.limits.preparation_slots import PreparationSlot, PreparationSlots, TooBusy
 from gateway_svc.limits.refusals import headers_of, too_busy
 from gateway_svc.problems import Problem
 
@@ -44,10 +44,10 @@ log = structlog.get_logger()
 class Guard:
     """The outermost application."""
 
-    def __init__(self, app: ASGIApp, gateway: Gateway, families: list[Family], pacing: Pacing | None = None) -> None:
+    def __init__(self, app: ASGIApp, gateway: Gateway, families: list[Family], pacing: PreparationSlots | None = None) -> None:
         self._app = app
         self._gateway = gateway
-        self._pacing = pacing or Pacing()
+        self._pacing = pacing or PreparationSlots()
         own = {head_of(route.path): family.render for family in families for route in family.router.routes if isinstance(route, APIRoute)}
         self._renders: Mapping[str, Render] = {**own, **{path: family.render for family in families for path in family.paths}}
         self._limits: Mapping[str, int] = {path: limit for family in families for path, limit in family.body_bytes.items()}
@@ -143,7 +143,7 @@ class _Sent:
         self._body = body
         self._state = state
         self.status: int | None = None
-        self.place: Place | None = None
+        self.place: PreparationSlot | None = None
         """Among the sender's requests that are prepared; None: not yet."""
         self.meter: Meter | None = None
 

@@ -36,7 +36,7 @@ class TooBusy(Exception):
         self.wait_s = wait_s
 
 
-class Pacing:
+class PreparationSlots:
     """Of one process."""
 
     def __init__(self, at_once: int = AT_ONCE, hold_s: float = HOLD_S, monotonic_s: Callable[[], float] = time.monotonic) -> None:
@@ -53,7 +53,7 @@ class Pacing:
         """Senders of requests that are prepared."""
         return len(self._running)
 
-    async def begin(self, sender: str) -> "Place":
+    async def begin(self, sender: str) -> "PreparationSlot":
         """Waits for a place, of which a sender has as many as may be prepared concurrently, and for its share. Raises: TooBusy."""
         running = self._running.get(sender, 0)
         if running < self._at_once:
@@ -75,7 +75,7 @@ class Pacing:
         except BaseException:
             self._leave(sender)
             raise
-        return Place(partial(self._leave, sender), partial(self.charge, sender), self._hold_s)
+        return PreparationSlot(partial(self._leave, sender), partial(self.charge, sender), self._hold_s)
 
     def charge(self, sender: str, processor_s: float) -> None:
         """Have the sender's later requests wait until its share has paid for this. What an ordinary request takes is free."""
@@ -102,7 +102,7 @@ class Pacing:
             del self._running[sender]
 
 
-class Place:
+class PreparationSlot:
     """Of one request, which leaves it after `hold_s` at the latest, unless it keeps it."""
 
     def __init__(self, left: Callable[[], None], charge: Callable[[float], None], hold_s: float) -> None:

@@ -21,8 +21,8 @@ from gateway_svc.serving.given import Given
 from gateway_svc.serving.progress import Progress
 from gateway_svc.serving.reports import Reports, report_of
 from gateway_svc.serving.restarts import Restarts
-from gateway_svc.serving.send_window import Turns
-from gateway_svc.serving.stream_quota import MAX_STREAMS, MAX_WAITING_BYTES, Held, Room, TooManyStreams
+from gateway_svc.serving.send_window import SendWindow
+from gateway_svc.serving.stream_quota import MAX_STREAMS, MAX_WAITING_BYTES, Reservation, StreamQuota, TooManyStreams
 from gateway_svc.serving.texts import Texts
 
 MAX_ATTEMPTS = 8
@@ -43,7 +43,7 @@ log = structlog.get_logger()
 class _Stream:
     request: ServeRequest
     """Of the current attempt."""
-    room: Held
+    room: Reservation
     progress: Progress = field(default_factory=Progress)
     buffer: Buffer = field(default_factory=Buffer)
     given: Given = field(default_factory=Given)
@@ -76,11 +76,11 @@ class Serving:
         """`gateway`: this replica's name, under which it also reports itself in the bucket `replicas`: without that its requests end."""
         self._bus = bus
         self.gateway = gateway
-        self._room = Room(max_streams, max_waiting_bytes)
+        self._room = StreamQuota(max_streams, max_waiting_bytes)
         self._monotonic_s = monotonic_s
         self._streams: dict[str, _Stream] = {}
         self._listens = asyncio.Event()
-        self._turns = Turns()
+        self._turns = SendWindow()
         self.reports = Reports(bus)
         self.texts = Texts(bus, gateway)
         self.restarts = Restarts(bus)

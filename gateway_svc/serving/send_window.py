@@ -16,7 +16,7 @@ AT_ONCE = 8
 takes; enough to begin some hundred requests a second."""
 
 
-class Turns:
+class SendWindow:
     """Of one process."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:

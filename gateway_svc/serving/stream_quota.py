@@ -16,7 +16,7 @@ class TooManyStreams(MarlaasError):
     """This process has as many requests as it may."""
 
 
-class Room:
+class StreamQuota:
     """Of one process. It counts, since a sum over all requests for each new one would take as long as the rest of it."""
 
     def __init__(self, max_streams: int = MAX_STREAMS, max_waiting_bytes: int = MAX_WAITING_BYTES) -> None:
@@ -27,7 +27,7 @@ class Room:
         self._waiting_bytes: Counter[str] = Counter()
         self._bytes = 0
 
-    def enter(self, tenant: str, size_bytes: int) -> "Held":
+    def enter(self, tenant: str, size_bytes: int) -> "Reservation":
         """The room of a request that waits. Raises: TooManyStreams."""
         if self._streams.total() >= self._max_streams or self._streams[tenant] >= max(1, TENANTS_SHARE * self._max_streams):
             raise TooManyStreams("this gateway has as many requests to versions as it may, or as the tenant may; ask again later")
@@ -35,7 +35,7 @@ class Room:
         if self._bytes + size_bytes > self._max_waiting_bytes or of_tenant > TENANTS_SHARE * self._max_waiting_bytes:
             raise TooManyStreams("requests of as many bytes as may wait for replicas; ask again later")
         self._streams[tenant] += 1
-        return Held(self, tenant, size_bytes)
+        return Reservation(self, tenant, size_bytes)
 
     def count(self, tenant: str, *, waiting_bytes: int = 0, streams: int = 0) -> None:
         """Add to what the tenant has."""
@@ -46,10 +46,10 @@ class Room:
             del self._streams[tenant], self._waiting_bytes[tenant]
 
 
-class Held:
+class Reservation:
     """Room of one request, until `leave`."""
 
-    def __init__(self, room: Room, tenant: str, size_bytes: int) -> None:
+    def __init__(self, room: StreamQuota, tenant: str, size_bytes: int) -> None:
         self._room = room
         self._tenant = tenant
         self._size_bytes = size_bytes

@@ -75,14 +75,14 @@ class Filled:
 
 
 @dataclass(frozen=True)
-class Offers:
+class FormChoices:
     """Names to choose from."""
 
     pools: Sequence[str] = ()
     environments: Sequence[str] = ()
 
 
-def task_form(filled: Filled, offers: Offers = Offers()) -> TaskForm:
+def task_form(filled: Filled, offers: FormChoices = FormChoices()) -> TaskForm:
     """The form, with values and errors at their fields."""
     known = {path for path, _ in _leaves()} | {*FILLED_APART}
     errors: dict[str, str] = {}
@@ -144,7 +144,7 @@ def _leaves() -> list[tuple[str, FieldInfo]]:
     return found
 
 
-def _inputs(prefix: str, model: type[Section], values: Mapping[str, str], errors: Mapping[str, str], offers: Offers) -> list[Input]:
+def _inputs(prefix: str, model: type[Section], values: Mapping[str, str], errors: Mapping[str, str], offers: FormChoices) -> list[Input]:
     return [
         Input(
             path=f"{prefix}{name}",

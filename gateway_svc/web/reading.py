@@ -29,7 +29,7 @@ from common.messages import (
 )
 from common.task_states import ENDED
 from gateway_svc.openai.model_names import name_of
-from gateway_svc.web.forms import Offers
+from gateway_svc.web.forms import FormChoices
 from gateway_svc.web.views.accelerators import Shared
 from gateway_svc.web.views.charts import Over, thinning
 from gateway_svc.web.views.compare import Run
@@ -141,12 +141,12 @@ async def read_usage(door: Door) -> Ledger:
     return Ledger(lines, budgets, prices, used.tenants, used.tasks)
 
 
-async def read_offers(door: Door) -> Offers:
+async def read_offers(door: Door) -> FormChoices:
     """What a new task may name."""
     pools, found = await read_pools(door), await read_environments(door)
     packages = await Packages(door).all() if found.has_more else found.packages
     own = [name for package in packages for name in package.environments]
-    return Offers([pool.name for pool in pools], sorted({*found.environments, *own}))
+    return FormChoices([pool.name for pool in pools], sorted({*found.environments, *own}))
 
 
 async def read_access(door: Door) -> list[TenantAccess]:

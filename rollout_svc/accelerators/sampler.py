@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from common.accelerators import Function, Load, Served, Tier
+from common.accelerators import Function, Load, Tier, WorkDone
 from common.bus import Slots
 from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.adapters import Adapters
@@ -100,7 +100,7 @@ class Sampler:
         finally:
             self._draining = None
 
-    def taken(self) -> Served:
+    def taken(self) -> WorkDone:
         return self._engine.work.taken(self._engine.progress())
 
     async def _turns_ended(self) -> None:

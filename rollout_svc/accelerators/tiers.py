@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from common.accelerators import NoMemory, Tier, WrongState
+from common.accelerators import NoMemory, StateMismatch, Tier
 from common.errors import Fatal
 from common.pools.model_files import why_gone
 from rollout_svc.accelerators.sizes import Sizes, expected_sizes
@@ -154,7 +154,7 @@ class Parking:
         if engine.gate.is_open:
             return
         if source.depth >= Tier.DISK.depth and (reason := why_gone(engine.settings.model, engine.settings.named or engine.settings.model)):
-            raise WrongState(reason)
+            raise StateMismatch(reason)
         engine.proceed()
         if source is not Tier.DEVICE:
             engine.is_waking = True
@@ -165,8 +165,8 @@ class Parking:
                 await recheck(source is not Tier.HOST)
             except BaseException as error:
                 failure = self._failure(error, source)
-                self._is_wrong = self._is_wrong or isinstance(failure, WrongState)
-                await asyncio.shield(self._back(Tier.DISK if source is Tier.HOST and isinstance(failure, WrongState) else source))
+                self._is_wrong = self._is_wrong or isinstance(failure, StateMismatch)
+                await asyncio.shield(self._back(Tier.DISK if source is Tier.HOST and isinstance(failure, StateMismatch) else source))
                 await self._halt()
                 raise failure from error
             finally:
@@ -195,20 +195,20 @@ class Parking:
             return
         got = await self._engine.prompt_logprobs(self._ids, None)
         if (excess := self._engine.canary_tolerance.excess(got, self._canary)) is not None:
-            raise WrongState(
+            raise StateMismatch(
                 f"the base model {self._engine.settings.model} computes other log-probabilities than before it was parked: they {excess}; "
                 "are its files those that the pool started with?"
             )
 
     def _failure(self, error: BaseException, source: Tier) -> BaseException:
         """What a wake's error means to its caller."""
-        if isinstance(error, (NoMemory, WrongState)) or not isinstance(error, Exception):
+        if isinstance(error, (NoMemory, StateMismatch)) or not isinstance(error, Exception):
             return error
         if _is_no_memory(error):
             return NoMemory(f"no memory for {self._engine.settings.model}: {one_line(error)}")
         if isinstance(error, Fatal) and source is not Tier.NONE:
             return error
-        return WrongState(f"{self._engine.settings.model} did not wake from tier '{source}': {one_line(error)}")
+        return StateMismatch(f"{self._engine.settings.model} did not wake from tier '{source}': {one_line(error)}")
 
     async def _back(self, tier: Tier) -> None:
         """Free what a failed wake has put on the device. Raises: Fatal on a GPU where it is not known what that was."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from common.accelerators import Served
+from common.accelerators import WorkDone
 from common.errors import HandedBack, Reject
 from rollout_svc.text.stop_strings import StopStrings
 
@@ -206,7 +206,7 @@ class WorkMeter:
         youngest_s = self.clock_s - max(entry.began_s for entry in self._inside.values())
         return max(0.0, expected_s - youngest_s)
 
-    def taken(self, progress: Mapping[str, int]) -> Served:
+    def taken(self, progress: Mapping[str, int]) -> WorkDone:
         """What was done since the last call. `progress`: tokens so far of requests that are inside, by their id."""
         for entry in self._inside.values():
             entry.tokens = max(entry.tokens, progress.get(entry.request_id, 0))
@@ -216,7 +216,7 @@ class WorkMeter:
             self._busy_s += self.clock_s - self._busy_since_s
             self._busy_since_s = self.clock_s
         by_task = {task: tokens for task, tokens in self._tokens.items() if task and tokens}
-        served = Served(by_task, self._busy_s, self._ended)
+        served = WorkDone(by_task, self._busy_s, self._ended)
         self._tokens.clear()
         self._busy_s, self._ended = 0.0, 0
         return served

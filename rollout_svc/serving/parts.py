@@ -14,16 +14,16 @@ TAG = ("<tool_call>", "</tool_call>")
 
 
 @dataclass(frozen=True)
-class Said:
+class AnswerText:
     text: str
 
 
 @dataclass(frozen=True)
-class Thought:
+class Reasoning:
     text: str
 
 
-Part = Said | Thought | ToolCall
+Part = AnswerText | Reasoning | ToolCall
 
 
 class Parts:
@@ -53,7 +53,7 @@ class Parts:
         """Parts that no later text can change."""
         if not self._watches:
             if text:
-                yield Said(text)
+                yield AnswerText(text)
             return
         self._text += text
         while (step := self._step()) is not None:
@@ -69,7 +69,7 @@ class Parts:
         else:
             yield from self._said(rest)
         if self._blanks and not self._calls:
-            yield Said(self._blanks)
+            yield AnswerText(self._blanks)
 
     def _step(self) -> list[Part] | None:
         """The next decision; None when it needs more text."""
@@ -135,21 +135,21 @@ class Parts:
         """Text, without the blanks beside calls; with tools, blanks wait for what follows."""
         if not self._tags:
             if text:
-                yield Said(text)
+                yield AnswerText(text)
             return
         if self._after_call:
             text = text.lstrip()
         core = text.rstrip()
         if core:
             given, self._blanks, self._after_call = self._blanks + core, text[len(core) :], False
-            yield Said(given)
+            yield AnswerText(given)
         else:
             self._blanks += text
 
 
 def _thought(text: str) -> Iterator[Part]:
     if text:
-        yield Thought(text)
+        yield Reasoning(text)
 
 
 def schemas_of(tools: Sequence[Mapping[str, object]]) -> dict[str, Schema]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from common.messages import MIN_LOGPROB, Finish, ServedCall, ServedToken, TopToken
 from common.tool_calls import ToolCall
 from rollout_svc.engine.stream import TokenLogprobs
-from rollout_svc.serving.parts import Part, Parts, Said
+from rollout_svc.serving.parts import AnswerText, Part, Parts
 from rollout_svc.serving.text import Detokenizer, StopText
 from rollout_svc.text.chat import Chat
 
@@ -79,7 +79,7 @@ class Reply:
             piece.calls.append(call)
         elif self._calls and not self._parallel_calls:
             return
-        elif isinstance(part, Said):
+        elif isinstance(part, AnswerText):
             piece.text += part.text
         else:
             piece.reasoning += part.text

@@ -30,7 +30,7 @@ Sample = Callable[[StreamRequest], AsyncGenerator[StreamPart]]
 
 
 @dataclass(frozen=True)
-class Means:
+class ServingContext:
     """What a replica answers requests with."""
 
     chat: Chat
@@ -44,7 +44,7 @@ class Means:
 
 
 async def answer(
-    means: Means, request: ServeRequest, address: Address, send: Callable[[ServedDelta], None], enters: Callable[[], None]
+    means: ServingContext, request: ServeRequest, address: Address, send: Callable[[ServedDelta], None], enters: Callable[[], None]
 ) -> None:
     """Samples until the reply ends; `send` gets all deltas, the last one with `finish`. `enters` is called when it reaches the engine.
 
@@ -75,7 +75,7 @@ async def answer(
             raise Refused("version_unusable" if name and _is_about_adapter(means, request.adapter) else "invalid", str(error)) from None
 
 
-def _is_about_adapter(means: Means, ref: AdapterRef | None) -> bool:
+def _is_about_adapter(means: ServingContext, ref: AdapterRef | None) -> bool:
     """Whether the version could not be loaded; otherwise the engine has refused the request."""
     return ref is not None and not means.adapters.is_loaded(ref)
 
@@ -101,7 +101,7 @@ def _begun(delta: ServedDelta, prompt: Prompt, fingerprint: str) -> ServedDelta:
     return delta.model_copy(update={"prompt_tokens": len(prompt.ids), "fingerprint": fingerprint})
 
 
-def _reply(means: Means, request: ServeRequest, prompt: Prompt) -> Reply:
+def _reply(means: ServingContext, request: ServeRequest, prompt: Prompt) -> Reply:
     """Raises: Refused."""
     try:
         parts = Parts(schemas_of(request.tools), means.thoughts, begins_inside=prompt.begins_inside)

@@ -19,7 +19,7 @@ from common.periodic import run_forever
 from common.streams import KIND_HEADER
 from rollout_svc.serving.prompts import Refused
 from rollout_svc.serving.replies import Address, Replies
-from rollout_svc.serving.request import Means, answer
+from rollout_svc.serving.request import ServingContext, answer
 from rollout_svc.serving.token_texts import texts_of
 
 TAKEN_PER_SEQUENCE = 4
@@ -37,7 +37,7 @@ log = structlog.get_logger()
 class Serving:
     """Requests that this replica has taken."""
 
-    def __init__(self, means: Means, replies: Replies, slots: Slots, now_s: Callable[[], float]) -> None:
+    def __init__(self, means: ServingContext, replies: Replies, slots: Slots, now_s: Callable[[], float]) -> None:
         """`slots`: as many as requests may be taken. `now_s`: the clock of deadlines, `Clock.now_s`."""
         self._means = means
         self._replies = replies

@@ -9,7 +9,7 @@ from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.stream import engine_name, stream
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.replies import Replies
-from rollout_svc.serving.request import Means
+from rollout_svc.serving.request import ServingContext
 from rollout_svc.serving.service import TAKEN_PER_SEQUENCE, Serving
 from rollout_svc.text.chat import Chat
 
@@ -18,7 +18,7 @@ def serving_of(pool: Pool, engine: Engine, chat: Chat, adapters: Adapters, bus: 
     """None for a pool without a table `serving`: requests to its versions wait for nobody, and are overdue."""
     if pool.serving is None:
         return None
-    means = Means(
+    means = ServingContext(
         chat=chat,
         adapters=adapters,
         sample=partial(stream, engine),

@@ -10,9 +10,20 @@ from common.pools import Accelerator
 from common.pools.memory import GIB
 from scheduler_svc.accelerators.decisions.moves import Moves, piece_s
 from scheduler_svc.accelerators.decisions.slicing import park_mode
-from scheduler_svc.accelerators.decisions.state import Budget, Claim, Demand, Drain, FreezeCosts, Holding, Park, Quantiles, Rules, Switch
+from scheduler_svc.accelerators.decisions.state import (
+    Claim,
+    Demand,
+    Drain,
+    FreezeCosts,
+    Holding,
+    MemoryBudget,
+    Park,
+    Quantiles,
+    Rules,
+    Switch,
+)
 from scheduler_svc.accelerators.orders import ParkOrder
-from scheduler_svc.accelerators.queries.standing import ExecutorRow, NewestSlice, Standing
+from scheduler_svc.accelerators.queries.standing import AcceleratorState, ExecutorRow, NewestSlice
 from scheduler_svc.base.states import Hold
 
 REPEATED = 0.2
@@ -23,7 +34,7 @@ BEFORE_ALL_S = float("-inf")
 
 
 @dataclass(frozen=True)
-class Live:
+class ExecutorSnapshot:
     """An executor that reports."""
 
     row: ExecutorRow
@@ -46,12 +57,12 @@ class Live:
         return self.report.left_s if self.report.left_s is not None else self.piece_s
 
 
-def rules_of(accelerator: Accelerator, executors: Sequence[Live]) -> Rules:
+def rules_of(accelerator: Accelerator, executors: Sequence[ExecutorSnapshot]) -> Rules:
     """How much memory a GPU without `memory_gib` has is known to its executors."""
     reported = max((one.report.budget_bytes for one in executors), default=0)
     device = reported if accelerator.memory_gib is None else int(accelerator.memory_gib * GIB)
     return Rules(
-        Budget(device, int(accelerator.host_gib * GIB)),
+        MemoryBudget(device, int(accelerator.host_gib * GIB)),
         policy=accelerator.policy,
         max_wait_s=accelerator.max_wait_s,
         residency=accelerator.residency,
@@ -63,7 +74,7 @@ def may_work(row: ExecutorRow, now_s: float) -> bool:
     return row.held not in (Hold.PARK, Hold.DRAIN) and (row.retry_ms is None or row.retry_ms <= 1000 * now_s)
 
 
-def demand(one: Live, now_s: float, *, is_holder: bool) -> Demand:
+def demand(one: ExecutorSnapshot, now_s: float, *, is_holder: bool) -> Demand:
     report, row = one.report, one.row
     waits = report.ready > 0 or (report.begun > 0 and not is_holder)
     ready_since_s = (report.at_s if report.ready_since_s is None else min(report.ready_since_s, now_s)) if waits else None
@@ -89,7 +100,7 @@ def demand(one: Live, now_s: float, *, is_holder: bool) -> Demand:
     )
 
 
-def holding(one: Live, newest: NewestSlice, standing: Standing, now_s: float) -> Holding:
+def holding(one: ExecutorSnapshot, newest: NewestSlice, standing: AcceleratorState, now_s: float) -> Holding:
     """`one` has the open slice, and is awake."""
     assert newest.awake_ms is not None
     report, awake_s = one.report, newest.awake_ms / 1000
@@ -109,12 +120,12 @@ def holding(one: Live, newest: NewestSlice, standing: Standing, now_s: float) ->
 
 
 @dataclass(frozen=True)
-class Picture:
+class AcceleratorSnapshot:
     """An accelerator at one moment: rows, reports and what follows from them."""
 
     now_s: float
-    standing: Standing
-    executors: Mapping[str, Live]
+    standing: AcceleratorState
+    executors: Mapping[str, ExecutorSnapshot]
     moves: Moves
     rules: Rules
 

@@ -6,7 +6,7 @@ its sender need not live until then.
 """
 
 from common.accelerators import ExecutorState, Tier
-from scheduler_svc.accelerators.demands import Picture
+from scheduler_svc.accelerators.demands import AcceleratorSnapshot
 from scheduler_svc.accelerators.deployed import Key
 from scheduler_svc.accelerators.orders import ParkOrder
 from scheduler_svc.accelerators.queries.standing import ExecutorRow
@@ -21,7 +21,7 @@ class Holds:
         self._told: set[Key] = set()
         """Held executors without a slice that were ordered off the device."""
 
-    def parks(self, picture: Picture) -> list[ParkOrder]:
+    def parks(self, picture: AcceleratorSnapshot) -> list[ParkOrder]:
         """Orders for what is held and still on the device, each given once: they take effect."""
         found = list[ParkOrder]()
         for one in picture.executors.values():
@@ -45,7 +45,7 @@ def has_to_end(holder: ExecutorRow) -> bool:
     return holder.held is Hold.DRAIN or holder.measured is Tier.NONE
 
 
-def is_measuring(picture: Picture) -> bool:
+def is_measuring(picture: AcceleratorSnapshot) -> bool:
     """Whether an executor is on its way to the tier whose moves are measured."""
     return picture.standing.holder is None and any(
         one.row.measured is not None and _parks(one.report.state, one.row, picture.now_s) for one in picture.executors.values()

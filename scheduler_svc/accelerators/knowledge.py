@@ -10,8 +10,8 @@ from scheduler_svc.accelerators.decisions.situation import Present, Start, start
 from scheduler_svc.accelerators.decisions.state import Claim, Quantiles
 from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.queries import moves, standing, work
-from scheduler_svc.accelerators.queries.moves import Move
-from scheduler_svc.accelerators.queries.standing import Standing
+from scheduler_svc.accelerators.queries.moves import MeasuredMove
+from scheduler_svc.accelerators.queries.standing import AcceleratorState
 from scheduler_svc.accelerators.queries.work import Booked, Running
 
 Place = tuple[str, str, str]
@@ -20,10 +20,10 @@ WHOLE = ""
 """In place of a pool: all of a tenant's together."""
 
 
-class Knowledge:
+class RowCache:
     def __init__(self, deployed: Deployed) -> None:
         self._deployed = deployed
-        self.standings: dict[str, Standing] = {}
+        self.standings: dict[str, AcceleratorState] = {}
         self.moves = {name: Moves() for name in deployed.accelerators}
         self._durations: dict[str, dict[Key, deque[float]]] = {name: {} for name in deployed.accelerators}
         self._last_move = 0
@@ -61,7 +61,7 @@ class Knowledge:
             running = [one for one in running if one.has_batch] or running
         return tuple(self._times.claim(accelerator, one) for one in running)
 
-    def _add(self, new: Sequence[Move]) -> None:
+    def _add(self, new: Sequence[MeasuredMove]) -> None:
         for one in new:
             key = (one.executor, one.from_tier, one.to_tier)
             self._durations[one.accelerator].setdefault(key, deque(maxlen=NEWEST)).append(one.seconds)

@@ -29,15 +29,15 @@ from scheduler_svc.accelerators.answers import died_waking, pause_s, wake_report
 from scheduler_svc.accelerators.booking import Use, book_ended
 from scheduler_svc.accelerators.decisions.slicing import next_slice
 from scheduler_svc.accelerators.decisions.state import Idle, Switch
-from scheduler_svc.accelerators.demands import Live, Picture, drain_s, rules_of
+from scheduler_svc.accelerators.demands import AcceleratorSnapshot, ExecutorSnapshot, drain_s, rules_of
 from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.epochs import known_epoch, lease_epoch
 from scheduler_svc.accelerators.holds import IGNORED_S, Holds, has_to_end, is_due, is_measuring
-from scheduler_svc.accelerators.knowledge import Knowledge
+from scheduler_svc.accelerators.knowledge import RowCache
 from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, delete_removed, end_without_next, order_park, order_slice
 from scheduler_svc.accelerators.queries import executors
 from scheduler_svc.accelerators.queries.executors import Fault
-from scheduler_svc.accelerators.queries.standing import ExecutorRow, Standing
+from scheduler_svc.accelerators.queries.standing import AcceleratorState, ExecutorRow
 from scheduler_svc.accelerators.reports import AT_REST, Reports, has_ended, has_stopped, has_woken
 from scheduler_svc.accelerators.retention import forget_old
 from scheduler_svc.accelerators.strays import Strays
@@ -72,7 +72,7 @@ class Leader:
         self._stirred = asyncio.Event()
         self._rows_changed = True
         self._reports = Reports(deployed, bus.clock.now_s())
-        self._knowledge = Knowledge(deployed)
+        self._knowledge = RowCache(deployed)
         self._holds = Holds()
         self._strays = Strays(deployed.deepest)
 
@@ -102,7 +102,7 @@ class Leader:
     async def _lead(self, connection: AsyncConnection) -> None:
         async with self._bus.requests.listening(streams.executor_now("*", "*")) as listening:
             self._reports = Reports(self._deployed, self._bus.clock.now_s())
-            self._knowledge = Knowledge(self._deployed)
+            self._knowledge = RowCache(self._deployed)
             self._holds, self._strays = Holds(), Strays(self._deployed.deepest)  # what they ordered may not have been stored
             await self._begin()
             async with asyncio.TaskGroup() as runners:
@@ -168,7 +168,7 @@ class Leader:
             async with asyncio.timeout(max(0.0, until_s - self._bus.clock.now_s())):
                 await self._stirred.wait()
 
-    def _differs(self, standing: Standing, now_s: float) -> bool:
+    def _differs(self, standing: AcceleratorState, now_s: float) -> bool:
         """Whether reports say what no row says yet."""
         for row in standing.executors:
             report, newest = self._reports.newest((row.accelerator, row.executor), now_s), row.newest
@@ -179,7 +179,7 @@ class Leader:
                 return True
         return False
 
-    async def _decide(self, standing: Standing) -> float:
+    async def _decide(self, standing: AcceleratorState) -> float:
         """Do what is to be done now on one accelerator; returns until when nothing else is, as far as nothing changes."""
         now_s = self._bus.clock.now_s()
         for row in standing.executors:
@@ -209,20 +209,20 @@ class Leader:
         retries = [row.retry_ms / 1000 for row in standing.executors if row.retry_ms is not None and row.retry_ms > 1000 * now_s]
         return min([decision.until_s, *retries])
 
-    def _picture(self, standing: Standing, now_s: float) -> Picture:
+    def _picture(self, standing: AcceleratorState, now_s: float) -> AcceleratorSnapshot:
         name = standing.accelerator
-        live: dict[str, Live] = {}
+        live: dict[str, ExecutorSnapshot] = {}
         for row in standing.executors:
             key = (row.accelerator, row.executor)
             report = self._reports.newest(key, now_s)
             if report is None or key not in self._deployed.places:
                 continue
             claims, deepest = self._knowledge.claims(name, row.pool, trains=row.service == "trainer"), self._deployed.deepest[row.pool]
-            live[row.executor] = Live(row, report, deepest, claims)
+            live[row.executor] = ExecutorSnapshot(row, report, deepest, claims)
         rules = rules_of(self._deployed.accelerators[name], list(live.values()))
-        return Picture(now_s, standing, live, self._knowledge.moves[name], rules)
+        return AcceleratorSnapshot(now_s, standing, live, self._knowledge.moves[name], rules)
 
-    async def _record_gone(self, standing: Standing, row: ExecutorRow) -> bool:
+    async def _record_gone(self, standing: AcceleratorState, row: ExecutorRow) -> bool:
         """Whether anything was left to do about an executor that does not report."""
         if row is not standing.holder and row.tier is Tier.OFF and not row.has_unbooked:
             return False
@@ -242,7 +242,7 @@ class Leader:
         self.wake()
         return True
 
-    async def _order_parks(self, standing: Standing, parks: Sequence[ParkOrder]) -> None:
+    async def _order_parks(self, standing: AcceleratorState, parks: Sequence[ParkOrder]) -> None:
         """Order executors that have no slice."""
         for park in parks:
             above = await lease_epoch(self._bus, standing.accelerator)
@@ -260,7 +260,7 @@ class Leader:
         since_s = self._reports.state_since_s((report.accelerator, report.executor))
         return has_stopped(report, awake_s) and now_s > max(since_s, awake_s) + STOPPED_S
 
-    async def _watch_switch(self, standing: Standing, holder: ExecutorRow, now_s: float) -> float:
+    async def _watch_switch(self, standing: AcceleratorState, holder: ExecutorRow, now_s: float) -> float:
         """Who does not begin to wake loses its slice; whose answer was lost, and reports it, has woken. A watchdog limits moves."""
         assert holder.newest is not None
         key, epoch = (holder.accelerator, holder.executor), holder.newest.epoch
@@ -284,7 +284,7 @@ class Leader:
 
     # --------------------------------------------------------------------------------------------------------- change
 
-    async def _order(self, standing: Standing, picture: Picture, switch: Switch) -> float:
+    async def _order(self, standing: AcceleratorState, picture: AcceleratorSnapshot, switch: Switch) -> float:
         one = picture.executors[switch.executor]
         reason = SliceReason.OPERATOR if one.row.held is Hold.WAKE else SliceReason(switch.reason.value)
         parks = picture.parks(switch)
@@ -300,7 +300,7 @@ class Leader:
         self.wake()
         return picture.now_s
 
-    async def _end(self, standing: Standing, holder: ExecutorRow, how: SliceEnd, *, fault: str | None = None) -> float:
+    async def _end(self, standing: AcceleratorState, holder: ExecutorRow, how: SliceEnd, *, fault: str | None = None) -> float:
         """End the open slice without a next one. `fault`: why its executor is given none for a while."""
         tier = (holder.measured or self._deployed.deepest.get(holder.pool, Tier.HOST)) if how is SliceEnd.HELD else Tier.DEVICE
         if how is SliceEnd.DIED:  # should it come back, it has nothing on the device
@@ -329,5 +329,5 @@ class Leader:
         return round(1000 * self._bus.clock.now_s())
 
 
-def _seen(standing: Standing) -> Seen:
+def _seen(standing: AcceleratorState) -> Seen:
     return Seen(standing.accelerator, standing.epoch, standing.open)

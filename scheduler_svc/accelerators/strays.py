@@ -12,7 +12,7 @@ from common.accelerators import ExecutorState, Tier, off_device
 from scheduler_svc.accelerators.demands import drain_s
 from scheduler_svc.accelerators.deployed import Key
 from scheduler_svc.accelerators.orders import ParkOrder
-from scheduler_svc.accelerators.queries.standing import Standing
+from scheduler_svc.accelerators.queries.standing import AcceleratorState
 from scheduler_svc.accelerators.reports import Reports
 
 STRAY_S = 10.0
@@ -28,7 +28,7 @@ class Strays:
         self._ordered: dict[Key, int] = {}
         """Epochs that they reported when they were ordered to park: once is enough."""
 
-    def parks(self, standing: Standing, reports: Reports, now_s: float) -> list[ParkOrder]:
+    def parks(self, standing: AcceleratorState, reports: Reports, now_s: float) -> list[ParkOrder]:
         """Orders to park for executors that keep the holder of the open slice from waking."""
         holder = standing.holder
         if holder is None or holder.newest is None or now_s < holder.newest.ordered_ms / 1000 + STRAY_S:

@@ -13,7 +13,7 @@ from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.states import TaskState
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.billing import budgets
-from scheduler_svc.tenancy.billing.budgets import Standing, WaitingTask
+from scheduler_svc.tenancy.billing.budgets import BudgetedTask, BudgetUsage
 from scheduler_svc.tenancy.decisions.budgets import NO_PRICES, Budget, Purse, sentence
 from scheduler_svc.training.dispatch.steps import send_ready_steps
 from scheduler_svc.training.fair_queue import join_fair_queue
@@ -41,12 +41,12 @@ async def enforce_budgets(tx: Transaction, policy: SchedulingPolicy) -> None:
             await _report(tx, next(found for found in standing.found if found.budget == refusing), "used_up")
 
 
-def _refusing(purses: Mapping[str, Purse], task: WaitingTask) -> Budget | None:
+def _refusing(purses: Mapping[str, Purse], task: BudgetedTask) -> Budget | None:
     purse = purses.get(task.tenant)
     return purse.refusing(task.pool, task.bound, evaluates=task.evaluates) if purse else None
 
 
-async def _report(tx: Transaction, one: Standing, reported: str) -> None:
+async def _report(tx: Transaction, one: BudgetUsage, reported: str) -> None:
     """An event where more is to be said than before; a budget that was raised is reported again."""
     rank = ("", "nearly", "used_up")
     if rank.index(reported) <= rank.index(one.reported) or not await budgets.report(tx.connection, one.budget, reported):
@@ -62,7 +62,7 @@ def fields_of(budget: Budget) -> dict[str, JsonValue]:
     return {"period": budget.period, "unit": budget.unit, **amounts}
 
 
-async def _pause(tx: Transaction, task: WaitingTask, refusing: Budget, purse: Purse) -> None:
+async def _pause(tx: Transaction, task: BudgetedTask, refusing: Budget, purse: Purse) -> None:
     await tasks.lock_tasks(tx.connection, [task.task])
     needed = refusing.cost(task.bound, purse.prices.get(task.pool, NO_PRICES), evaluates=task.evaluates)
     reason = sentence(refusing, needed)
@@ -71,7 +71,7 @@ async def _pause(tx: Transaction, task: WaitingTask, refusing: Budget, purse: Pu
         await publish_status(tx, task.task)
 
 
-async def _resume(tx: Transaction, task: WaitingTask, policy: SchedulingPolicy) -> None:
+async def _resume(tx: Transaction, task: BudgetedTask, policy: SchedulingPolicy) -> None:
     [locked] = await tasks.lock_tasks(tx.connection, [task.task])
     if not await budgets.leave_paused(tx.connection, task.task):  # its owner has ended, resumed or paused it meanwhile
         return

@@ -19,7 +19,7 @@ from scheduler_svc.tenancy.shares import Charge
 from scheduler_svc.training.accounting import settle_accounts
 from scheduler_svc.training.decisions.endings.task_end import Evaluated, reason_to_finish
 from scheduler_svc.training.decisions.evaluation.plan import RETRY_INCREMENT, groups_to_plan, is_due, may_be_retried
-from scheduler_svc.training.decisions.evaluation.results import Result, Standing, gain_of, result_of, standing_after
+from scheduler_svc.training.decisions.evaluation.results import BestSoFar, Result, gain_of, result_of, standing_after
 from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes, StableFor
 from scheduler_svc.training.group_messages import open_group_message
 from scheduler_svc.training.queries import evaluations, groups, members, tasks
@@ -144,7 +144,7 @@ async def _report(connection: AsyncConnection, task: Task, evaluation: Evaluatio
     )
 
 
-async def _standing(connection: AsyncConnection, task: Task, version: int, result: Result, gain_over_0: Difference | None) -> Standing:
+async def _standing(connection: AsyncConnection, task: Task, version: int, result: Result, gain_over_0: Difference | None) -> BestSoFar:
     """The task's progress by the protocol that decides, with this evaluation."""
     wanted = task.spec.evaluation
     protocol = wanted.protocols[0]

@@ -31,7 +31,7 @@ from scheduler_svc.training.dispatch.steps import send_ready_steps
 from scheduler_svc.training.fair_queue import join_fair_queue
 from scheduler_svc.training.intake.environment_resolution import check_environment, family_of
 from scheduler_svc.training.intake.examination import examine
-from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.intake.offer import Catalog
 from scheduler_svc.training.intake.preview import preview_task
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.results.dead_letters import resend_message
@@ -66,7 +66,7 @@ log = structlog.get_logger()
 
 async def handle_jobs(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
     """Raises: Reject when a message is not a job; Retry when a store is unavailable."""
-    offer = Offer.of(context)
+    offer = Catalog.of(context)
     cancelled: list[str] = []
     async with context.transaction() as tx:
         deliveries = await within_rate(tx, deliveries)
@@ -81,7 +81,7 @@ async def handle_jobs(context: HandlerContext, deliveries: Sequence[Delivery]) -
         await OWN_TRANSACTION[verb_of(delivery)](context, delivery)
 
 
-async def take_job(tx: Transaction, delivery: Delivery, offer: Offer, policy: SchedulingPolicy) -> str | None:
+async def take_job(tx: Transaction, delivery: Delivery, offer: Catalog, policy: SchedulingPolicy) -> str | None:
     """Handle one submit, cancel, pause or resume; returns the task that it cancels. Raises: Reject when it is none of them."""
     verb = verb_of(delivery)
     if verb == "submit":
@@ -96,7 +96,7 @@ async def take_job(tx: Transaction, delivery: Delivery, offer: Offer, policy: Sc
     return None
 
 
-async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> None:
+async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Catalog) -> None:
     present = await tasks.lock_own_task(tx.connection, job.tenant, job.task)  # so that it is not deleted before the query on deleted ones
     if present is not None:
         return await _repeat(tx, by, job, present, offer)
@@ -130,7 +130,7 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Offer) -> 
     return None
 
 
-async def _repeat(tx: Transaction, by: Actor, job: SubmitTask, present: tasks.Task, offer: Offer) -> None:
+async def _repeat(tx: Transaction, by: Actor, job: SubmitTask, present: tasks.Task, offer: Catalog) -> None:
     """Answer a job under the id of a task of its tenant. That does not depend on what is offered now, so a repetition is never refused."""
     if _describes(job, present, offer):
         log.info("job_repeated", task=job.task)
@@ -138,7 +138,7 @@ async def _repeat(tx: Transaction, by: Actor, job: SubmitTask, present: tasks.Ta
         await _reject(tx, by, job, [f"task: the id '{job.task}' is taken by another task; make a new one"])
 
 
-def _describes(job: SubmitTask, present: tasks.Task, offer: Offer) -> bool:
+def _describes(job: SubmitTask, present: tasks.Task, offer: Catalog) -> bool:
     """Whether `job` describes the task: as the same submission, also where the pool's defaults have changed since, or in other words."""
     with suppress(Reject):
         return present.submission == job.digest or complete(job.spec, layers_of(job.spec, offer.pools)) == present.spec

@@ -15,7 +15,7 @@ from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
 from common.leases import tally
 from scheduler_svc.accelerators.decisions import slicing
-from scheduler_svc.accelerators.decisions.state import Budget, Rules
+from scheduler_svc.accelerators.decisions.state import MemoryBudget, Rules
 
 MOVES = {(Tier.HOST, Tier.DEVICE): (1.0,), (Tier.DEVICE, Tier.HOST): (0.5,)}
 TRAIN, GENERATE = Function.TRAIN, Function.GENERATE
@@ -31,7 +31,7 @@ def task(name: str, pool: str, *phases: tuple[str, float]) -> Task:
 
 
 def fcfs() -> Rules:
-    return Rules(Budget(100, 1000), policy=Policy.FCFS)
+    return Rules(MemoryBudget(100, 1000), policy=Policy.FCFS)
 
 
 def test_run_takes_as_long_as_computed_by_hand() -> None:
@@ -71,7 +71,7 @@ def test_frozen_requests_continue_and_repeat_a_share_of_their_work() -> None:
     A has run for 2.1 s of 30 when it is frozen at 3.1. B trains from 4.6 to 6.6, and A continues at 8.1 with 27.9 s and 0.21 s repeated.
     """
     sampler = executor("a", GENERATE)
-    rules = Rules(Budget(100, 1000), max_wait_s=2.0, drain=1.0)
+    rules = Rules(MemoryBudget(100, 1000), max_wait_s=2.0, drain=1.0)
     run = simulate(Trace((sampler, executor("b")), (task("A", "a", (GENERATE, 30.0)), task("B", "b", (TRAIN, 2.0)))), rules, 0)
     assert run.accelerator.counts.frozen == 1
     assert run.makespan_s == pytest.approx(36.21)
@@ -112,7 +112,7 @@ def test_equal_runs_are_equal() -> None:
 
 def test_state_that_never_fits_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="tasks A never end: check the budget of 99 bytes"):
-        simulate(Trace((executor("a"),), (task("A", "a", (TRAIN, 1.0)),)), Rules(Budget(99, 1000)), 0)
+        simulate(Trace((executor("a"),), (task("A", "a", (TRAIN, 1.0)),)), Rules(MemoryBudget(99, 1000)), 0)
 
 
 # ------------------------------------------------------------------------------------------------------------ traces

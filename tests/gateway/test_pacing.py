@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway_svc.drain import Drain
 from gateway_svc.http.guard import Guard
 from gateway_svc.limits.meter import Meter
-from gateway_svc.limits.preparation_slots import AT_ONCE, BURST_S, SHARE, Pacing, TooBusy
+from gateway_svc.limits.preparation_slots import AT_ONCE, BURST_S, SHARE, PreparationSlots, TooBusy
 from gateway_svc.settings import GatewaySettings
 
 
@@ -24,7 +24,7 @@ async def _settle() -> None:
 
 
 async def test_places_are_handed_over_and_nothing_is_left_behind() -> None:
-    pacing = Pacing(at_once=2, hold_s=60)
+    pacing = PreparationSlots(at_once=2, hold_s=60)
     first, second = await pacing.begin("a"), await pacing.begin("a")
     third, fourth = (asyncio.create_task(pacing.begin("a")) for _ in range(2))
     other = await asyncio.wait_for(pacing.begin("b"), 1)  # another sender has places of its own
@@ -43,7 +43,7 @@ async def test_places_are_handed_over_and_nothing_is_left_behind() -> None:
 
 
 async def test_request_whose_client_goes_as_its_turn_comes_hands_its_place_on() -> None:
-    pacing = Pacing(at_once=1, hold_s=60)
+    pacing = PreparationSlots(at_once=1, hold_s=60)
     first = await pacing.begin("a")
     gone, last = (asyncio.create_task(pacing.begin("a")) for _ in range(2))
     await _settle()
@@ -54,7 +54,7 @@ async def test_request_whose_client_goes_as_its_turn_comes_hands_its_place_on() 
 
 
 async def test_request_keeps_the_next_one_waiting_for_a_moment_only() -> None:
-    pacing = Pacing(at_once=1, hold_s=0.01)
+    pacing = PreparationSlots(at_once=1, hold_s=0.01)
     await pacing.begin("a")
     await asyncio.wait_for(pacing.begin("a"), 5)
 
@@ -83,7 +83,7 @@ class Turning:
 
 def _client(app: Turning, **options: float) -> httpx.AsyncClient:
     gateway = SimpleNamespace(settings=GatewaySettings(), drain=Drain())
-    guard = Guard(app, cast(Any, gateway), [], Pacing(**cast(Any, options)))
+    guard = Guard(app, cast(Any, gateway), [], PreparationSlots(**cast(Any, options)))
     return httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1")
 
 
@@ -133,7 +133,7 @@ async def test_requests_that_are_overdue_in_one_moment_are_answered_a_few_in_a_t
             answered[turn] += 1
 
     gateway = SimpleNamespace(settings=GatewaySettings(timeout_s=0.05), drain=Drain())
-    guard = Guard(Turning(), cast(Any, gateway), [], Pacing(hold_s=60))
+    guard = Guard(Turning(), cast(Any, gateway), [], PreparationSlots(hold_s=60))
     head = [(b"host", b"127.0.0.1"), (b"content-length", b"4")]
     scope = {"type": "http", "method": "POST", "path": "/v1/x", "query_string": b"", "headers": head}
     ticking = [loop.call_soon(tick)]
@@ -147,7 +147,7 @@ async def test_requests_that_are_overdue_in_one_moment_are_answered_a_few_in_a_t
 
 async def test_a_sender_waits_until_its_share_has_paid_for_what_its_requests_cost_and_others_do_not() -> None:
     now_s = 0.0
-    pacing = Pacing(hold_s=60, monotonic_s=lambda: now_s)
+    pacing = PreparationSlots(hold_s=60, monotonic_s=lambda: now_s)
     place = await pacing.begin("a")
     place.charge(0.5)
     place.leave()
@@ -194,7 +194,7 @@ async def test_a_meter_counts_the_steps_of_its_request_and_nothing_else() -> Non
 async def test_a_request_that_costs_more_than_an_ordinary_one_is_charged_to_its_sender() -> None:
     charged = list[float]()
 
-    class Charging(Pacing):
+    class Charging(PreparationSlots):
         def charge(self, sender: str, processor_s: float) -> None:
             charged.append(processor_s)
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench.harness.load.hostile import Hostile, hostile_toml
 from common.formats.toml_reader import read_toml
-from gateway_svc.limits.preparation_slots import Place
+from gateway_svc.limits.preparation_slots import PreparationSlot
 from gateway_svc.problems import Problem
 from gateway_svc.strict_json import read_json
 from gateway_svc.task_bodies import TOML, read_task
@@ -94,5 +94,5 @@ async def test_toml_of_a_mebibyte_is_read_by_another_process_for_which_its_sende
     assert len(charged) == 1
 
 
-def place(charged: list[float] | None = None) -> Place:
-    return Place(lambda: None, (charged if charged is not None else []).append, 60)
+def place(charged: list[float] | None = None) -> PreparationSlot:
+    return PreparationSlot(lambda: None, (charged if charged is not None else []).append, 60)

@@ -30,7 +30,7 @@ from scheduler_svc.tenancy.decisions.shares import Capacity
 from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
 from scheduler_svc.training.dispatch import admission
 from scheduler_svc.training.intake import environment_checks
-from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.intake.offer import Catalog
 from scheduler_svc.training.results import dead_letters, scores, weight_updates
 from scheduler_svc.upkeep.deletion import jobs as deletion
 from scheduler_svc.verbs import jobs
@@ -39,7 +39,7 @@ from tests.scheduler.stages import POOLS, scored, spec, updated
 TASKS = ("a", "b", "c")
 SEQUENCES = 8
 CAPACITY = {"tiny": Capacity(sequences=SEQUENCES, kv_tokens=10**6)}
-OFFER = Offer(POOLS, {"toy"})
+OFFER = Catalog(POOLS, {"toy"})
 TABLES = "tenants, tasks, groups, trajectories, steps, ledger, events, outbox, dead_letters, deleted_tasks, stored_blobs"
 
 

@@ -12,7 +12,7 @@ from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.states import VoidReason
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.training.decisions.endings.task_end import MIN_FAILURES_TO_FAIL
-from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.intake.offer import Catalog
 from scheduler_svc.training.queries import evaluations, groups
 from scheduler_svc.training.results import scores
 from scheduler_svc.verbs.jobs import take_job
@@ -63,7 +63,7 @@ async def test_messages_on_too_short_subjects_become_dead_letters(bus: Bus, data
 async def test_repeated_submission_is_not_validated_against_the_current_offer(bus: Bus, database_url: str) -> None:
     async with running_world(bus, database_url, Stages()) as world:
         await world.run("a")
-        offer = Offer({}, {"other"})
+        offer = Catalog({}, {"other"})
         job = submission("a", spec())
         async with world.database.transaction() as tx:
             await take_job(tx, Delivery(job.subject, {}, job.message.encode(), 9, 1), offer, SchedulingPolicy.ASYNCHRONOUS)

@@ -19,7 +19,7 @@ from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.decisions.shares import Capacity
 from scheduler_svc.training.dispatch import admission
 from scheduler_svc.training.intake import environment_checks
-from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.intake.offer import Catalog
 from scheduler_svc.training.results import scores, weight_updates
 from scheduler_svc.upkeep.deletion.needed_blobs import superseded_blobs
 from scheduler_svc.verbs import jobs
@@ -76,7 +76,7 @@ async def test_steps_of_all_tasks_share_their_statements(database: Database, tmp
     for number in range(tasks):
         raw = spec(f"t{number}", steps=STEPS + 1, algorithm={"group_size": 2, "groups_per_step": 2, "max_staleness": 0})
         job = counted.stored(Outgoing(streams.submit("acme"), SubmitTask(task=f"t{number}", tenant="acme", spec=raw), ""))
-        await counted.run("begin", lambda tx, job=job: jobs.take_job(tx, job, Offer(POOLS, {"toy"}), POLICY))
+        await counted.run("begin", lambda tx, job=job: jobs.take_job(tx, job, Catalog(POOLS, {"toy"}), POLICY))
         checked = EnvironmentChecked(tenant="acme", task=f"t{number}", objection=None)
         await counted.run("begin", lambda tx, checked=checked: environment_checks.environment_checked(tx, checked))
     counted.statements.clear()

@@ -15,7 +15,7 @@ from gateway_svc.serving.client import Serving as Client
 from rollout_svc.engine.stream import StreamPart, StreamRequest
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.replies import Replies
-from rollout_svc.serving.request import Means
+from rollout_svc.serving.request import ServingContext
 from rollout_svc.serving.service import Serving
 from rollout_svc.text.chat import Chat
 from tests.conftest import at_work, eventually
@@ -99,12 +99,12 @@ class Wire:
 
 
 class Replica:
-    def __init__(self, bus: Bus, name: str, sequences: int = 4, adapters: int = 2, means: Means | None = None) -> None:
+    def __init__(self, bus: Bus, name: str, sequences: int = 4, adapters: int = 2, means: ServingContext | None = None) -> None:
         """`means`: of a real engine, in place of the source."""
         self.name, self.bus = name, bus
         self.source, self.wire, self.slots = Source(), Wire(bus), Slots(4 * sequences)
         stand_in: Any = Adapters()
-        means = means or Means(CHAT, stand_in, self.source.sample, Admission(sequences, adapters), CONTEXT, None, "source")
+        means = means or ServingContext(CHAT, stand_in, self.source.sample, Admission(sequences, adapters), CONTEXT, None, "source")
         self.serving = Serving(means, Replies(name, self.wire.tell), self.slots, bus.clock.now_s)
         self.work: asyncio.Task[None] | None = None
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from gateway_svc.serving.stream_quota import Room, TooManyStreams
+from gateway_svc.serving.stream_quota import StreamQuota, TooManyStreams
 
 
 def test_tenant_has_half_of_the_requests_at_once() -> None:
-    room = Room(max_streams=4)
+    room = StreamQuota(max_streams=4)
     held = [room.enter("acme", 1) for _ in range(2)]
     with pytest.raises(TooManyStreams):
         room.enter("acme", 1)
@@ -19,7 +19,7 @@ def test_tenant_has_half_of_the_requests_at_once() -> None:
 
 
 def test_bytes_count_while_the_request_waits_for_a_replica() -> None:
-    room = Room(max_waiting_bytes=100)
+    room = StreamQuota(max_waiting_bytes=100)
     first = room.enter("acme", 40)
     with pytest.raises(TooManyStreams):
         room.enter("acme", 20)

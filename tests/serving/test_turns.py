@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from common.bus import Bus
-from gateway_svc.serving.send_window import AT_ONCE, Turns
+from gateway_svc.serving.send_window import AT_ONCE, SendWindow
 from tests.conftest import eventually
 from tests.serving.replicas import performing
 
@@ -42,7 +42,7 @@ async def test_request_whose_turn_does_not_come_in_time_is_overdue_and_never_sen
 
 
 async def test_turns_are_fair_by_key_and_bounded() -> None:
-    turns, order = Turns(at_once=2), list[str]()
+    turns, order = SendWindow(at_once=2), list[str]()
     held = [await turns.begin("p", "acme", "many") for _ in range(2)]
 
     async def ask(key: str) -> None:
@@ -66,7 +66,7 @@ async def test_turns_are_fair_by_key_and_bounded() -> None:
 
 @pytest.mark.parametrize("is_granted", [False, True])
 async def test_cancelled_request_leaves_its_turn_to_the_next(*, is_granted: bool) -> None:
-    turns = Turns(at_once=1)
+    turns = SendWindow(at_once=1)
     first = await turns.begin("p", "acme", None)
     waiting = [asyncio.create_task(turns.begin("p", "acme", None)) for _ in range(2)]
     await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 from transformers import AutoModelForCausalLM
 
 from common import streams
-from common.accelerators.executable import Executable, Load, Served, WrongState
+from common.accelerators.executable import Load, Parkable, StateMismatch, WorkDone
 from common.accelerators.words import Function, Tier
 from common.bus import Bus, Delivery, Slots
 from common.errors import HandedBack
@@ -260,16 +260,16 @@ async def test_exchanged_base_model_computes_nothing_until_the_right_one_is_back
         with torch.no_grad():
             model.model.layers[2].mlp.down_proj.weight[:, 3] += 0.01
         model.save_pretrained(folder)
-        with pytest.raises(WrongState, match=r"its canary differs by .* nats, at most 0 are allowed; no step was computed"):
+        with pytest.raises(StateMismatch, match=r"its canary differs by .* nats, at most 0 are allowed; no step was computed"):
             await parked.executor.wake()
         assert (parked.executor.tier, parked.slots.free) == (tier, 0)
         await send(bus, batch_of("a", 0, await store(bus, "a", groups_of("a", 0), 0), None))
         with pytest.raises(HandedBack):
             await own_learner.begin("a", SPECS["a"])
-        assert parked.executor.taken() == Served()
+        assert parked.executor.taken() == WorkDone()
         shutil.rmtree(folder)
         with pytest.raises(
-            WrongState, match=f"^the folder of model '{folder}' of the pools file is gone: {folder}; put it back, or correct"
+            StateMismatch, match=f"^the folder of model '{folder}' of the pools file is gone: {folder}; put it back, or correct"
         ):
             await parked.executor.wake()
         original.rename(folder)
@@ -281,7 +281,7 @@ async def test_trainer_that_starts_cold_knows_what_it_needs_and_loads_at_its_fir
     pool = Pool(model=str(model_folder), train_tokens=1024)
     learner = await Learner.start(pool, device="cpu", threads=1, budget=GIB)
     parked = Parked(bus, learner)
-    executor: Executable = parked.executor
+    executor: Parkable = parked.executor
     assert (executor.tier, parked.slots.free) == (Tier.NONE, 0)
     needed = executor.device_bytes
     await executor.wake()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.accelerators.executable import Served
+from common.accelerators.executable import WorkDone
 from common.accelerators.words import Function
 from trainer_svc.device.meter import Planned, ServiceMeter
 
@@ -20,13 +20,13 @@ def test_shared_time_goes_by_tokens_and_none_of_it_is_lost_or_counted_twice() ->
     with meter.computing({"a": 300, "b": 100}, pieces=2):
         clock.now_s += 1.0
         assert (meter.running, meter.operations) == (Function.TRAIN, 2)
-        assert meter.taken() == Served({"a": 750, "b": 250}, 1.0, 0)
+        assert meter.taken() == WorkDone({"a": 750, "b": 250}, 1.0, 0)
         clock.now_s += 0.5
     clock.now_s += 60.0
     with meter.computing({"a": 1}):
         clock.now_s += 0.25
-    assert meter.taken() == Served({"a": 625, "b": 125}, 0.75, 2)
-    assert meter.taken() == Served()
+    assert meter.taken() == WorkDone({"a": 625, "b": 125}, 0.75, 2)
+    assert meter.taken() == WorkDone()
     assert meter.running is None
 
 
@@ -38,11 +38,11 @@ def test_passes_without_a_gradient_are_told_from_training_also_when_asked_in_the
         with meter.scoring():
             clock.now_s += 0.25
             assert meter.running is Function.SCORE
-            assert meter.taken() == Served({"a": 1250}, 1.25, 0, score_s=0.25)
+            assert meter.taken() == WorkDone({"a": 1250}, 1.25, 0, score_s=0.25)
             clock.now_s += 0.5
         assert meter.running is Function.TRAIN
         clock.now_s += 2.0
-    assert meter.taken() == Served({"a": 2500}, 2.5, 1, score_s=0.5)
+    assert meter.taken() == WorkDone({"a": 2500}, 2.5, 1, score_s=0.5)
     assert meter.running is None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from common.accelerators.executable import Served
+from common.accelerators.executable import WorkDone
 from common.accelerators.words import Function
 
 SMOOTHING = 0.3
@@ -77,14 +77,14 @@ class ServiceMeter:
         finally:
             self._turn(False)
 
-    def taken(self) -> Served:
+    def taken(self) -> WorkDone:
         """What was done since the last call. A task's rest below a millisecond is kept for the next."""
         with self._lock:
             if self._shares:
                 self._count()
             whole = {task: int(1000 * seconds) for task, seconds in self._by_task.items()}
             self._by_task = {task: seconds - whole[task] / 1000 for task, seconds in self._by_task.items()}
-            found = Served({task: ms for task, ms in whole.items() if ms}, self._busy_s, self._pieces, self._score_s)
+            found = WorkDone({task: ms for task, ms in whole.items() if ms}, self._busy_s, self._pieces, self._score_s)
             self._busy_s, self._score_s, self._pieces = 0.0, 0.0, 0
             return found
 

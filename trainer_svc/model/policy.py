@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from common.accelerators.executable import WrongState
+from common.accelerators.executable import StateMismatch
 from common.accelerators.words import Tier
 from common.errors import Fatal
 from common.pools import ALL_LAYERS, precision_on
@@ -170,7 +170,7 @@ class Policy:
             failed = classify_move_error(error, "the base model")
         if failed is not None:
             gc.collect()  # frames of the failed reading hold each other, and what was read so far
-            deepest = Tier.DISK if self._read and isinstance(failed, WrongState) else before
+            deepest = Tier.DISK if self._read and isinstance(failed, StateMismatch) else before
             self.tier = Tier.DEVICE
             self.park(deepest)
             raise failed
@@ -181,7 +181,7 @@ class Policy:
             try:
                 self._weights.take(self._read())
             except Fatal as error:
-                raise WrongState(str(error)) from None
+                raise StateMismatch(str(error)) from None
         elif self.tier is Tier.HOST:
             self._weights.to_device()
         require_canary(self._canary(), self.canary_N, self.device, self.dtype)
@@ -308,7 +308,7 @@ def require_canary(found_N: Tensor, expected_N: Tensor, device: torch.device, dt
     bound = WAKE_TOLERANCE[dtype] if device.type != "cpu" else 0.0
     difference = float((found_N - expected_N).abs().max()) if found_N.shape == expected_N.shape else float("inf")
     if not difference <= bound:  # also where it is nan
-        raise WrongState(
+        raise StateMismatch(
             f"the base model that woke computes other numbers than before it was parked: its canary differs by {difference:.3g} nats, "
             f"at most {bound:g} are allowed; no step was computed; put back the model's folder, or restart this process"
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from common.accelerators.executable import WrongState
+from common.accelerators.executable import StateMismatch
 from trainer_svc.device.mapped_tensors import bytes_of, moved, paged_out
 
 
@@ -73,7 +73,7 @@ class Weights:
         expected, found = _described(self._places), _described(fresh.values())
         if expected != found:
             different = sorted({name for name, _ in expected.items() ^ found.items()})
-            raise WrongState(
+            raise StateMismatch(
                 f"the base model that was read again has other tensors than before it was parked: {', '.join(different[:3])}"
                 f"{f' and {len(different) - 3} more' if len(different) > 3 else ''}; put back the model's folder, or restart this process"
             )

@@ -84,7 +84,7 @@ NO_ROWS = Rows()
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenField:
     """A field of a task file as OpenAI's request gives it. `param`: where."""
 
     path: str
@@ -117,26 +117,26 @@ def task_file(request: JobRequest, origin: Origin, scaled: Mapping[str, JsonValu
     return found
 
 
-def _given(request: JobRequest, origin: Origin, scaled: Mapping[str, JsonValue]) -> Iterator[Given]:
-    yield Given("pool", origin.pool, "model")
+def _given(request: JobRequest, origin: Origin, scaled: Mapping[str, JsonValue]) -> Iterator[GivenField]:
+    yield GivenField("pool", origin.pool, "model")
     if origin.task is not None:
-        yield Given("start.task", origin.task, "model")
-        yield Given("start.version", origin.version, "model")
-    yield Given("environment.name", _environment(request), "training_file")
+        yield GivenField("start.task", origin.task, "model")
+        yield GivenField("start.version", origin.version, "model")
+    yield GivenField("environment.name", _environment(request), "training_file")
     if request.method is not None and (grader := request.method.reinforcement.grader) is not None:
-        yield Given("environment.options.grader", grader, "method.reinforcement.grader")
+        yield GivenField("environment.options.grader", grader, "method.reinforcement.grader")
     if request.validation_file is not None:
-        yield Given("evaluation.options.file", request.validation_file, "validation_file")
+        yield GivenField("evaluation.options.file", request.validation_file, "validation_file")
     if request.suffix is not None:
-        yield Given("name", request.suffix, "suffix")
+        yield GivenField("name", request.suffix, "suffix")
     if request.seed is not None:
-        yield Given("seed", request.seed, "seed")
+        yield GivenField("seed", request.seed, "seed")
     if request.metadata:
-        yield Given("metadata", {**request.metadata}, "metadata")
+        yield GivenField("metadata", {**request.metadata}, "metadata")
     for path, name, value in hyperparameters_of(request).fields():
-        yield Given(path, value, f"method.reinforcement.hyperparameters.{name}")
+        yield GivenField(path, value, f"method.reinforcement.hyperparameters.{name}")
     for path, value in scaled.items():
-        yield Given(path, value, f"method.reinforcement.hyperparameters.{SCALED_BY[path]}")
+        yield GivenField(path, value, f"method.reinforcement.hyperparameters.{SCALED_BY[path]}")
 
 
 SCALED_BY = {"optimizer.learning_rate": "learning_rate_multiplier", "algorithm.group_size": "compute_multiplier", "steps": "n_epochs"}
@@ -187,7 +187,7 @@ def _evaluate(found: Values, rows: int) -> None:
         evaluation.setdefault("every", max(1, steps // 10) if isinstance(steps, int) else 1)
 
 
-def _put(found: Values, given: Given) -> None:
+def _put(found: Values, given: GivenField) -> None:
     """Raises: Problem where the task file has another value."""
     *sections, field = given.path.split(".")
     table: JsonValue = found

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Row:
+class ChartRow:
     x: float
     values: tuple[float | None, ...]
     """By series."""
@@ -28,7 +28,7 @@ class Chart:
     over: str
     """What `x` is."""
     series: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ChartRow, ...]
     """By `x`."""
     left_out: int = 0
     """Rows that are not shown."""
@@ -66,7 +66,7 @@ def chart(
         for x, y in points[name]:
             if y is not None and _is_finite(y):
                 values.setdefault(x, [None] * len(names))[index] = y
-    rows = [Row(x, tuple(values[x])) for x in sorted(values)]
+    rows = [ChartRow(x, tuple(values[x])) for x in sorted(values)]
     if not rows:
         return None
     kept = thinned(rows, most)

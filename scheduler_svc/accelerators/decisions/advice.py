@@ -13,7 +13,7 @@ from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
 from scheduler_svc.accelerators.decisions.load import Profile, Worth, worth
 from scheduler_svc.accelerators.decisions.moves import Key, Moves, measured
 from scheduler_svc.accelerators.decisions.placement import Accelerator, Placement, place
-from scheduler_svc.accelerators.decisions.state import Budget, Demand
+from scheduler_svc.accelerators.decisions.state import Demand, MemoryBudget
 from scheduler_svc.accelerators.decisions.tiers import Residents, where_to_park
 
 MOST_PAIRS = 45
@@ -128,7 +128,7 @@ def switches_s(profiles: Sequence[Profile], executors: Sequence[Executor], devic
         visits[one.pool] = max(visits.get(one.pool, 1), min(MOST_VISITS, round(one.visits)))
     own = [one for one in executors if one.pool in visits]
     by_pool = {pool: sum(one.device_bytes for one in own if one.pool == pool) for pool in sorted(visits)}
-    budget = Budget(max(by_pool.values()) if device_bytes is None else device_bytes, ENOUGH_HOST_BYTES)
+    budget = MemoryBudget(max(by_pool.values()) if device_bytes is None else device_bytes, ENOUGH_HOST_BYTES)
     turns = 2 * max(visits.values())
     used = [
         (turn, one)

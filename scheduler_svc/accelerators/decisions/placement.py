@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler_svc.accelerators.decisions.load import Profile
-from scheduler_svc.accelerators.decisions.state import Budget
+from scheduler_svc.accelerators.decisions.state import MemoryBudget
 
 FULL = 1.0
 """Maximum sum of busy shares: beyond it no schedule can keep up."""
@@ -19,7 +19,7 @@ class Accelerator:
     """An accelerator and the jobs that are on it."""
 
     accelerator: str
-    budget: Budget
+    budget: MemoryBudget
     jobs: tuple[Profile, ...] = ()
 
     @property

@@ -111,7 +111,7 @@ class FreezeCosts:
 
 
 @dataclass(frozen=True)
-class Budget:
+class MemoryBudget:
     """Bytes that all executors of an accelerator may use together."""
 
     device_bytes: int
@@ -122,7 +122,7 @@ class Budget:
 class Rules:
     """An accelerator's settings. Defaults are those of the policy `ratio`."""
 
-    budget: Budget
+    budget: MemoryBudget
     policy: Policy = Policy.RATIO
     max_wait_s: float = 60.0
     """Seconds of waiting after which an executor goes before all that are not overdue."""

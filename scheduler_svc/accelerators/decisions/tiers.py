@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from common.accelerators import Tier
 from scheduler_svc.accelerators.decisions.moves import Moves
-from scheduler_svc.accelerators.decisions.state import Budget, Demand, Park
+from scheduler_svc.accelerators.decisions.state import Demand, MemoryBudget, Park
 
 NEVER_S = float("inf")
 
@@ -54,7 +54,7 @@ def _ranked_tiers(one: Demand, moves: Moves) -> tuple[Tier, ...]:
     return tuple(sorted(allowed, key=lambda tier: (tier.depth > one.deepest.depth, _round_trip_s(one, tier, moves), tier.depth)))
 
 
-def where_to_park(next_: Demand, residents: Residents, budget: Budget) -> tuple[Park, ...] | None:
+def where_to_park(next_: Demand, residents: Residents, budget: MemoryBudget) -> tuple[Park, ...] | None:
     """Moves that make room on the device for `next_`; None when it does not fit even alone.
 
     An executor may grow while it is awake, so that those on the device exceed the budget. Executors that stay on the device need no move.

@@ -22,7 +22,7 @@ async def add(connection: AsyncConnection, done: LeaseDone, seconds: float) -> N
 
 
 @dataclass(frozen=True)
-class Move:
+class MeasuredMove:
     """A measured move."""
 
     id: int
@@ -41,10 +41,10 @@ WHERE place <= :most ORDER BY id
 """)
 
 
-async def newest(connection: AsyncConnection, names: Collection[str], most: int, *, after: int = 0) -> list[Move]:
+async def newest(connection: AsyncConnection, names: Collection[str], most: int, *, after: int = 0) -> list[MeasuredMove]:
     """The newest moves of each kind, `most` at most, the oldest first. `after`: only those with a higher id."""
     rows = (await connection.execute(_NEWEST, {"after": after, "names": sorted(names), "most": most})).all()
-    return [Move(row.id, row.accelerator, row.executor, Tier(row.from_tier), Tier(row.to_tier), row.seconds) for row in rows]
+    return [MeasuredMove(row.id, row.accelerator, row.executor, Tier(row.from_tier), Tier(row.to_tier), row.seconds) for row in rows]
 
 
 _FORGET = text("""

@@ -54,7 +54,7 @@ class ExecutorRow:
 
 
 @dataclass(frozen=True)
-class Standing:
+class AcceleratorState:
     """An accelerator with its executors, as PostgreSQL has them."""
 
     accelerator: str
@@ -99,7 +99,7 @@ WHERE a.id = ANY(CAST(:names AS text[])) ORDER BY a.id
 """)
 
 
-async def standings(connection: AsyncConnection, names: Collection[str]) -> dict[str, Standing]:
+async def standings(connection: AsyncConnection, names: Collection[str]) -> dict[str, AcceleratorState]:
     """By accelerator. Without a lock, so what is decided by them must be compared with the rows that are locked then."""
     given = {"names": sorted(names)}
     executors: dict[str, list[ExecutorRow]] = {name: [] for name in names}
@@ -120,6 +120,6 @@ async def standings(connection: AsyncConnection, names: Collection[str]) -> dict
             )
         )
     return {
-        row.id: Standing(row.id, row.epoch, tuple(executors[row.id]), row.moved_ms, row.moved_in_ms or 0)
+        row.id: AcceleratorState(row.id, row.epoch, tuple(executors[row.id]), row.moved_ms, row.moved_in_ms or 0)
         for row in (await connection.execute(_ACCELERATORS, given)).all()
     }

@@ -112,7 +112,7 @@ _STANDINGS, _STANDINGS_OF_SOME = _standing(_EVERY), _standing(_SOME)
 
 
 @dataclass(frozen=True)
-class Standing:
+class BudgetUsage:
     """A budget, and what was reported of it in this period."""
 
     budget: Budget
@@ -123,7 +123,7 @@ class Standing:
 class Standings:
     """Budgets of all tenants, or of some."""
 
-    found: list[Standing]
+    found: list[BudgetUsage]
     prices: Mapping[str, UnitPrices]
 
     @property
@@ -157,7 +157,7 @@ async def standings(connection: AsyncConnection, tenants: Collection[str] | None
     statement, given = (_STANDINGS, {}) if tenants is None else (_STANDINGS_OF_SOME, {"tenants": sorted(tenants)})
     rows = (await connection.execute(statement, given)).all()
     found = [
-        Standing(Budget(row.tenant, row.period, row.unit, row.amount, row.spent, row.reserved, row.moving), row.reported) for row in rows
+        BudgetUsage(Budget(row.tenant, row.period, row.unit, row.amount, row.spent, row.reserved, row.moving), row.reported) for row in rows
     ]
     by_pool: Mapping[str, list[str]] = (rows[0].prices if rows else None) or {}
     return Standings(found, {pool: UnitPrices(*map(Decimal, each)) for pool, each in by_pool.items()})
@@ -191,7 +191,7 @@ async def report(connection: AsyncConnection, budget: Budget, reported: str) -> 
 
 
 @dataclass(frozen=True)
-class WaitingTask:
+class BudgetedTask:
     """A task that could open a group, or that its tenant's budget has paused."""
 
     task: str
@@ -216,10 +216,10 @@ ORDER BY t.id
 """)
 
 
-async def waiting_tasks(connection: AsyncConnection, tenants: Collection[str]) -> list[WaitingTask]:
+async def waiting_tasks(connection: AsyncConnection, tenants: Collection[str]) -> list[BudgetedTask]:
     """Tasks of these tenants that could open a group, and all that a budget has paused, by id."""
     rows = (await connection.execute(_WAITING, {"tenants": sorted(tenants)})).all()
-    return [WaitingTask(row.id, row.tenant, row.pool, GroupBound(row.tokens, row.env_ms), row.evaluates, row.over_budget) for row in rows]
+    return [BudgetedTask(row.id, row.tenant, row.pool, GroupBound(row.tokens, row.env_ms), row.evaluates, row.over_budget) for row in rows]
 
 
 async def leave_paused(connection: AsyncConnection, task: str) -> bool:

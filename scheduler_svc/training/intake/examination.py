@@ -12,7 +12,7 @@ from common.pools import layers_of
 from common.spec import TaskSpec, complete
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.announced_limits import objections_to
-from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.intake.offer import Catalog
 from scheduler_svc.training.intake.warm_start import starting_adapter
 from scheduler_svc.uploads.files import check_files
 from scheduler_svc.uploads.own_environments import package_of
@@ -32,7 +32,7 @@ class Examined:
     """Adapter of version 0."""
 
 
-async def examine(tx: Transaction, tenant: str, task: str, given: Mapping[str, JsonValue], offer: Offer) -> Examined:
+async def examine(tx: Transaction, tenant: str, task: str, given: Mapping[str, JsonValue], offer: Catalog) -> Examined:
     """What `tenant` submits under the new id `task`. Other tasks and files that it names are locked until the transaction ends."""
     try:
         spec = complete(given, layers_of(given, offer.pools))
@@ -45,7 +45,7 @@ async def examine(tx: Transaction, tenant: str, task: str, given: Mapping[str, J
     return Examined(spec, reasons, package, start)
 
 
-def _about_names(tenant: str, given: Mapping[str, JsonValue], offer: Offer, said: Sequence[str]) -> list[str]:
+def _about_names(tenant: str, given: Mapping[str, JsonValue], offer: Catalog, said: Sequence[str]) -> list[str]:
     """What can be said of a task whose other fields are wrong: nothing of fields about which something is `said` already."""
     section = given.get("environment")
     names = {"tenant": given.get("tenant"), "pool": given.get("pool")}

@@ -12,7 +12,7 @@ from scheduler_svc.training.intake.environment_resolution import family_of
 
 
 @dataclass(frozen=True)
-class Offer:
+class Catalog:
     """The deployment's base models, the environments that live replicas serve, and these replicas."""
 
     pools: Pools
@@ -20,7 +20,7 @@ class Offer:
     replicas: Sequence[ReplicaReport] = ()
 
     @classmethod
-    def of(cls, context: HandlerContext) -> "Offer":
+    def of(cls, context: HandlerContext) -> "Catalog":
         return cls(context.pools, context.replicas.families, context.replicas.reports)
 
     def objections(self, spec: TaskSpec) -> list[str]:

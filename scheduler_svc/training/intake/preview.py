@@ -10,12 +10,12 @@ from scheduler_svc.base.audit import accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.training.intake.examination import examine
-from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.intake.offer import Catalog
 
 
 async def preview_task(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.preview.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
-    request, offer = delivery.read(PreviewTask), Offer.of(context)
+    request, offer = delivery.read(PreviewTask), Catalog.of(context)
     async with context.database.transaction() as tx:
         answer = await _answer(tx, request, offer)
         reasons = answer["reasons"]
@@ -26,7 +26,7 @@ async def preview_task(context: HandlerContext, delivery: Delivery) -> None:
     context.wake_relay()
 
 
-async def _answer(tx: Transaction, request: PreviewTask, offer: Offer) -> dict[str, JsonValue]:
+async def _answer(tx: Transaction, request: PreviewTask, offer: Catalog) -> dict[str, JsonValue]:
     """`reasons` for a rejection; `spec` and `sources`, where the task can be read. The environment itself is not asked."""
     found = await examine(tx, request.tenant, "none", request.spec, offer)
     reasons: list[JsonValue] = [shortened(reason) for reason in found.reasons]

@@ -14,7 +14,7 @@ from scheduler_svc.base.sql.parameters import GroupKey, in_state, keyed, keys
 from scheduler_svc.base.states import EvaluationState, GroupState, TrajectoryState
 from scheduler_svc.base.tables import IN_TRAINING, evaluations, groups, trajectories
 from scheduler_svc.training.decisions.evaluation.plan import PlannedGroups, prompt_of, prompt_seed, row_of
-from scheduler_svc.training.decisions.evaluation.results import Attempt, Standing
+from scheduler_svc.training.decisions.evaluation.results import Attempt, BestSoFar
 from scheduler_svc.training.queries.groups import NewGroup, members_of
 
 EvaluationKey = tuple[str, int, str]
@@ -179,7 +179,7 @@ async def finish(
     return row.planned_at, row.finished_at
 
 
-async def latest_standing(connection: AsyncConnection, task: str, protocol: str) -> Standing | None:
+async def latest_standing(connection: AsyncConnection, task: str, protocol: str) -> BestSoFar | None:
     """The best version and the evaluations since, as the last finished evaluation left them; None before the first with a reward."""
     details = evaluations.c.results
     statement = (
@@ -190,7 +190,7 @@ async def latest_standing(connection: AsyncConnection, task: str, protocol: str)
         .limit(1)
     )
     row = (await connection.execute(statement)).first()
-    return Standing(row.best, row.since) if row else None
+    return BestSoFar(row.best, row.since) if row else None
 
 
 async def void_running(connection: AsyncConnection, task: str) -> None:

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common.accelerators import Function, Load, Served, Tier
+from common.accelerators import Function, Load, Tier, WorkDone
 from common.bus import Bus, Outgoing
-from common.leases.follower import Follower
+from common.leases.follower import LeaseReconciler
 from common.leases.identity import Identity
 from common.leases.locks import Locks
-from common.leases.means import Means
+from common.leases.means import ExecutorContext
 from common.leases.tally import Tally
 from common.messages import LeaseDone, LeaseOrder
 from common.streams import LEASES, LEASES_BUCKET, lease_done, lease_order
@@ -27,7 +27,7 @@ class Paper:
         self.device_bytes = device_bytes
         self.host_bytes = 10
         self.load = Load()
-        self.done = Served()
+        self.done = WorkDone()
         self.moves: list[str] = []
         self.failures: list[Exception] = []
         """Raised by the next wakes, the first first."""
@@ -57,8 +57,8 @@ class Paper:
             self.moves.append("drain ended")
             self.may_move.set()
 
-    def taken(self) -> Served:
-        done, self.done = self.done, Served()
+    def taken(self) -> WorkDone:
+        done, self.done = self.done, WorkDone()
         return done
 
 
@@ -66,19 +66,19 @@ def identity(pool: str, service: str = "rollout", replica: str = "one") -> Ident
     return Identity(ACCELERATOR, service, pool, replica)
 
 
-def means(bus: Bus, folder: Path, pool: str, executable: Paper | None = None, **other: Any) -> Means:
+def means(bus: Bus, folder: Path, pool: str, executable: Paper | None = None, **other: Any) -> ExecutorContext:
     """`other`: fields of Means. Executors of one test share `folder`."""
     me = other.pop("me", identity(pool))
     executable = executable or Paper()
     given: dict[str, Any] = {"budget_bytes": 150, "memory_wait_s": 0.2} | other
-    return Means(bus=bus, me=me, executable=executable, locks=Locks(folder, me.executor), tally=Tally(executable), **given)
+    return ExecutorContext(bus=bus, me=me, executable=executable, locks=Locks(folder, me.executor), tally=Tally(executable), **given)
 
 
-def followers(bus: Bus, folder: Path, *pools: str, **other: Any) -> list[tuple[Follower, Paper]]:
-    found: list[tuple[Follower, Paper]] = []
+def followers(bus: Bus, folder: Path, *pools: str, **other: Any) -> list[tuple[LeaseReconciler, Paper]]:
+    found: list[tuple[LeaseReconciler, Paper]] = []
     for pool in pools:
         executable = Paper()
-        found.append((Follower(means(bus, folder, pool, executable, **other)), executable))
+        found.append((LeaseReconciler(means(bus, folder, pool, executable, **other)), executable))
     return found
 
 

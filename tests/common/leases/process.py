@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from common.accelerators import Function, Load, Served, Tier
+from common.accelerators import Function, Load, Tier, WorkDone
 from common.bus import Bus
 from common.leases.executor import LeasedExecutor
 from common.leases.history import History
 from common.leases.identity import Identity
 from common.leases.locks import Locks
-from common.leases.means import Means
+from common.leases.means import ExecutorContext
 from common.leases.tally import Tally
 from common.leases.watchdog import Watchdog
 from common.resilience import crashpoints
@@ -123,8 +123,8 @@ class Computing:
     def end_drain(self) -> None:
         pass
 
-    def taken(self) -> Served:
-        return Served()
+    def taken(self) -> WorkDone:
+        return WorkDone()
 
     def _compute(self) -> None:
         while True:
@@ -155,7 +155,7 @@ async def _follow(start: Start) -> None:
         history.add(*kind, 0.01)
     computing, watchdog = Computing(start), Watchdog(stalled_s=1.0 if start.hangs or start.crash_point else start.stalled_s)
     async with await Bus.connect(start.url, me.replica, timings=replace(HASTY, ping_every_s=1.0)) as bus:
-        means = Means(
+        means = ExecutorContext(
             bus=bus,
             me=me,
             executable=computing,

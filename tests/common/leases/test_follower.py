@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from common.accelerators import ExecutorState, NoMemory, Served, Tier, WrongState
+from common.accelerators import ExecutorState, NoMemory, StateMismatch, Tier, WorkDone
 from common.bus import Bus, Outgoing
 from common.errors import Fatal
-from common.leases.follower import Follower
+from common.leases.follower import LeaseReconciler
 from common.leases.locks import Locks, holders
 from common.messages import Lease, LeaseOrder, ProcessLife
 from common.messages.lives import life_key
@@ -22,7 +22,7 @@ AWAKE, PARKED, COLD, FAULTY = ExecutorState.AWAKE, ExecutorState.PARKED, Executo
 
 
 @asynccontextmanager
-async def following(bus: Bus, *those: Follower) -> AsyncGenerator[None]:
+async def following(bus: Bus, *those: LeaseReconciler) -> AsyncGenerator[None]:
     async with AsyncExitStack() as stack:
         for number, one in enumerate(those, 1):
             await stack.enter_async_context(at_work(one.run()))
@@ -44,7 +44,7 @@ async def test_executor_computes_with_lease_and_locks_and_parks_without_any(bus:
         held = await lease(bus)
         assert held is not None and (held.executor, held.epoch) == ("rollout-one", 1)
         assert holders(tmp_path).computing and holders(tmp_path).memory == {"rollout-one": 100}
-        paper.done = Served({"t": 7}, busy_s=0.25, pieces=2, score_s=0.125)
+        paper.done = WorkDone({"t": 7}, busy_s=0.25, pieces=2, score_s=0.125)
         await order(bus, "one", 2, wake=False, tier=Tier.HOST, drain_s=None)
         parked = await answer(bus, "one", 2)
         assert (parked.state, parked.from_tier, parked.tier) == (PARKED, Tier.DEVICE, Tier.HOST)
@@ -245,7 +245,7 @@ async def test_executor_without_memory_is_faulty_and_holds_nothing(bus: Bus, tmp
 
 async def test_wrong_state_is_dropped_and_made_anew(bus: Bus, tmp_path: Path) -> None:
     [(follower, paper)] = followers(bus, tmp_path, "one")
-    paper.failures = [WrongState("the canary differs by 5.9")]
+    paper.failures = [StateMismatch("the canary differs by 5.9")]
     async with following(bus, follower):
         await order(bus, "one", 1, wake=True)
         failed = await answer(bus, "one", 1)
@@ -296,7 +296,7 @@ async def test_state_that_is_larger_than_estimated_does_not_stay_above_the_budge
             self.device_bytes = 200
 
     larger = Larger()
-    async with following(bus, Follower(means(bus, tmp_path, "one", larger))):
+    async with following(bus, LeaseReconciler(means(bus, tmp_path, "one", larger))):
         await order(bus, "one", 1, wake=True)
         failed = await answer(bus, "one", 1)
         assert (failed.state, failed.device_bytes) == (FAULTY, 200) and "200 bytes are needed on the device, of 150 for all" in str(

@@ -10,7 +10,7 @@ import pytest
 
 from common.accelerators import ExecutorState, NoMemory, Tier
 from common.bus import Bus
-from common.leases.follower import OTHERS_FIRST_S, Follower
+from common.leases.follower import OTHERS_FIRST_S, LeaseReconciler
 from common.leases.locks import Locks, holders
 from common.messages import Lease
 from common.streams import LEASES_BUCKET
@@ -24,7 +24,7 @@ PARALLEL = 3
 
 
 @asynccontextmanager
-async def following(bus: Bus, *those: Follower) -> AsyncGenerator[None]:
+async def following(bus: Bus, *those: LeaseReconciler) -> AsyncGenerator[None]:
     async with AsyncExitStack() as stack:
         for one in those:
             await stack.enter_async_context(at_work(one.run()))
@@ -166,7 +166,7 @@ async def test_room_that_is_gone_once_it_has_the_lock_is_waited_for_without_it(b
 
     paper = Paper()
     ground = means(bus, tmp_path, "one", paper, free_bytes=free_bytes, memory_wait_s=60.0)
-    async with following(bus, Follower(ground)):
+    async with following(bus, LeaseReconciler(ground)):
         await wake(bus, "one", 1)
     assert looks == [True, True] and paper.moves == ["wake"]
 
@@ -182,7 +182,7 @@ async def test_driver_is_not_asked_while_another_computes(bus: Bus, tmp_path: Pa
     other = Locks(tmp_path, "trainer-other")
     assert other.take_compute()
     ground = means(bus, tmp_path, "one", free_bytes=free_bytes)
-    follower = Follower(ground)
+    follower = LeaseReconciler(ground)
     async with following(bus, follower):
         await order(bus, "one", 1, wake=True)
         await eventually(lambda: follower.state is WAKING)
@@ -246,12 +246,12 @@ class Watched(Paper):
 async def test_no_two_ever_move_or_compute_at_once_whatever_is_ordered(bus: Bus, tmp_path: Path, seed: int) -> None:
     """Of three executors one or two fit the device; a decision's orders come in any order, and decisions overtake each other."""
     chosen, present, objections = random.Random(seed), set[Watched](), list[str]()
-    pools, those, papers = ("one", "two", "three"), list[Follower](), dict[str, Watched]()
+    pools, those, papers = ("one", "two", "three"), list[LeaseReconciler](), dict[str, Watched]()
     for pool in pools:
         paper = papers[pool] = Watched(chosen, present, objections)
         ground = means(bus, tmp_path, pool, paper, budget_bytes=150 if seed == 0 else BUDGET, memory_wait_s=60.0)
         paper.locks = ground.locks
-        those.append(Follower(ground))
+        those.append(LeaseReconciler(ground))
     async with following(bus, *those):
         for epoch in range(1, 41):
             next_ = chosen.choice(pools)

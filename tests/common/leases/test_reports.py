@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common import streams
-from common.accelerators import ExecutorState, Function, Load, Served
+from common.accelerators import ExecutorState, Function, Load, WorkDone
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Retry
 from common.homes import BEGUN, Ages
@@ -71,7 +71,7 @@ async def test_executor_reports_each_change_at_once(bus: Bus, tmp_path: Path) ->
         assert first.at_s - awake.at_s < 0.5 and first.running is Function.GENERATE and first.begun == 1
         paper.load = Load()
         await eventually(lambda: reports.newest.running is None and reports.newest.begun == 0)
-        paper.done = Served({"t": 3}, busy_s=0.5, pieces=2)
+        paper.done = WorkDone({"t": 3}, busy_s=0.5, pieces=2)
         await eventually(lambda: (reports.newest.pieces, reports.newest.piece_s) == (2, 0.25))
         spaced = [later.at_s - earlier.at_s for earlier, later in zip(reports.seen, reports.seen[1:], strict=False)]
         assert min(spaced) > 0.015

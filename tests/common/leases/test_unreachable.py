@@ -13,7 +13,7 @@ import pytest
 
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus
-from common.leases.follower import Follower
+from common.leases.follower import LeaseReconciler
 from common.leases.locks import Locks, holders
 from marlaas.stack import servers
 from tests.common.leases.executables import Paper, answer, begun, means, order
@@ -53,11 +53,11 @@ def silent(server: Popen[bytes]) -> Generator[None]:
 
 
 @asynccontextmanager
-async def awake(nats_url: str, folder: Path, clock: Clock) -> AsyncGenerator[tuple[Bus, Follower, Paper]]:
+async def awake(nats_url: str, folder: Path, clock: Clock) -> AsyncGenerator[tuple[Bus, LeaseReconciler, Paper]]:
     async with await Bus.connect(nats_url, "test", timings=IMPATIENT) as bus:
         await bus.declare()
         paper = Paper()
-        follower = Follower(means(bus, folder, "one", paper, clock=clock, renew_s=0.1))
+        follower = LeaseReconciler(means(bus, folder, "one", paper, clock=clock, renew_s=0.1))
         async with at_work(follower.run()):
             await begun(bus)
             await order(bus, "one", 1, wake=True)
@@ -121,7 +121,7 @@ async def test_executor_that_waits_for_memory_does_not_wake_without_nats(nats: t
         other = Locks(tmp_path, "rollout-other")
         assert other.take_compute() and other.reserve(100, 150) is None
         other.release_compute()
-        follower = Follower(ground)
+        follower = LeaseReconciler(ground)
         async with at_work(follower.run()):
             await begun(bus)
             await order(bus, "one", 1, wake=True)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from common.accelerators import ExecutorState, Function, Load, Served, Tier
+from common.accelerators import ExecutorState, Function, Load, Tier, WorkDone
 from common.bus import Bus
-from common.leases.follower import DRAIN_LIMIT_S, Follower
+from common.leases.follower import DRAIN_LIMIT_S, LeaseReconciler
 from common.leases.history import KEPT, MIN_LIMIT_S, UNKNOWN_LIMIT_S, History
 from common.leases.watchdog import Watchdog
 from tests.common.leases.executables import Paper, means
@@ -66,20 +66,20 @@ async def test_operations_that_are_waited_for_may_take_ten_times_as_long_as_usua
 ) -> None:
     paper = Paper()
     paper.load = load
-    follower = Follower(means(bus, tmp_path, "one", paper))
+    follower = LeaseReconciler(means(bus, tmp_path, "one", paper))
     assert follower._drain_limit_s(drain_s) == limit_s  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_first_step_of_a_process_may_take_ten_times_as_long_as_those_of_earlier_ones(bus: Bus, tmp_path: Path) -> None:
     file = tmp_path / "moves" / "a.json"
     paper = Paper()
-    earlier = Follower(means(bus, tmp_path, "one", paper, history=History(file)))
-    earlier.state, paper.tier, paper.done = ExecutorState.AWAKE, Tier.DEVICE, Served({"t": 6000}, busy_s=6.0, pieces=3)
+    earlier = LeaseReconciler(means(bus, tmp_path, "one", paper, history=History(file)))
+    earlier.state, paper.tier, paper.done = ExecutorState.AWAKE, Tier.DEVICE, WorkDone({"t": 6000}, busy_s=6.0, pieces=3)
     await earlier._park(1, Tier.HOST, None)  # pyright: ignore[reportPrivateUsage]
     paper.load = Load(Function.TRAIN, begun=1)
-    later = Follower(means(bus, tmp_path, "one", paper, history=History(file)))
+    later = LeaseReconciler(means(bus, tmp_path, "one", paper, history=History(file)))
     assert later._drain_limit_s(None) == 20.0  # pyright: ignore[reportPrivateUsage]
-    later = Follower(means(bus, tmp_path, "one", paper, history=History(tmp_path / "lost.json")))
+    later = LeaseReconciler(means(bus, tmp_path, "one", paper, history=History(tmp_path / "lost.json")))
     assert later._drain_limit_s(None) == DRAIN_LIMIT_S  # pyright: ignore[reportPrivateUsage]
 
 

@@ -4,7 +4,7 @@ from typing import get_type_hints
 
 from common.spec import Section, TaskSpec, parse_spec
 from gateway_svc.problems import FieldError
-from gateway_svc.web.forms import Filled, Offers, filled_from, read_form, task_form
+from gateway_svc.web.forms import Filled, FormChoices, filled_from, read_form, task_form
 from tests.scheduler.stages import spec
 
 
@@ -60,7 +60,7 @@ def test_what_is_no_number_or_no_json_stays_as_it_was_written() -> None:
 
 def test_errors_are_at_their_fields() -> None:
     wrong = {"steps": "too few", "evaluation.protocol.0.seed": "negative", "nothing": "odd", "": "bad", "tenant": "missing"}
-    form = task_form(Filled({"steps": "0"}, [FieldError(field, reason) for field, reason in wrong.items()]), Offers(["tiny"], ["toy"]))
+    form = task_form(Filled({"steps": "0"}, [FieldError(field, reason) for field, reason in wrong.items()]), FormChoices(["tiny"], ["toy"]))
     shown = {one.path: one for part in form.fieldsets for one in part.inputs}
 
     assert (shown["steps"].value, shown["steps"].error) == ("0", "too few")

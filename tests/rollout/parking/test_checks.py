@@ -12,7 +12,7 @@ from resource import RLIM_INFINITY, RLIMIT_DATA, prlimit
 import pytest
 
 from bench.harness.measures.memory import own_bytes
-from common.accelerators import NoMemory, Tier, WrongState
+from common.accelerators import NoMemory, StateMismatch, Tier
 from common.blobs import Blobs
 from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters
@@ -55,7 +55,7 @@ def with_wide_layer(weights: bytes) -> bytes:
 async def test_lost_buffer_is_found(sampler: Sampler, sleeper: Engine, tier: Tier) -> None:
     async with frozen_requests(sampler, sleeper, tier):
         await damage(sleeper, "drop_buffer")
-        with pytest.raises(WrongState, match=r"computes other log-probabilities than before it was parked: they differ by \d"):
+        with pytest.raises(StateMismatch, match=r"computes other log-probabilities than before it was parked: they differ by \d"):
             await sampler.wake()
         assert sampler.tier is Tier.DISK
         await damage(sleeper, "return_buffer")
@@ -71,15 +71,15 @@ async def test_other_weights_in_the_models_folder_are_found(sampler: Sampler, sl
         try:
             weights.write_bytes(right[:begin] + right[middle:] + right[begin:middle])  # as many numbers, at other places
             for _ in range(2):
-                with pytest.raises(WrongState, match="are its files those that the pool started with"):
+                with pytest.raises(StateMismatch, match="are its files those that the pool started with"):
                     await sampler.wake()
             weights.write_bytes(with_wide_layer(right))
             for _ in range(2):
                 parked = own_bytes(pid)
-                with pytest.raises(WrongState, match="did not wake from tier 'disk'"):
+                with pytest.raises(StateMismatch, match="did not wake from tier 'disk'"):
                     await sampler.wake()
             weights.unlink()
-            with pytest.raises(WrongState, match="did not wake from tier 'disk'"):
+            with pytest.raises(StateMismatch, match="did not wake from tier 'disk'"):
                 await sampler.wake()
             assert sampler.tier is Tier.DISK
             assert own_bytes(pid) - parked < 2**20
@@ -93,7 +93,7 @@ async def test_models_folder_that_is_gone_is_said_with_the_way_out(sampler: Samp
     async with frozen_requests(sampler, sleeper, Tier.DISK):
         model_folder.rename(elsewhere)
         try:
-            with pytest.raises(WrongState) as caught:
+            with pytest.raises(StateMismatch) as caught:
                 await sampler.wake()
         finally:
             elsewhere.rename(model_folder)
@@ -108,7 +108,7 @@ async def test_wrong_adapter_in_a_slot_is_found(sampler: Sampler, sleeper: Engin
         await stack.enter_async_context(frozen_requests(sampler, sleeper, Tier.DEVICE, tuple(names)))
         await damage(sleeper, "exchange_slots")
         await sampler.park(Tier.HOST, 0)
-        with pytest.raises(WrongState, match=r"did not wake: engine and trainer disagree about version 1 of task slot-\d"):
+        with pytest.raises(StateMismatch, match=r"did not wake: engine and trainer disagree about version 1 of task slot-\d"):
             await sampler.wake()
         assert sampler.tier is Tier.DISK
 
@@ -120,10 +120,10 @@ async def test_other_files_in_an_adapters_folder_are_found_and_fetched_anew(
     async with held.using(first) as one, held.using(second) as two, frozen_requests(sampler, sleeper, Tier.DISK, (None, one, two)):
         folders = [tmp_path / "adapters" / ref.engine_name for ref in (first, second)]
         shutil.copytree(folders[0], folders[1], dirs_exist_ok=True)
-        with pytest.raises(WrongState, match="disagree about version 1 of task folder-2"):
+        with pytest.raises(StateMismatch, match="disagree about version 1 of task folder-2"):
             await sampler.wake()
         (folders[0] / "adapter_config.json").write_text("{")
-        with pytest.raises(WrongState, match=r"folder-1.* did not wake: adapter folder-1.* cannot be loaded"):
+        with pytest.raises(StateMismatch, match=r"folder-1.* did not wake: adapter folder-1.* cannot be loaded"):
             await sampler.wake()
 
 

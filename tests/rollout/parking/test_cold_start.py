@@ -8,7 +8,7 @@ from resource import RLIM_INFINITY, RLIMIT_DATA, getrlimit, setrlimit
 
 import pytest
 
-from common.accelerators import NoMemory, Tier, WrongState
+from common.accelerators import NoMemory, StateMismatch, Tier
 from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.engine import config as engine_config
 from rollout_svc.engine import engine as module
@@ -56,7 +56,7 @@ async def test_cold_start_without_memory_is_said_with_the_childs_reason(model_fo
             "did not start: its process (was ended by SIGKILL|ended without .*), as where there is no memory",
         ),
         (failing_worker.Refused, NoMemory, r"did not start: ValueError: Free memory on device cuda:0 \(20.11/79.1 GiB\)"),
-        (failing_worker.Broken, WrongState, "did not start: ValueError: layer 3 of the model is not known here"),
+        (failing_worker.Broken, StateMismatch, "did not start: ValueError: layer 3 of the model is not known here"),
     ],
 )
 async def test_reason_of_a_cold_start_that_fails_is_the_childs(
@@ -78,7 +78,9 @@ async def test_engine_that_dies_when_it_first_samples_is_closed_and_its_service_
     engine = Engine.closed(sleeping_settings(model_folder))
     parking = Parking(engine)
     async with at_work(engine.wait_fatal()) as watching:
-        with pytest.raises(WrongState, match="the inference engine's process died: ValueError: head size 40 is not supported by this att"):
+        with pytest.raises(
+            StateMismatch, match="the inference engine's process died: ValueError: head size 40 is not supported by this att"
+        ):
             await parking.wake(no_adapters)
         assert parking.tier is Tier.NONE and not engine.is_open and children() == before
         assert not watching.done()
@@ -105,7 +107,7 @@ async def test_folder_that_is_gone_starts_no_engine(model_folder: Path, tmp_path
     settings = replace(sleeping_settings(model_folder), model=str(tmp_path / "tiny"), named="models/tiny")
     parking = Parking(Engine.closed(settings))
     with pytest.raises(
-        WrongState, match=r"^the folder of model 'models/tiny' of the pools file is gone: /.*; start this service again, which"
+        StateMismatch, match=r"^the folder of model 'models/tiny' of the pools file is gone: /.*; start this service again, which"
     ):
         await parking.wake(no_adapters)
     assert parking.tier is Tier.NONE and children() == before

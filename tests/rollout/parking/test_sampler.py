@@ -23,7 +23,7 @@ from rollout_svc.adapters import Adapters
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.stream import stream
 from rollout_svc.serving.admission import Admission
-from rollout_svc.serving.request import Means
+from rollout_svc.serving.request import ServingContext
 from rollout_svc.text.chat import NO_ARGUMENTS, Chat
 from tests.conftest import eventually, eventually_equals
 from tests.rollout.conftest import Oracle, peft_name
@@ -272,7 +272,7 @@ async def test_served_requests_that_wait_for_a_place_are_work_of_a_parked_sample
     bus: Bus, sleeper: Engine, endless: Chat, held: Adapters
 ) -> None:
     async with performing(bus, sleeper, endless, held) as rollouts, at_gateway(bus) as stage:
-        means = Means(endless, held, partial(stream, sleeper), Admission(1, 1), CONTEXT, None, "engine")
+        means = ServingContext(endless, held, partial(stream, sleeper), Admission(1, 1), CONTEXT, None, "engine")
         replica = Replica(bus, "parked", means=means)
         stage.replicas.append(replica)
         sampler = Sampler(sleeper, held, rollouts.rollout, [rollouts.slots], replica.serving)

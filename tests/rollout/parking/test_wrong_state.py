@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from common.accelerators import Tier, WrongState
+from common.accelerators import StateMismatch, Tier
 from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import HandedBack
@@ -25,7 +25,7 @@ from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.stream import StreamPart, StreamRequest, stream
 from rollout_svc.serving.admission import Admission
-from rollout_svc.serving.request import Means
+from rollout_svc.serving.request import ServingContext
 from rollout_svc.text.chat import Chat
 from tests.conftest import at_work, eventually
 from tests.rollout.conftest import POOL, Oracle, sample_request
@@ -99,7 +99,7 @@ async def test_requests_inside_are_handed_back_and_the_engine_is_started_anew() 
     await parking.park(Tier.NONE)
     assert parking.tier is Tier.DISK, "nothing is wrong yet"
     engine.is_damaged = True
-    with pytest.raises(WrongState, match="computes other log-probabilities"):
+    with pytest.raises(StateMismatch, match="computes other log-probabilities"):
         await parking.wake(no_adapters)
     await parking.park(Tier.NONE)  # as its follower does
     assert (parking.tier, engine.is_open) == (Tier.NONE, False)
@@ -140,7 +140,7 @@ async def test_turns_and_served_requests_inside_a_real_engine_are_lost_by_nobody
     (ref,) = await versions(blobs, oracle, "wrong")
     try:
         async with at_work(held.run()), performing(bus, engine, endless, held) as rollouts, at_gateway(bus) as stage:
-            means = Means(endless, held, partial(stream, engine), Admission(1, 1), CONTEXT, None, "engine")
+            means = ServingContext(endless, held, partial(stream, engine), Admission(1, 1), CONTEXT, None, "engine")
             replica, other = Replica(bus, "wrong", means=means), Replica(bus, "other", means=replace(means, sample=Source().sample))
             stage.replicas += [replica, other]
             sampler = Sampler(engine, held, rollouts.rollout, [rollouts.slots, replica.slots], replica.serving)
@@ -153,7 +153,7 @@ async def test_turns_and_served_requests_inside_a_real_engine_are_lost_by_nobody
             await progressed(engine, 40)
             await sampler.park(Tier.HOST, 0)
             await damage(engine, "drop_buffer")
-            with pytest.raises(WrongState, match="computes other log-probabilities"):
+            with pytest.raises(StateMismatch, match="computes other log-probabilities"):
                 await sampler.wake()
             assert engine.work.inside == 5
             await sampler.park(Tier.NONE, 0)

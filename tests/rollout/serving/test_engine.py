@@ -19,7 +19,7 @@ from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine, Sampled
 from rollout_svc.engine.stream import StreamRequest, stream
 from rollout_svc.serving.admission import Admission
-from rollout_svc.serving.request import Means
+from rollout_svc.serving.request import ServingContext
 from rollout_svc.text.chat import Chat
 from tests.conftest import at_work
 from tests.rollout.conftest import POOL, PROMPT, Oracle, peft_name, published, sample_request
@@ -61,7 +61,7 @@ async def serving_adapters(serving_engine: Engine, blobs: Blobs, tmp_path: Path)
 
 def replica(stage: Stage, engine: Engine, adapters: Adapters) -> Replica:
     chat = Chat(CHAT._tokenizer, [])  # no token ends a turn
-    means = Means(chat, adapters, partial(stream, engine), Admission(4, 1), CONTEXT, None, "engine")
+    means = ServingContext(chat, adapters, partial(stream, engine), Admission(4, 1), CONTEXT, None, "engine")
     found = Replica(stage.bus, "engine", means=means)
     stage.replicas.append(found)
     found.start()

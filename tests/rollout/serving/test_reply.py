@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from common.tool_calls import Schema, Thoughts, ToolCall, find_calls, without_calls
 from rollout_svc.engine.stream import TokenLogprobs, logprobs_of
-from rollout_svc.serving.parts import Parts, Said, schemas_of
+from rollout_svc.serving.parts import AnswerText, Parts, schemas_of
 from rollout_svc.serving.reply import Piece, Reply
 from rollout_svc.text.chat import Chat
 from tests.rollout.conftest import POOL
@@ -218,4 +218,4 @@ def test_tool_whose_parameters_have_no_schemas_is_called(schema: Schema) -> None
 
 
 def test_parts_without_tools_hold_nothing_back() -> None:
-    assert list(Parts({}, None).feed("<tool_call>")) == [Said("<tool_call>")]
+    assert list(Parts({}, None).feed("<tool_call>")) == [AnswerText("<tool_call>")]

@@ -19,7 +19,7 @@ from scheduler_svc.accelerators.decisions.situation import WINDOW_S, Present, St
 from scheduler_svc.accelerators.decisions.slice_shares import slice_shares
 from scheduler_svc.accelerators.decisions.state import Claim, Rules
 from scheduler_svc.accelerators.deployed import Deployed
-from scheduler_svc.accelerators.knowledge import Knowledge
+from scheduler_svc.accelerators.knowledge import RowCache
 from scheduler_svc.accelerators.queries.work import Booked, Running
 from scheduler_svc.base.database import Database
 from tests.scheduler.accelerators.executors import ACCELERATORS, POOLS, task_row
@@ -51,8 +51,8 @@ def slice_row(epoch: int, pool: str, began_s: float, ended_s: float | None, **ms
     ]
 
 
-async def known(database: Database, now_s: float, *statements: str) -> Knowledge:
-    knowledge = Knowledge(DEPLOYED)
+async def known(database: Database, now_s: float, *statements: str) -> RowCache:
+    knowledge = RowCache(DEPLOYED)
     async with database.transaction() as tx:
         await tx.connection.exec_driver_sql("INSERT INTO accelerators (id, spec) VALUES ('a', '{}')")
         for statement in statements:
@@ -92,7 +92,7 @@ async def test_two_pools_of_a_single_tenant_have_what_each_was_booked(database: 
 
 
 def test_slice_in_progress_is_its_tenants_in_equal_parts_before_any_was_booked() -> None:
-    knowledge = Knowledge(DEPLOYED)
+    knowledge = RowCache(DEPLOYED)
     running = [Running(*place, 1.0, has_batch=False) for place in (("one", "x"), ("one", "y"), ("two", "z"))]
     knowledge.take(running, [Booked("a", None, "one", 40_000)], 100.0)
     assert of_tenants(knowledge.claims("a", "one", trains=False)) == {"x": (20.0, 20.0), "y": (20.0, 20.0)}
@@ -103,12 +103,12 @@ def test_slice_in_progress_is_its_tenants_in_equal_parts_before_any_was_booked()
 
 
 class OfService(Accounts):
-    """Claims of a simulated accelerator as the scheduler's leader has them: by `Knowledge`, from running tasks and slices."""
+    """Claims of a simulated accelerator as the scheduler's leader has them: by `RowCache`, from running tasks and slices."""
 
     def __init__(self, events: Events, tasks: Sequence[Task]) -> None:
         super().__init__()
         self._events = events
-        self._knowledge = Knowledge(DEPLOYED)
+        self._knowledge = RowCache(DEPLOYED)
         self._tasks = {one.task: one for one in tasks}
         self._slices: deque[tuple[float, dict[Place, int]]] = deque()
         """Ends and milliseconds by tenant and pool of those booked lately."""
@@ -207,7 +207,7 @@ def test_pool_that_a_tenant_begins_to_use_is_served_beside_its_other_one(seconds
 
 
 def test_tenant_that_comes_later_has_what_the_least_served_has_until_the_window_has_passed() -> None:
-    knowledge = Knowledge(DEPLOYED)
+    knowledge = RowCache(DEPLOYED)
     running = [Running("one", "x", 1.0, has_batch=False), Running("one", "y", 2.0, has_batch=False)]
     came = [*running, Running("two", "z", 2.0, has_batch=False)]
     booked = [Booked("a", "x", "one", 200_000), Booked("a", "y", "one", 360_000)]
@@ -222,7 +222,7 @@ def test_tenant_that_comes_later_has_what_the_least_served_has_until_the_window_
 
 
 def test_tenant_that_comes_back_is_given_what_it_lacks() -> None:
-    knowledge = Knowledge(DEPLOYED)
+    knowledge = RowCache(DEPLOYED)
     x, y = (Running("one", tenant, 1.0, has_batch=False) for tenant in "xy")
     booked = [Booked("a", "x", "one", 300_000), Booked("a", "y", "one", 100_000)]
     knowledge.take([x, y], booked, 1000.0)
@@ -233,7 +233,7 @@ def test_tenant_that_comes_back_is_given_what_it_lacks() -> None:
 
 
 def test_pool_that_comes_later_is_given_time_that_weighs_nothing_among_its_tenants() -> None:
-    knowledge = Knowledge(DEPLOYED)
+    knowledge = RowCache(DEPLOYED)
     one, two = (Running(pool, "x", 1.0, has_batch=False) for pool in ("one", "two"))
     booked = [Booked("a", "x", "one", 300_000)]
     knowledge.take([one], booked, 1000.0)

@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from common import streams
-from common.accelerators import ExecutorState, Function, Load, Served, Tier
+from common.accelerators import ExecutorState, Function, Load, Tier, WorkDone
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.leases.executor import LeasedExecutor
 from common.leases.identity import Identity
 from common.leases.locks import Locks
-from common.leases.means import Means
+from common.leases.means import ExecutorContext
 from common.leases.tally import Tally
 from common.messages import ControlTask, ExecutorReport
 from scheduler_svc.accelerators.deployed import Deployed
@@ -49,7 +49,7 @@ class Worker(Paper):
         self.load = Load(Function.GENERATE, begun=1)
         self.handled += 1
         task = f"t{1 if self._pool == 'one' else 2}"
-        self.done = Served({task: self.done.by_task.get(task, 0) + 10}, self.done.busy_s + 0.01, self.done.pieces + 1)
+        self.done = WorkDone({task: self.done.by_task.get(task, 0) + 10}, self.done.busy_s + 0.01, self.done.pieces + 1)
         self.load = Load()
         return
         yield
@@ -63,7 +63,7 @@ async def executors(bus: Bus, folder: Path) -> AsyncGenerator[dict[str, Worker]]
     async with AsyncExitStack() as stack:
         for pool, worker in workers.items():
             me = Identity("a", "rollout", pool, f"replica-{pool}")
-            means = Means(bus, me, worker, Locks(folder, me.executor), Tally(worker), budget_bytes=2**30)
+            means = ExecutorContext(bus, me, worker, Locks(folder, me.executor), Tally(worker), budget_bytes=2**30)
             executor = LeasedExecutor(means, [streams.rollout_samples(pool)], has_siblings=False)
             await stack.enter_async_context(at_work(executor.run()))
         yield workers

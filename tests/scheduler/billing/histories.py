@@ -42,7 +42,7 @@ from scheduler_svc.tenancy.decisions.shares import Capacity
 from scheduler_svc.training.budget_pauses import enforce_budgets
 from scheduler_svc.training.dispatch import admission
 from scheduler_svc.training.intake import environment_checks
-from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.intake.offer import Catalog
 from scheduler_svc.training.results import dead_letters, scores, weight_updates
 from scheduler_svc.upkeep.deletion import jobs as deletion
 from scheduler_svc.verbs import jobs
@@ -52,7 +52,7 @@ from tests.scheduler.stages import POOLS, scored, spec, updated
 
 POLICY = SchedulingPolicy.ASYNCHRONOUS
 CAPACITY = {"tiny": Capacity(sequences=12, kv_tokens=10**6)}
-OFFER = Offer(POOLS, {"toy"})
+OFFER = Catalog(POOLS, {"toy"})
 TENANTS = {"a": "acme", "b": "acme", "c": "globex"}
 ENVIRONMENTS = {"a": "toy", "b": "toy:Own", "c": "toy"}
 """`b` is of an environment of its tenant's own."""

@@ -2,11 +2,11 @@
 
 from common.accelerators import Function, Tier
 from scheduler_svc.accelerators.decisions.moves import Moves
-from scheduler_svc.accelerators.decisions.state import Budget, Demand, Holding, Quantiles, Rules
+from scheduler_svc.accelerators.decisions.state import Demand, Holding, MemoryBudget, Quantiles, Rules
 
 SWITCH_S = 2.0
 """Of every switch below between executors of which one fits on the device: a second to park and one to wake."""
-RULES = Rules(Budget(device_bytes=100, host_bytes=1000))
+RULES = Rules(MemoryBudget(device_bytes=100, host_bytes=1000))
 NEVER_S = float("inf")
 
 

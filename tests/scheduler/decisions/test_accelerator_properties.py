@@ -8,7 +8,7 @@ from common.accelerators import Tier
 from scheduler_svc.accelerators.decisions.load import Profile, ends_s, worth
 from scheduler_svc.accelerators.decisions.moves import Moves
 from scheduler_svc.accelerators.decisions.placement import FULL, Accelerator, place
-from scheduler_svc.accelerators.decisions.state import Budget, Demand, Quantiles
+from scheduler_svc.accelerators.decisions.state import Demand, MemoryBudget, Quantiles
 from scheduler_svc.accelerators.decisions.tiers import Residents, where_to_park
 from tests.scheduler.decisions.accelerators import demand
 
@@ -47,7 +47,7 @@ def executors(draw: st.DrawFn) -> list[Demand]:
 def test_parks_make_just_enough_room_within_both_budgets(
     found: list[Demand], device_bytes: int, host_bytes: int, forecast_s: dict[str, float]
 ) -> None:
-    next_, budget, by_name = found[0], Budget(device_bytes, host_bytes), {one.executor: one for one in found}
+    next_, budget, by_name = found[0], MemoryBudget(device_bytes, host_bytes), {one.executor: one for one in found}
     parks = where_to_park(next_, Residents.of(found, DEEPER_IS_DEARER, forecast_s), budget)
     others = [one for one in found[1:] if one.tier is Tier.DEVICE]
     if parks is None:
@@ -92,7 +92,7 @@ def jobs(draw: st.DrawFn) -> list[Profile]:
 @given(jobs(), st.integers(1, 4), st.randoms())
 @settings(max_examples=300, deadline=None)
 def test_every_job_is_placed_once_within_memory_and_load_or_waits(found: list[Profile], count: int, random: "st.RandomLike") -> None:
-    budget = Budget(device_bytes=100, host_bytes=150)
+    budget = MemoryBudget(device_bytes=100, host_bytes=150)
     accelerators = [Accelerator(f"a{number}", budget) for number in range(count)]
     placement = place(found, accelerators)
     assert sorted([*placement.accelerators, *placement.waiting]) == sorted(one.job for one in found)

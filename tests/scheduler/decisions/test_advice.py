@@ -15,10 +15,10 @@ from scheduler_svc import plan
 from scheduler_svc.accelerators.decisions.advice import MOST_VISITS, ORDER_S, advice, profile_of, switches_s
 from scheduler_svc.accelerators.decisions.load import Profile
 from scheduler_svc.accelerators.decisions.placement import Accelerator
-from scheduler_svc.accelerators.decisions.state import Budget
+from scheduler_svc.accelerators.decisions.state import MemoryBudget
 
 REPOSITORY = Path(__file__).parents[3]
-PLENTY = [Accelerator("one", Budget(2**62, 2**62))]
+PLENTY = [Accelerator("one", MemoryBudget(2**62, 2**62))]
 
 
 def made(away_s: float, switch_s: float, pools: tuple[str, ...] = ("a", "b")) -> Trace:

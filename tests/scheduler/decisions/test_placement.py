@@ -6,9 +6,9 @@ import pytest
 
 from scheduler_svc.accelerators.decisions.load import PERIODS, Profile, ends_s, step_times, worth
 from scheduler_svc.accelerators.decisions.placement import Accelerator, place
-from scheduler_svc.accelerators.decisions.state import Budget
+from scheduler_svc.accelerators.decisions.state import MemoryBudget
 
-BUDGET = Budget(device_bytes=100, host_bytes=1000)
+BUDGET = MemoryBudget(device_bytes=100, host_bytes=1000)
 
 
 def job(name: str, **changes: object) -> Profile:

@@ -12,7 +12,6 @@ from common.pools import Accelerator
 from scheduler_svc.accelerators.decisions.moves import Moves
 from scheduler_svc.accelerators.decisions.slicing import next_slice, park_mode
 from scheduler_svc.accelerators.decisions.state import (
-    Budget,
     Claim,
     Demand,
     Drain,
@@ -21,13 +20,14 @@ from scheduler_svc.accelerators.decisions.state import (
     Holding,
     Idle,
     Keep,
+    MemoryBudget,
     Park,
     Quantiles,
     Reason,
     Rules,
     Switch,
 )
-from scheduler_svc.accelerators.demands import Live, drain_s, rules_of
+from scheduler_svc.accelerators.demands import ExecutorSnapshot, drain_s, rules_of
 from tests.scheduler.decisions.accelerators import NEVER_S, RULES, SWITCH_S, demand, holding, idle, moves
 
 
@@ -177,7 +177,7 @@ def test_budget_of_a_gpu_is_what_its_executors_report(memory_gib: float | None, 
         ExecutorReport.model_validate({**given, "executor": f"e{size}", "device_bytes": size, "budget_bytes": reported})
         for size in (40, 60)
     ]
-    live = [Live(None, one, Tier.DISK) for one in reports]  # type: ignore[arg-type]
+    live = [ExecutorSnapshot(None, one, Tier.DISK) for one in reports]  # type: ignore[arg-type]
     assert rules_of(Accelerator(device="cuda:0", memory_gib=memory_gib), live).budget.device_bytes == expected
 
 
@@ -227,7 +227,7 @@ def situations(draw: st.DrawFn) -> tuple[float, Holding | None, list[Demand], Ru
         awake_s = draw(SECONDS)
         running = draw(st.none() | st.sampled_from(Function))
         held = holding(holder, awake_s=awake_s, running=running, stay_since_s=awake_s, stay_switch_s=draw(st.floats(0.001, 30)))
-    rules = replace(RULES, budget=Budget(draw(st.integers(20, 120)), 1000), policy=draw(st.sampled_from(Policy)))
+    rules = replace(RULES, budget=MemoryBudget(draw(st.integers(20, 120)), 1000), policy=draw(st.sampled_from(Policy)))
     return now_s, held, demands, rules
 
 

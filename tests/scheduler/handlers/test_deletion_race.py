@@ -21,7 +21,7 @@ from scheduler_svc.base.audit import Actor
 from scheduler_svc.base.context import HandlerContext
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
-from scheduler_svc.training.intake.offer import Offer
+from scheduler_svc.training.intake.offer import Catalog
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.upkeep.deletion import jobs as deletion
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
@@ -34,7 +34,7 @@ from tests.conftest import at_work, eventually
 from tests.scheduler.finished import clean, settled, stages
 from tests.scheduler.stages import POOLS, running_world, spec, within
 
-OFFER = Offer(POOLS, {"toy"})
+OFFER = Catalog(POOLS, {"toy"})
 ROUNDS = 12
 LIMIT_S = 120.0
 """Limit of one wait: a loaded machine needs a few seconds."""

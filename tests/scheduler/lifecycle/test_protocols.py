@@ -14,7 +14,7 @@ from common.messages import GroupContext, from_json
 from common.spec import Protocol, parse_spec
 from scheduler_svc.base.database import Database
 from scheduler_svc.training.decisions.evaluation.plan import FIRST_GROUP, FIRST_ROW, RETRY_INCREMENT, groups_to_plan, prompt_seed
-from scheduler_svc.training.decisions.evaluation.results import Attempt, Standing, gain_of, result_of, standing_after
+from scheduler_svc.training.decisions.evaluation.results import Attempt, BestSoFar, gain_of, result_of, standing_after
 from scheduler_svc.training.queries import evaluations, tasks
 from scheduler_svc.training.queries.candidates import evaluation_candidates
 from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs
@@ -79,19 +79,19 @@ def test_gain_is_over_the_prompts_that_both_versions_have_scored_attempts_at() -
 @pytest.mark.parametrize(
     ("interval", "by_mean", "expected"),
     [
-        ((0.01, 0.3), False, Standing(7, 0)),
-        ((-0.01, 0.3), False, Standing(4, 3)),
-        ((-0.01, 0.3), True, Standing(7, 0)),
-        (None, False, Standing(4, 2)),
+        ((0.01, 0.3), False, BestSoFar(7, 0)),
+        ((-0.01, 0.3), False, BestSoFar(4, 3)),
+        ((-0.01, 0.3), True, BestSoFar(7, 0)),
+        (None, False, BestSoFar(4, 2)),
     ],
 )
 def test_version_gains_over_the_best_where_the_whole_interval_is_above_zero(
-    interval: tuple[float, float] | None, by_mean: bool, expected: Standing
+    interval: tuple[float, float] | None, by_mean: bool, expected: BestSoFar
 ) -> None:
     gain = Difference(0.15, 0.1, interval, prompts=9)
-    assert standing_after(Standing(4, 2), 7, gain, by_mean=by_mean) == expected
-    assert standing_after(None, 7, None, by_mean=by_mean) == Standing(7, 0)
-    assert standing_after(Standing(4, 2), 7, None, by_mean=by_mean) == Standing(4, 2)
+    assert standing_after(BestSoFar(4, 2), 7, gain, by_mean=by_mean) == expected
+    assert standing_after(None, 7, None, by_mean=by_mean) == BestSoFar(7, 0)
+    assert standing_after(BestSoFar(4, 2), 7, None, by_mean=by_mean) == BestSoFar(4, 2)
 
 
 # ---------------------------------------------------------------------------------------------------------- scheduler

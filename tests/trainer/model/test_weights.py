@@ -10,7 +10,7 @@ import torch
 from structlog.testing import capture_logs
 from torch import Tensor
 
-from common.accelerators.executable import WrongState
+from common.accelerators.executable import StateMismatch
 from common.accelerators.words import Tier
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, random_model
 from tests.trainer.steps import step
@@ -72,11 +72,11 @@ def test_weights_of_another_model_are_found_before_anything_is_computed(folder: 
     for config, words in ((same | {"initializer_range": 0.1001}, "its canary differs by"), (deeper, "other tensors than before")):
         woken.park(Tier.DISK)
         random_model(folder, **config)
-        with pytest.raises(WrongState, match=words):
+        with pytest.raises(StateMismatch, match=words):
             woken.wake()
         assert woken.tier is Tier.DISK
         shutil.rmtree(folder)
-    with pytest.raises(WrongState, match="of the pools file is gone"):
+    with pytest.raises(StateMismatch, match="of the pools file is gone"):
         woken.wake()
     original.rename(folder)
     woken.wake()
@@ -97,7 +97,7 @@ def test_lost_buffer_is_found_and_the_next_wake_reads_the_model_again(folder: Pa
     woken.park(Tier.HOST)
     (table,) = [buffer for name, buffer in woken._model.named_buffers() if name.endswith("rotary_emb.inv_freq")]
     table.zero_()
-    with pytest.raises(WrongState, match=r"its canary differs by .* nats, at most 0 are allowed; no step was computed"):
+    with pytest.raises(StateMismatch, match=r"its canary differs by .* nats, at most 0 are allowed; no step was computed"):
         woken.wake()
     assert woken.tier is Tier.DISK
     woken.wake()

@@ -39,7 +39,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Standing:
+class BestSoFar:
     """Progress by the evaluations so far, in the order in which they finished."""
 
     best_version: int
@@ -74,14 +74,14 @@ def gain_of(result: Result, before: Result, protocol: Protocol) -> Difference | 
     return paired_difference(*pairs, resolution=resolution)
 
 
-def standing_after(standing: Standing | None, version: int, gain: Difference | None, *, by_mean: bool) -> Standing:
+def standing_after(standing: BestSoFar | None, version: int, gain: Difference | None, *, by_mean: bool) -> BestSoFar:
     """Progress with the evaluation of `version`. `gain`: its difference to the best version; None, or without an interval, says nothing."""
     if standing is None:
-        return Standing(version, 0)
+        return BestSoFar(version, 0)
     shown = gain and (gain.mean if by_mean else gain.interval and gain.interval[0])
     if shown is None:
         return standing
-    return Standing(version, 0) if shown > 0 else Standing(standing.best_version, standing.without_gain + 1)
+    return BestSoFar(version, 0) if shown > 0 else BestSoFar(standing.best_version, standing.without_gain + 1)
 
 
 def pass_at_k(attempts: int, passed: int, k: int) -> float:
