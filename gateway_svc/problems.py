@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pydantic_core import ErrorDetails
 
 from common.access.roles import JOBS_OF_ROLE, ROLES, may_ask
-from common.door.asking import UnknownHere
-from common.door.errors import (
+from common.client_api.asking import UnknownHere
+from common.client_api.errors import (
     ClientError,
     NoAnswer,
     NotPermitted,

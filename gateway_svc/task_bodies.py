@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from pydantic import JsonValue
 
-from common.door.errors import TaskRejected, check_spec
+from common.client_api.errors import TaskRejected, check_spec
 from common.formats import toml_reader
 from common.formats.toml_reader import read_toml
 from common.resilience.turns import own_turn

@@ -3,5 +3,5 @@
 Layout    client, reading, preview, comparison, owned: the SDK · sync: the same without asyncio · task_file, scaffold ·
           cli/: the commands · reporting/: tables, plots and trackers · stack/ with supervisor: the one-machine stack ·
           memory: what it needs · over_http/: the SDK over HTTP · tenancy/: accounts and keys ·
-          wheels, shipped, needs: packages, files and imports · containers/ · demo/
+          wheels, package_data, missing_packages: packages, files and imports · containers/ · demo/
 """

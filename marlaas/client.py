@@ -20,22 +20,22 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
-from common.door.answers import answer_to_request
-from common.door.asking import PATIENCE_S, Door
-from common.door.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
-from common.door.protocol import Verb
-from common.door.tenancy.accelerators import Accelerators
-from common.door.tenancy.aliases import Aliases
-from common.door.tenancy.billing import Billing
-from common.door.tenancy.files import Files
-from common.door.tenancy.packages import Packages
-from common.door.tenancy.tenants import delete_tenant, set_tenant
-from common.door.tenancy.webhooks import Webhooks
-from common.door.training.control import control, delete_task, resend
-from common.door.training.download import Pruned, Stored, download_adapter, make_way
-from common.door.training.failures import Failure, read_failure
-from common.door.training.following import follow
-from common.door.training.submission import preview, submit
+from common.client_api.answers import answer_to_request
+from common.client_api.asking import PATIENCE_S, Door
+from common.client_api.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
+from common.client_api.protocol import Verb
+from common.client_api.tenancy.accelerators import Accelerators
+from common.client_api.tenancy.aliases import Aliases
+from common.client_api.tenancy.billing import Billing
+from common.client_api.tenancy.files import Files
+from common.client_api.tenancy.packages import Packages
+from common.client_api.tenancy.tenants import delete_tenant, set_tenant
+from common.client_api.tenancy.webhooks import Webhooks
+from common.client_api.training.control import control, delete_task, resend
+from common.client_api.training.download import Pruned, Stored, download_adapter, make_way
+from common.client_api.training.failures import Failure, read_failure
+from common.client_api.training.following import follow
+from common.client_api.training.submission import preview, submit
 from common.messages import (
     AdapterRef,
     Event,

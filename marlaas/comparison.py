@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.door.errors import ClientError
-from common.door.protocol import AnyDoor
-from common.door.training.progress import read_evaluations as read_finished
+from common.client_api.errors import ClientError
+from common.client_api.protocol import AnyDoor
+from common.client_api.training.progress import read_evaluations as read_finished
 from common.evaluation.intervals import Difference, paired_difference
 from common.evaluation.report import EvaluationReport
 from common.messages import from_json

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from common.door.errors import rejection_reasons
+from common.client_api.errors import rejection_reasons
 from common.messages import Event
 
 MAX_ALIGNED = 60

@@ -18,8 +18,8 @@ from typing import IO, Any, TypeVar
 from pydantic import JsonValue
 
 from common.bus import NO_FILES, TlsFiles
-from common.door.tenancy.aliases import Version
-from common.door.tenancy.webhooks import WebhookSet
+from common.client_api.tenancy.aliases import Version
+from common.client_api.tenancy.webhooks import WebhookSet
 from common.messages import (
     WEBHOOK_EVENTS,
     AdapterRef,

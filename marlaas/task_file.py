@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
-from common.door.errors import TaskRejected
+from common.client_api.errors import TaskRejected
 from common.errors import MarlaasError, Reject
 from common.formats.toml_file import read_toml
 from common.spec import TaskSpec, check_fields, parse_spec

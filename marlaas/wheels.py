@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from common.messages import MAX_PACKAGE_BYTES
 
 BUILD = ("-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")

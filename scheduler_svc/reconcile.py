@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
-from common.agreement import about
 from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import MarlaasError, Reject
+from common.message_consistency import about
 from common.messages import DeadLetter, HistoryMark, TaskStatus
 from common.runtime.service import connect_bus
 from common.runtime.settings import read_or_exit

@@ -45,3 +45,12 @@ def test_packages_name_their_modules() -> None:
         if unnamed:
             missing[init.as_posix()] = unnamed
     assert not missing
+
+
+def test_no_service_has_two_classes_of_one_name() -> None:
+    found: dict[tuple[str, str], list[str]] = {}
+    for path in [path for path in modules() if path.parts[0] in ("common", "marlaas", *SERVICES)]:
+        for node in ast.parse((REPOSITORY / path).read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault((path.parts[0], node.name), []).append(path.as_posix())
+    assert not {name: paths for name, paths in found.items() if len(paths) > 1}

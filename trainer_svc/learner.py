@@ -22,8 +22,8 @@ import structlog
 import torch
 from torch import Tensor
 
-from common.accelerators.executable import StateMismatch
-from common.accelerators.words import Tier
+from common.accelerators.parkable import StateMismatch
+from common.accelerators.types import Tier
 from common.errors import Fatal, HandedBack, Reject
 from common.formats.cores import Cores
 from common.pools import Pool

@@ -1,4 +1,4 @@
-"""A trainer as an executor of a shared accelerator: `common.accelerators.executable.Executable`.
+"""A trainer as an executor of a shared accelerator: `common.accelerators.Parkable`.
 
 Parking never interrupts a step: the learner ends the one in progress and hands back those that it has queued, their versions are stored,
 then the tasks' states and the base model leave the device. Nothing is pulled until the next wake. Waking compares the base model's canary
@@ -7,8 +7,8 @@ before anything is computed; each task's state comes back with its next step.
 
 import time
 
-from common.accelerators.executable import Load, WorkDone
-from common.accelerators.words import Tier
+from common.accelerators.parkable import Load, WorkDone
+from common.accelerators.types import Tier
 from common.bus import Slots
 from trainer_svc.learner import Learner
 from trainer_svc.service import Trainer

@@ -15,7 +15,7 @@ from bench.harness.report import ROOT
 from bench.harness.services import BenchError, local_stack
 from bench.harness.tenants import admin
 from bench.isolation import spec
-from common.door.errors import Unanswered
+from common.client_api.errors import Unanswered
 from common.spec import TaskSpec
 from marlaas.client import Client
 from marlaas.stack import servers

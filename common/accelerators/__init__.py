@@ -1,10 +1,10 @@
 """Accelerators that several pools share: the words, and what executors and the scheduler agree on (docs/pools.md).
 
-words.py        functions, tiers, states and policies
+types.py        functions, tiers, states and policies
 trace.py        executors, their moves and steps of tasks, in files
-executable.py   what a sampler or trainer does with its state: the seam to leases
+parkable.py     what a sampler or trainer does with its state: the seam to leases
 """
 
 # pyright: reportUnusedImport=false
-from common.accelerators.executable import Load, NoMemory, Parkable, StateMismatch, WorkDone
-from common.accelerators.words import ExecutorState, Function, Policy, Tier, executor_name, off_device
+from common.accelerators.parkable import Load, NoMemory, Parkable, StateMismatch, WorkDone
+from common.accelerators.types import ExecutorState, Function, Policy, Tier, executor_name, off_device

@@ -6,11 +6,11 @@ Delivery is at least once; derived message ids, guarded statements of the schedu
 - Heartbeats (`common/heartbeats.py`) keep a message alive while a handler works; it is acknowledged after its results are published.
   A message that is redelivered to the process that still works on it does not start a second time.
 - The handler's exception decides what else happens (`errors.py`). While a server is unavailable, messages wait in the process.
-- A message that was delivered `max_deliveries` times without an answer is a dead letter: it may be what kills processes. So is one that
-  failed `max_attempts` times in a process (`outcomes.py`); one that a parked replica hands back has not failed.
+- A message that was delivered `max_deliveries` times without an answer is a dead letter: it may be what kills processes. So is one
+  that failed `max_attempts` times in a process (`delivery_history.py`); one that a parked replica hands back has not failed.
 
-Layout: bus (publish, consume) on handling (one message), outcomes (its past) and pull (requests, leases); stored/ (streams and buckets);
-followed (a bucket as it is now); requests (request and reply), accounts, clock, metrics; transport/ (the connection); delivery (what a
+Layout: bus (publish, consume) on handling (one message), delivery_history (its past) and pull (requests, leases); stored/ (streams and
+buckets); followed (a bucket as it is now); requests (request and reply), accounts, clock, metrics; transport/ (the connection); delivery (what a
 handler gets and returns).
 """
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from common.agreement import require_agreement
 from common.errors import Reject
+from common.message_consistency import require_agreement
 from common.messages import Message
 from common.streams import KIND_HEADER
 
@@ -50,7 +50,7 @@ class Delivery:
     def read(self, model: type[M]) -> M:
         """The body as `model`.
 
-        Raises: Reject when it is another kind, malformed, or contradicts its subject, its headers or itself (`common/agreement.py`).
+        Raises: Reject when it is another kind, malformed, or contradicts its subject, its headers or itself (`message_consistency.py`).
         """
         kind = self.headers.get(KIND_HEADER, model.kind)
         if kind != model.kind:

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from common.bus import metrics
 from common.bus.delivery import MAX_PAYLOAD_BYTES, TRACE_HEADER, Delivery, Handler, Outgoing, Slots, current_trace, delivery_of, trace
-from common.bus.outcomes import Outcomes
+from common.bus.delivery_history import Outcomes
 from common.bus.pull import Pull
 from common.errors import MEMORY_DELAY_S, Fatal, HandedBack, Reject, Retry, Unavailable
 from common.messages import DeadLetter

@@ -4,16 +4,16 @@ Consumes `leases.order`, and watches the buckets `leases` and `pools`. Produces 
 Owns the files of locks in the accelerator's folder.
 
     executor.py        wiring: all of this for one process
-    follower.py        orders, newest first, to calls of an Executable
+    reconciler.py      orders, newest first, to calls of an Parkable
     lease.py           the lease in NATS: taken, renewed, released, overdue
     locks.py           files whose locks say who computes, and who has how much on the device
     watchdog.py        thread that ends a process that does not do what was ordered
     history.py         durations of past moves, which limit future ones
     answers.py         what became of orders, sent until NATS has it
-    tally.py           what was served since the last wake
+    work_counter.py    what was served since the last wake
     reports.py         reports at each change, and what waits in the executor's queues
     clocks.py          clocks of pools, which stand while the pool's sampler is parked
-    means.py           what these work with
+    context.py         what these work with
     identity.py        the executor, and its subjects
     memory.py          private memory of this process, and memory of a GPU
 """

@@ -11,7 +11,7 @@ from common import streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Outgoing
 from common.errors import Reject, Retry
-from common.leases.means import ExecutorContext
+from common.leases.context import ExecutorContext
 from common.messages import LeaseDone, ProcessLife
 from common.messages.lives import life_key
 from common.streams import HISTORY_BUCKET

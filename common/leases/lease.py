@@ -13,7 +13,7 @@ import structlog
 
 from common.bus import FollowedBucket
 from common.errors import Retry, Unavailable
-from common.leases.means import ExecutorContext
+from common.leases.context import ExecutorContext
 from common.leases.watchdog import FENCE_S
 from common.messages import Lease
 from common.resilience import crashpoints

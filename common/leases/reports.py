@@ -17,8 +17,8 @@ from common.accelerators import ExecutorState, Load
 from common.bus import Bus, Queue
 from common.errors import Retry
 from common.homes import BEGUN, Ages, Queues
-from common.leases.follower import LeaseReconciler
-from common.leases.means import ExecutorContext
+from common.leases.context import ExecutorContext
+from common.leases.reconciler import LeaseReconciler
 from common.messages import ExecutorReport, ReplicaReport
 from common.periodic import run_forever
 from common.streams import Consumer

@@ -36,7 +36,7 @@ class PackageChecks:
     async def check(self, delivery: Delivery) -> AsyncIterator[Outgoing]:
         """CheckPackage → PackageChecked.
 
-        Raises: Reject for a wheel that is not the named package's (`common/agreement.py`); Retry at the first attempt that fails by no
+        Raises: Reject for a wheel that is not the named package's (`message_consistency.py`); Retry at the first attempt that fails by no
         fault of the package's.
         """
         message = delivery.read(CheckPackage)

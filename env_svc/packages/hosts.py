@@ -23,8 +23,8 @@ from env_svc.errors import WrongOptions
 from env_svc.hosted.outcomes import Hello
 from env_svc.hosted.start import HostFailed, HostUnavailable
 from env_svc.packages.names import OwnEnvironmentKey
-from env_svc.packages.own_host import OwnHost
 from env_svc.packages.sandboxes import OwnSandboxes
+from env_svc.packages.tenant_host import OwnHost
 from env_svc.packages.wheel import WheelRefused
 
 FAILURE_TTL_S = 5.0

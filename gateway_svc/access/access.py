@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.errors import MarlaasError
 from common.messages.tenancy.access import Role
 

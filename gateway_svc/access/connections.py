@@ -13,7 +13,7 @@ from common.access.http_keys import digest_of, seed_of
 from common.access.keys import Seed
 from common.bus import NO_FILES, Bus, TlsFiles
 from common.bus.transport.timings import DEFAULT, Timings
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.errors import Fatal, KeyRefused, Unavailable
 from common.messages import HttpKey
 from common.resilience.task_set import TaskSet

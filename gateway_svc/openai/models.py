@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from common.door.asking import Door, UnknownHere
-from common.door.tenancy.aliases import read_aliases
+from common.client_api.asking import Door, UnknownHere
+from common.client_api.tenancy.aliases import read_aliases
 from common.messages import (
     AdapterAnswer,
     AdapterRef,

@@ -10,10 +10,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
-from common.door.asking import Door
-from common.door.errors import ClientError
-from common.door.tenancy.files import fetch_file_part
-from common.door.training.download import fetch_part
+from common.client_api.asking import Door
+from common.client_api.errors import ClientError
+from common.client_api.tenancy.files import fetch_file_part
+from common.client_api.training.download import fetch_part
 from common.messages import AdapterRef, StoredFile
 from common.messages.asks import CHUNK_BYTES
 

@@ -5,16 +5,16 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from common.door.asking import Door, UnknownHere
-from common.door.deployment import read_environments, read_pools
-from common.door.pages import at_cursor, pages
-from common.door.tenancy.accelerators import Accelerators
-from common.door.tenancy.aliases import read_aliases
-from common.door.tenancy.billing import Billing
-from common.door.tenancy.packages import Packages
-from common.door.training import download, progress
-from common.door.training.failures import read_failures
-from common.door.training.progress import read_evaluations, read_spec, read_status, read_steps, read_versions, read_why
+from common.client_api.asking import Door, UnknownHere
+from common.client_api.deployment import read_environments, read_pools
+from common.client_api.pages import at_cursor, pages
+from common.client_api.tenancy.accelerators import Accelerators
+from common.client_api.tenancy.aliases import read_aliases
+from common.client_api.tenancy.billing import Billing
+from common.client_api.tenancy.packages import Packages
+from common.client_api.training import download, progress
+from common.client_api.training.failures import read_failures
+from common.client_api.training.progress import read_evaluations, read_spec, read_status, read_steps, read_versions, read_why
 from common.messages import (
     AccessAnswer,
     AskAccess,

@@ -76,7 +76,7 @@ def check_is_nats(url: str) -> None:
     from marlaas.over_http.address import is_http
 
     if is_http(url):
-        from common.door.errors import ClientError
+        from common.client_api.errors import ClientError
 
         raise ClientError("this needs NATS itself, not a gateway: --url nats://HOST:4222")
 
@@ -158,7 +158,7 @@ def echo(text: str, to: TextIO | None = None) -> None:
 
 def pools_file() -> Path:
     """pools.toml of the current directory, or else the project's."""
-    from marlaas import shipped
+    from marlaas import package_data as shipped
 
     here, theirs = Path("pools.toml"), shipped.root() / "pools.toml"
     return here if here.exists() or not theirs.exists() else theirs

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from common.spec import TaskSpec
 from marlaas.demo.run import Show, say
 from marlaas.reporting.progress import Progress

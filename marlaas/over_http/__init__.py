@@ -1,4 +1,4 @@
-"""The SDK's way in over HTTP: what `common/door` is over NATS. Its routes: docs/http.md.
+"""The SDK's way in over HTTP: what `common/client_api` is over NATS. Its routes: docs/http.md.
 
 address.py     addresses of gateways
 connecting.py  an address and a key to a door

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 from pydantic import JsonValue
 
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from marlaas.over_http.connection import Connection, Params
 from marlaas.over_http.refusals import Busy, no_gateway
 

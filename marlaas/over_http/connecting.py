@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from common.bus import TlsFiles
-from common.door.asking import UnknownHere
-from common.door.errors import ClientError
+from common.client_api.asking import UnknownHere
+from common.client_api.errors import ClientError
 from marlaas.over_http.address import is_plain_beyond_this_machine, objection_to_gateway
 from marlaas.over_http.connection import Connection
 from marlaas.over_http.door import HttpDoor

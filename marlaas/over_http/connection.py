@@ -10,7 +10,7 @@ import httpx2
 
 from common.bus import TlsFiles
 from common.bus.transport.address import without_password
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from common.resilience.backoff import Backoff
 from marlaas.over_http.refusals import REPEATED, Busy, Lost, failure, refusal
 

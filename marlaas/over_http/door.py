@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from common import streams
 from common.access.credentials import Credentials
 from common.bus import Outgoing
-from common.door.errors import WrongQuestion
-from common.door.pages import Asking
+from common.client_api.errors import WrongQuestion
+from common.client_api.pages import Asking
 from common.messages import Event, Message
 from marlaas.over_http.connection import Connection, Params
 from marlaas.over_http.events import LiveEvents

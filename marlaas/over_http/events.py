@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import httpx2
 
-from common.door.errors import ClientError, NoAnswer, TooManyJobs
+from common.client_api.errors import ClientError, NoAnswer, TooManyJobs
 from common.messages import Event
 from marlaas.over_http.connection import PAUSE, Connection, Params
 from marlaas.over_http.refusals import refusal

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx2
 
-from common.door.asking import UnknownHere
-from common.door.errors import ClientError, NoAnswer, NotPermitted, TooManyJobs, WrongState
+from common.client_api.asking import UnknownHere
+from common.client_api.errors import ClientError, NoAnswer, NotPermitted, TooManyJobs, WrongState
 
 REPEATED = (408, 429, 502, 503, 504)
 """Statuses after which the same request may succeed."""

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.blobs import ROOM
-from common.door.training.download import stored_by_task
+from common.client_api.training.download import stored_by_task
 from common.messages import TaskStatus, TaskUsage, TenantUsage, UsageAnswer
 from marlaas.client import Pruned, Stored
 from marlaas.reporting.listing import Field, listing, scaled

@@ -17,7 +17,7 @@ from pathlib import Path
 from common.access.folder import credentials_path
 from common.access.services import Deployment
 from common.pools import Accelerators, Pools, read_accelerators, read_pools
-from marlaas import needs
+from marlaas import missing_packages as needs
 from marlaas.stack import database_folder, executors, gateways, os_processes, placement, preloading, servers
 from marlaas.stack.keys import folder_of, installed_families
 from marlaas.stack.placement import Machine

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from marlaas import needs
+from marlaas import missing_packages as needs
 from marlaas.stack import database_folder, keys
 from marlaas.stack.state_files import StackError, StackPlan, is_locked, locked, prepare_folder
 

@@ -10,7 +10,7 @@ from common.access.folder import ADMIN_LIMITS, SigningKeys, check_tenant_name, s
 from common.access.keys import decode
 from common.access.roles import ADMIN
 from common.bus import Bus
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from common.messages import TenantAccess
 from common.resilience import crashpoints
 from marlaas.tenancy import recording

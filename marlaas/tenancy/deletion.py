@@ -2,8 +2,8 @@
 
 from pydantic import JsonValue
 
-from common.door.errors import ClientError
-from common.door.tenancy.tenants import delete_tenant
+from common.client_api.errors import ClientError
+from common.client_api.tenancy.tenants import delete_tenant
 from common.resilience import crashpoints
 from marlaas.tenancy import accounts, recording
 from marlaas.tenancy.recording import Operator

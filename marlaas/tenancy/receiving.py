@@ -8,7 +8,7 @@ from common.access.credentials import read_credentials, refuse_readable_by_other
 from common.access.folder import SigningKeys
 from common.access.http_keys import http_key
 from common.access.keys import Seed
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from common.errors import Fatal
 
 

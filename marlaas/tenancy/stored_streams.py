@@ -18,7 +18,7 @@ from common.access.folder import SigningKeys
 from common.access.keys import Kind, Seed
 from common.access.rows import Permissions
 from common.bus import NO_FILES, Bus, Snapshot, TlsFiles
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from common.formats.wrong_values import first_complaint
 
 NAME = "stored-streams"

@@ -18,7 +18,7 @@ SETTLED_WITHIN_S = 2 * MAX_COALESCING_S
 
 
 class Sampler:
-    """`common.accelerators.Executable`. Its operations are requests to the engine: turns of members, and served requests."""
+    """`common.accelerators.Parkable`. Its operations are requests to the engine: turns of members, and served requests."""
 
     def __init__(
         self,

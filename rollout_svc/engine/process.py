@@ -6,7 +6,7 @@ of two spawned processes, and twice the tokens a second, because no tensors trav
 A fork copies more than it should, so the child first releases what belongs to its parent.
 
 On a GPU vLLM decides by itself, except that its processes are spawned: CUDA does not survive a fork. Spawned or forked, they end with the
-service, and keep its locks until then (`engine_child/inherited.py`).
+service, and keep its locks until then (`file_descriptors.py`).
 """
 
 import atexit

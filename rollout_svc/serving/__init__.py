@@ -11,5 +11,5 @@ Layout    top to bottom, imports go down only
     replies.py       one message per gateway every few milliseconds
     token_texts.py   texts of single tokens, for samples
     prompts.py       what is to be continued, in tokens
-    reply.py         tokens to deltas: text.py makes characters of them and finds stop strings, parts.py finds thoughts and calls
+    reply.py         tokens to deltas: text.py makes characters of them and finds stop strings, reply_parser.py finds thoughts and calls
 """

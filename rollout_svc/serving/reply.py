@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from common.messages import MIN_LOGPROB, Finish, ServedCall, ServedToken, TopToken
 from common.tool_calls import ToolCall
 from rollout_svc.engine.stream import TokenLogprobs
-from rollout_svc.serving.parts import AnswerText, Part, Parts
+from rollout_svc.serving.reply_parser import AnswerText, Part, Parts
 from rollout_svc.serving.text import Detokenizer, StopText
 from rollout_svc.text.chat import Chat
 

@@ -3,14 +3,14 @@
 leader.py     the one replica that decides, at each change of an executor and when a decision ends
 demands.py    executors and their work, as the decisions want them
 reports.py    the newest report of each executor
-strays.py     executors that are awake without a slice
+orphans.py    executors that are awake without a slice
 orders.py     the transactions of a decision: a slice with its orders, or its end
 answers.py    what an executor's answer changes
 booking.py    who pays for a slice that has ended
 holds.py      what operators have ordered, and moves that they have measured
 clocks.py     clocks of pools, also in the bucket `pools`
 epochs.py     epochs of grants, which never go back
-knowledge.py  rows, measured moves, and tenants' time, kept between decisions
+row_cache.py  rows, measured moves, and tenants' time, kept between decisions
 deployed.py   accelerators and executors of the pools file
 retention.py  slices that are kept no longer
 decisions/    pure functions · queries/  SQL · handlers/  jobs, answers and questions

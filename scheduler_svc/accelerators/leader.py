@@ -33,14 +33,14 @@ from scheduler_svc.accelerators.demands import AcceleratorSnapshot, ExecutorSnap
 from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.epochs import known_epoch, lease_epoch
 from scheduler_svc.accelerators.holds import IGNORED_S, Holds, has_to_end, is_due, is_measuring
-from scheduler_svc.accelerators.knowledge import RowCache
 from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, delete_removed, end_without_next, order_park, order_slice
+from scheduler_svc.accelerators.orphans import Strays
 from scheduler_svc.accelerators.queries import executors
 from scheduler_svc.accelerators.queries.executors import Fault
 from scheduler_svc.accelerators.queries.standing import AcceleratorState, ExecutorRow
 from scheduler_svc.accelerators.reports import AT_REST, Reports, has_ended, has_stopped, has_woken
 from scheduler_svc.accelerators.retention import forget_old
-from scheduler_svc.accelerators.strays import Strays
+from scheduler_svc.accelerators.row_cache import RowCache
 from scheduler_svc.base.database import SLICES_LOCK, Database
 from scheduler_svc.base.states import Hold, SliceEnd, SliceReason
 

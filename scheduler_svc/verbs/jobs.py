@@ -29,9 +29,9 @@ from scheduler_svc.tenancy.webhooks.jobs import delete_webhook, set_webhook
 from scheduler_svc.training.aliases.jobs import delete_alias, set_alias
 from scheduler_svc.training.dispatch.steps import send_ready_steps
 from scheduler_svc.training.fair_queue import join_fair_queue
+from scheduler_svc.training.intake.catalog import Catalog
 from scheduler_svc.training.intake.environment_resolution import check_environment, family_of
 from scheduler_svc.training.intake.examination import examine
-from scheduler_svc.training.intake.offer import Catalog
 from scheduler_svc.training.intake.preview import preview_task
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.results.dead_letters import resend_message

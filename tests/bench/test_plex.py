@@ -13,7 +13,7 @@ from bench.plex.workloads import Cell, cell_rules, cell_trace
 from common.accelerators import Function, Policy, Tier
 from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
-from common.leases import tally
+from common.leases import work_counter as tally
 from scheduler_svc.accelerators.decisions import slicing
 from scheduler_svc.accelerators.decisions.state import MemoryBudget, Rules
 

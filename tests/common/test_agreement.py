@@ -11,9 +11,9 @@ import pytest
 from bench.harness.load.groups import group_context
 from common import messages, streams
 from common.accelerators import ExecutorState, Tier
-from common.agreement import READ_BY, is_read_by, settlement_in
 from common.bus import Delivery
 from common.errors import Reject
+from common.message_consistency import READ_BY, is_read_by, settlement_in
 from common.messages import AdapterRef, BlobRef, Canary, ChatMessage, Message, TokenRecord
 from common.spec import EnvironmentSection, parse_spec
 from common.streams import KIND_HEADER, SETTLEMENT_HEADER, Consumer

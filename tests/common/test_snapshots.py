@@ -17,7 +17,7 @@ from common.access.services import Deployment
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing, Slots
 from common.bus.stored.snapshots import send_part
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from common.errors import Forbidden, Reject
 from common.messages import BlobRef, ControlTask, TaskStatus
 from marlaas.stack import servers

@@ -10,7 +10,7 @@ from typing import Any
 from common.access.http_keys import digest_of
 from common.access.roles import Role
 from common.bus import Bus
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.messages import AskTasks, HttpKey, TasksAnswer
 from common.streams import HTTP_KEYS_BUCKET
 from gateway_svc.access.connections import KeyAccess, Nats

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from common.bus import Bus
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.messages import AdapterRef, BlobRef, Canary, KnownAlias, PoolOffer
 from common.streams import ALIASES_BUCKET
 from gateway_svc.openai.base_models import BaseModels

@@ -7,8 +7,8 @@ import tarfile
 import httpx
 import pytest
 
-from common.door.asking import Door
-from common.door.errors import ClientError
+from common.client_api.asking import Door
+from common.client_api.errors import ClientError
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter
 from gateway_svc.reading.downloads import Span, Unsatisfiable, adapter_source, bytes_of, requested_span
 from tests.scheduler.stages import World, spec

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from common.bus import Bus
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.runtime.health import Health
 from gateway_svc.access.access import Caller, Unauthorized
 from gateway_svc.http import gateway as gateway_module

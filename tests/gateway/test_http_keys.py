@@ -15,7 +15,7 @@ from common import streams
 from common.access.http_keys import digest_of, http_key, seed_of
 from common.access.keys import Kind, Seed
 from common.bus import Bus, Outgoing
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from common.errors import Unavailable
 from common.messages import ControlTask, HttpKey
 from common.runtime.health import Health

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from common.bus import Bus
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.errors import Unavailable
 from common.messages import HttpUse, ServedDelta
 from common.messages.serving import ServedSampling

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from common.evaluation.report import Asked, EvaluationReport, packed
 from marlaas.comparison import Evaluated, compare
 from marlaas.reporting import tables

@@ -9,7 +9,7 @@ from peft import LoraConfig, get_peft_model
 from rich.console import Console
 from transformers import AutoModelForCausalLM
 
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from common.evaluation.report import Asked, EvaluationReport, Gain
 from common.pools import objections, read_pools
 from marlaas.demo.composition import BASE, EXAMPLE, RESULT, composition, greedy_replies

@@ -19,7 +19,7 @@ from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.decisions.shares import Capacity
 from scheduler_svc.training.dispatch import admission
 from scheduler_svc.training.intake import environment_checks
-from scheduler_svc.training.intake.offer import Catalog
+from scheduler_svc.training.intake.catalog import Catalog
 from scheduler_svc.training.results import scores, weight_updates
 from scheduler_svc.upkeep.deletion.needed_blobs import superseded_blobs
 from scheduler_svc.verbs import jobs

@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.accelerators.executable import WorkDone
-from common.accelerators.words import Function
+from common.accelerators.parkable import WorkDone
+from common.accelerators.types import Function
 from trainer_svc.device.meter import Planned, ServiceMeter
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from common.accelerators.executable import WorkDone
-from common.accelerators.words import Function
+from common.accelerators.parkable import WorkDone
+from common.accelerators.types import Function
 
 SMOOTHING = 0.3
 """Weight of the newest operation in the expected seconds a token."""

@@ -5,12 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import JsonValue
 
-from common.door.errors import TaskRejected, Unanswered, rejection_reasons
-from common.door.protocol import Verb
-from common.door.training.control import control, delete_task, resend
-from common.door.training.failures import read_failure
-from common.door.training.progress import read_status
-from common.door.training.submission import preview, submit
+from common.client_api.errors import TaskRejected, Unanswered, rejection_reasons
+from common.client_api.protocol import Verb
+from common.client_api.training.control import control, delete_task, resend
+from common.client_api.training.failures import read_failure
+from common.client_api.training.progress import read_status
+from common.client_api.training.submission import preview, submit
 from common.messages import Event
 from common.messages.asks import MAX_NUMBER
 from common.spec import TASK_ID_PATTERN

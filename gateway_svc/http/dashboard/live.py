@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.http.dashboard.route import PageRoute
 from gateway_svc.http.dashboard.visitor import Filtered

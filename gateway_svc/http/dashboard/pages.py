@@ -10,8 +10,8 @@ from fastapi import APIRouter, Path, Query, Response
 from markupsafe import escape
 from pydantic import ValidationError
 
-from common.door.deployment import read_pools, read_replicas, read_troubles
-from common.door.training.progress import read_samples, read_spec
+from common.client_api.deployment import read_pools, read_replicas, read_troubles
+from common.client_api.training.progress import read_samples, read_spec
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.http.dashboard.route import PageRoute

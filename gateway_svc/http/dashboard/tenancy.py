@@ -6,8 +6,8 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 
-from common.door.tenancy.files import Files
-from common.door.tenancy.webhooks import Webhooks
+from common.client_api.tenancy.files import Files
+from common.client_api.tenancy.webhooks import Webhooks
 from common.messages import WEBHOOK_EVENTS, WebhookEvent
 from common.messages.asks import MAX_VERSION
 from gateway_svc.http.dashboard.route import PageRoute

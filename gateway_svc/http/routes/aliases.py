@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Path, Response
 from pydantic import BaseModel, Field
 
-from common.door.asking import UnknownHere
-from common.door.tenancy.aliases import AliasChanged, RefusedAlias, delete_alias, read_aliases, set_alias
+from common.client_api.asking import UnknownHere
+from common.client_api.tenancy.aliases import AliasChanged, RefusedAlias, delete_alias, read_aliases, set_alias
 from common.messages import AliasesAnswer, AliasOf
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN

@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from common.door.tenancy.packages import Packages
-from common.door.training.download import read_usage
+from common.client_api.tenancy.packages import Packages
+from common.client_api.training.download import read_usage
 from common.messages import (
     AskDeployment,
     AskExecutors,

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from common import streams
 from common.bus import Outgoing
-from common.door.asking import UnknownHere
+from common.client_api.asking import UnknownHere
 from common.messages import Message, SubmitTask
 from common.messages.asks import MAX_ASK_BYTES
 from common.messages.verbs import JOBS, QUESTIONS

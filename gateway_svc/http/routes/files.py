@@ -11,7 +11,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 
-from common.door.tenancy.files import Files
+from common.client_api.tenancy.files import Files
 from common.messages import FILE_ID_PATTERN, MAX_FILE_BYTES, StoredFile
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.access.access import Caller

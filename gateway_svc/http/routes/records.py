@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from common.door.asking import UnknownHere
-from common.door.training.control import resend
-from common.door.training.failures import read_failure
-from common.door.training.following import follow
+from common.client_api.asking import UnknownHere
+from common.client_api.training.control import resend
+from common.client_api.training.failures import read_failure
+from common.client_api.training.following import follow
 from common.messages import (
     AskEvaluations,
     AskEvents,

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
-from common.door.asking import UnknownHere
+from common.client_api.asking import UnknownHere
 from common.formats.wrong_values import described
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskVersions, VersionsAnswer
 from common.messages.asks import MAX_VERSION

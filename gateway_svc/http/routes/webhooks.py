@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
-from common.door.asking import UnknownHere
-from common.door.tenancy.webhooks import RefusedWebhook, Webhooks
+from common.client_api.asking import UnknownHere
+from common.client_api.tenancy.webhooks import RefusedWebhook, Webhooks
 from common.messages import WEBHOOK_EVENTS, WebhookEvent, WebhookOf, WebhooksAnswer
 from common.messages.tenancy.webhooks import WebhookUrl
 from gateway_svc.http.errors import responses

@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncGenerator
 
-from common.door.asking import Door
-from common.door.training.progress import step_pages
+from common.client_api.asking import Door
+from common.client_api.training.progress import step_pages
 from common.formats.strict_json import on_one_line
 from common.messages import TaskStatus
 from gateway_svc.openai.files.file import FileObject

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from common.door.asking import Door, UnknownHere
-from common.door.tenancy.files import Files
-from common.door.training.progress import read_spec, read_status, read_steps, read_versions, step_pages
+from common.client_api.asking import Door, UnknownHere
+from common.client_api.tenancy.files import Files
+from common.client_api.training.progress import read_spec, read_status, read_steps, read_versions, step_pages
 from common.messages import FILE_ID_PATTERN, AskEvents, AskTasks, EventsAnswer, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER, cursor_after
 from common.spec import TASK_ID_PATTERN

@@ -2,7 +2,7 @@
 
 import time
 
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.messages import AskTask, AskTasks, SpecAnswer, SubmitTask, TasksAnswer, TaskStatus
 
 COUNT_HEADER = "x-stainless-retry-count"

@@ -173,7 +173,7 @@ def psql(
 
 def bench(context: typer.Context) -> None:
     """Measure: scaling, machinery, gpu, trl, … with their options; needs a checkout. `marlaas bench scaling --help`"""
-    from marlaas import shipped
+    from marlaas import package_data as shipped
     from marlaas.client import ClientError
 
     folder = shipped.CHECKOUT / "bench"
@@ -194,7 +194,7 @@ def demo(
     compose: Annotated[bool, typer.Option("--compose", help="One task that is learned from nothing, in place of the three.")] = False,
 ) -> None:
     """Start a stack, train three tasks of three tenants concurrently on one base model, and show their gains."""
-    from marlaas import shipped
+    from marlaas import package_data as shipped
     from marlaas.demo.composition import composition
     from marlaas.demo.run import run_demo, three_tasks
 

@@ -82,8 +82,8 @@ def chat(  # noqa: PLR0913 - each is an option with a name of its own
 
 async def _version_of(door: "HttpDoor", model: str) -> str:
     """`model`, or the latest version where it is a task without one."""
-    from common.door.asking import UnknownHere
-    from common.door.training.progress import read_status
+    from common.client_api.asking import UnknownHere
+    from common.client_api.training.progress import read_status
     from common.spec import TASK_ID_PATTERN
 
     if re.fullmatch(TASK_ID_PATTERN, model) is None:
@@ -96,7 +96,7 @@ async def _version_of(door: "HttpDoor", model: str) -> str:
 
 def _gateway_of(data: Path) -> str:
     """Raises: StackError when no stack runs, or it has no gateway that answers."""
-    from common.door.errors import ClientError
+    from common.client_api.errors import ClientError
     from marlaas.stack import gateways
     from marlaas.stack.state_files import running_stack
 
@@ -115,7 +115,7 @@ def _operators_key(data: Path) -> str | None:
 
 async def _until_told(where: str, key: str) -> None:
     """PostgreSQL has the key, and a gateway that has not heard of it yet refuses it. Raises: NotPermitted after TOLD_S."""
-    from common.door.errors import NotPermitted
+    from common.client_api.errors import NotPermitted
     from marlaas.over_http.connection import PAUSE, Connection
 
     began, attempt = time.monotonic(), 0

@@ -26,7 +26,7 @@ def put_file(
     url: Url = "",
 ) -> None:
     """Upload a file, and wait until its rows are checked."""
-    from common.door.errors import ClientError
+    from common.client_api.errors import ClientError
 
     try:
         with file.open("rb") as opened:

@@ -12,7 +12,7 @@ from common.pools import layers_of
 from common.spec import TaskSpec, complete
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.announced_limits import objections_to
-from scheduler_svc.training.intake.offer import Catalog
+from scheduler_svc.training.intake.catalog import Catalog
 from scheduler_svc.training.intake.warm_start import starting_adapter
 from scheduler_svc.uploads.files import check_files
 from scheduler_svc.uploads.own_environments import package_of

@@ -9,8 +9,8 @@ from common.spec import sources
 from scheduler_svc.base.audit import accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.training.intake.catalog import Catalog
 from scheduler_svc.training.intake.examination import examine
-from scheduler_svc.training.intake.offer import Catalog
 
 
 async def preview_task(context: HandlerContext, delivery: Delivery) -> None:

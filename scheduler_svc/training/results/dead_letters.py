@@ -12,9 +12,9 @@ import structlog
 
 from common import streams
 from common.access.roles import MEMBER_VERBS
-from common.agreement import about
 from common.bus import Bus, Delivery
 from common.errors import Reject
+from common.message_consistency import about
 from common.messages import CheckEnvironment, DeadLetter, OpenGroup, PackageChecked, ResendLetter, SampleTurns, TrainBatch, TurnsSampled
 from common.streams import KIND_HEADER
 from scheduler_svc.base.audit import Actor, Refused, accepted, actor_of, refused, rejected

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.agreement import settlement_in
 from common.bus import Delivery
 from common.errors import Reject
+from common.message_consistency import settlement_in
 from common.shaping import has_equal_rewards
 from scheduler_svc.base.context import HandlerContext
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy

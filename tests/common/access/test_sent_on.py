@@ -12,9 +12,9 @@ from nats.js.errors import APIError
 
 from common import streams
 from common.access.services import SERVICES, service_permissions
-from common.agreement import SAYS
 from common.bus import Delivery
 from common.errors import Reject
+from common.message_consistency import SAYS
 from common.messages import CancelServing, Message
 from common.streams import value_subject
 from tests.common.access.keyed import DEPLOYMENT, Keyed, keyed_server

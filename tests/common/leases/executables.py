@@ -7,11 +7,11 @@ from typing import Any
 
 from common.accelerators import Function, Load, Tier, WorkDone
 from common.bus import Bus, Outgoing
-from common.leases.follower import LeaseReconciler
+from common.leases.context import ExecutorContext
 from common.leases.identity import Identity
 from common.leases.locks import Locks
-from common.leases.means import ExecutorContext
-from common.leases.tally import Tally
+from common.leases.reconciler import LeaseReconciler
+from common.leases.work_counter import Tally
 from common.messages import LeaseDone, LeaseOrder
 from common.streams import LEASES, LEASES_BUCKET, lease_done, lease_order
 from tests.conftest import eventually
@@ -20,7 +20,7 @@ ACCELERATOR = "a"
 
 
 class Paper:
-    """An Executable of the tests."""
+    """A Parkable of the tests."""
 
     def __init__(self, device_bytes: int = 100) -> None:
         self.tier = Tier.OFF

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from common.accelerators import Function, Load, Tier, WorkDone
 from common.bus import Bus
+from common.leases.context import ExecutorContext
 from common.leases.executor import LeasedExecutor
 from common.leases.history import History
 from common.leases.identity import Identity
 from common.leases.locks import Locks
-from common.leases.means import ExecutorContext
-from common.leases.tally import Tally
 from common.leases.watchdog import Watchdog
+from common.leases.work_counter import Tally
 from common.resilience import crashpoints
 from common.streams import Consumer
 from tests.common.leases.executables import ACCELERATOR

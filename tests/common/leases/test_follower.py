@@ -10,8 +10,8 @@ import pytest
 from common.accelerators import ExecutorState, NoMemory, StateMismatch, Tier, WorkDone
 from common.bus import Bus, Outgoing
 from common.errors import Fatal
-from common.leases.follower import LeaseReconciler
 from common.leases.locks import Locks, holders
+from common.leases.reconciler import LeaseReconciler
 from common.messages import Lease, LeaseOrder, ProcessLife
 from common.messages.lives import life_key
 from common.streams import HISTORY_BUCKET, LEASE_TTL_S, LEASES_BUCKET, lease_order

@@ -6,7 +6,7 @@ import pytest
 
 from common.accelerators import Tier
 from common.bus import Bus
-from common.leases import follower
+from common.leases import reconciler as follower
 from common.leases.locks import holders
 from tests.common.leases.executables import answer, begun, followers, order
 from tests.conftest import at_work

@@ -10,8 +10,8 @@ import pytest
 
 from common.accelerators import ExecutorState, NoMemory, Tier
 from common.bus import Bus
-from common.leases.follower import OTHERS_FIRST_S, LeaseReconciler
 from common.leases.locks import Locks, holders
+from common.leases.reconciler import OTHERS_FIRST_S, LeaseReconciler
 from common.messages import Lease
 from common.streams import LEASES_BUCKET
 from tests.common.leases.executables import ACCELERATOR, Paper, answer, answers, begun, followers, means, order

@@ -13,8 +13,8 @@ import pytest
 
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus
-from common.leases.follower import LeaseReconciler
 from common.leases.locks import Locks, holders
+from common.leases.reconciler import LeaseReconciler
 from marlaas.stack import servers
 from tests.common.leases.executables import Paper, answer, begun, means, order
 from tests.conftest import HASTY, at_work, eventually, running

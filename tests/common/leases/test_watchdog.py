@@ -6,8 +6,8 @@ import pytest
 
 from common.accelerators import ExecutorState, Function, Load, Tier, WorkDone
 from common.bus import Bus
-from common.leases.follower import DRAIN_LIMIT_S, LeaseReconciler
 from common.leases.history import KEPT, MIN_LIMIT_S, UNKNOWN_LIMIT_S, History
+from common.leases.reconciler import DRAIN_LIMIT_S, LeaseReconciler
 from common.leases.watchdog import Watchdog
 from tests.common.leases.executables import Paper, means
 

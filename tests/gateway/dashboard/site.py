@@ -10,7 +10,7 @@ import httpx
 from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
 
 from common.bus import Bus
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.messages import GroupContext
 from common.messages.tenancy.access import Role
 from gateway_svc.access.access import Caller, Unauthorized

@@ -4,7 +4,7 @@ import re
 
 from common import streams
 from common.bus import Outgoing
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.messages import AskTask, DeadLetter, StatusAnswer
 from tests.gateway.dashboard.hostile import TEXTS
 from tests.gateway.dashboard.reading import cells

@@ -2,8 +2,8 @@
 
 import re
 
-from common.door.asking import Door
-from common.door.training.progress import read_steps
+from common.client_api.asking import Door
+from common.client_api.training.progress import read_steps
 from tests.gateway.dashboard.reading import cells, texts_of
 from tests.gateway.dashboard.site import STEPS, Site, session
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from common.bus import Bus
-from common.door.asking import Door
-from common.door.tenancy.billing import Billing
-from common.door.training.progress import read_steps, read_versions
+from common.client_api.asking import Door
+from common.client_api.tenancy.billing import Billing
+from common.client_api.training.progress import read_steps, read_versions
 from common.messages import AskTask, StatusAnswer
 from gateway_svc.access.access import Caller
 from gateway_svc.http.application import all_families, described

@@ -8,10 +8,10 @@ import pytest
 
 from common import streams
 from common.bus import Outgoing
-from common.door.answers import result_of
-from common.door.asking import Door
-from common.door.tenancy.files import Files
-from common.door.tenancy.webhooks import Webhooks
+from common.client_api.answers import result_of
+from common.client_api.asking import Door
+from common.client_api.tenancy.files import Files
+from common.client_api.tenancy.webhooks import Webhooks
 from common.messages import NewKey, SetAccess
 from gateway_svc.web.text import one_line
 from tests.gateway.dashboard.hostile import TEXTS

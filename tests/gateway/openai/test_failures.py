@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.messages.serving import Failure, ServedSampling
 from gateway_svc.access.access import Caller
 from gateway_svc.drain import Drain

@@ -14,7 +14,7 @@ from openai.types import FileDeleted, FileObject
 
 from common import streams
 from common.bus import Bus, Slots
-from common.door.tenancy.files import Files
+from common.client_api.tenancy.files import Files
 from common.messages import FILE_FAMILY, MAX_FILE_BYTES, ReplicaReport
 from common.runtime.service import report_replica
 from tests.common.access.keyed import Keyed

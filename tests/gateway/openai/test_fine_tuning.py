@@ -9,7 +9,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
 from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.messages import AskTasks, TasksAnswer
 from common.messages.asks import cursor_after
 from tests.gateway.openai.conftest import Opened

@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from common.bus import Bus
-from common.door.asking import Door
+from common.client_api.asking import Door
 from gateway_svc.access.access import Caller
 from gateway_svc.openai.sampling.choices import id_of
 from tests.gateway.openai.conftest import Opened

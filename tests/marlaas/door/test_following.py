@@ -7,8 +7,8 @@ import pytest
 
 from common import streams
 from common.bus import Bus
-from common.door.asking import Door
-from common.door.training.following import follow
+from common.client_api.asking import Door
+from common.client_api.training.following import follow
 from common.messages import Event
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.queries import outbox

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.bus import Bus
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from common.messages import MAX_PACKAGE_BYTES
 from marlaas.client import Client
 from marlaas.wheels import read_wheel

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from common.bus import NO_FILES, Bus, TlsFiles
-from common.door.asking import UnknownHere
-from common.door.errors import NoAnswer, NotPermitted, TooManyJobs, WrongState
+from common.client_api.asking import UnknownHere
+from common.client_api.errors import NoAnswer, NotPermitted, TooManyJobs, WrongState
 from marlaas.client import Client, ClientError
 from marlaas.over_http.refusals import Invalid, refusal
 from marlaas.stack import servers

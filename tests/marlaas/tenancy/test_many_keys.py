@@ -13,7 +13,7 @@ import pytest
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.door.errors import NoAnswer
+from common.client_api.errors import NoAnswer
 from common.errors import Fatal, QueueFull, Unavailable
 from common.messages import ControlTask
 from marlaas.tenancy import accounts, keys, recording

@@ -19,8 +19,8 @@ from scheduler_svc.accelerators.decisions.situation import WINDOW_S, Present, St
 from scheduler_svc.accelerators.decisions.slice_shares import slice_shares
 from scheduler_svc.accelerators.decisions.state import Claim, Rules
 from scheduler_svc.accelerators.deployed import Deployed
-from scheduler_svc.accelerators.knowledge import RowCache
 from scheduler_svc.accelerators.queries.work import Booked, Running
+from scheduler_svc.accelerators.row_cache import RowCache
 from scheduler_svc.base.database import Database
 from tests.scheduler.accelerators.executors import ACCELERATORS, POOLS, task_row
 from tests.scheduler.decisions.accelerators import demand

@@ -8,8 +8,8 @@ import pytest
 from common import streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus, Outgoing
-from common.door.asking import Door
-from common.door.tenancy.accelerators import Accelerators
+from common.client_api.asking import Door
+from common.client_api.tenancy.accelerators import Accelerators
 from common.messages import LeaseDone, LeaseOrder
 from marlaas.stack import servers
 from scheduler_svc.accelerators.leader import LATE_S
@@ -268,7 +268,7 @@ async def test_executor_that_is_awake_without_a_slice_is_parked_for_the_next(
     bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after PostgreSQL was restored to a time before its slice."""
-    monkeypatch.setattr("scheduler_svc.accelerators.strays.STRAY_S", 1.0)
+    monkeypatch.setattr("scheduler_svc.accelerators.orphans.STRAY_S", 1.0)
     async with running_world(bus, database_url) as world:
         one, two = world.executors["rollout-one"], world.executors["rollout-two"]
         one.device_bytes = two.device_bytes = 100 * MIB  # neither needs the other's room

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from common import streams
 from common.bus import Bus
+from common.leases.context import RENEW_S
 from common.leases.locks import holders
-from common.leases.means import RENEW_S
 from tests.common.leases.executables import answers
 from tests.common.leases.process import Start, started
 from tests.conftest import eventually

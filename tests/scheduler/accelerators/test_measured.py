@@ -6,9 +6,9 @@ import pytest
 
 from common.accelerators import ExecutorState, Policy, Tier
 from common.bus import Bus
-from common.door.asking import Door
-from common.door.errors import ClientError
-from common.door.tenancy.accelerators import Accelerators
+from common.client_api.asking import Door
+from common.client_api.errors import ClientError
+from common.client_api.tenancy.accelerators import Accelerators
 from marlaas.cli.operator.calibration import calibrate
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import (

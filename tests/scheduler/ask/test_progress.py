@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from common.bus import Bus
-from common.door.asking import Door
-from common.door.training.progress import read_evaluations, read_steps, read_timeline, read_versions
+from common.client_api.asking import Door
+from common.client_api.training.progress import read_evaluations, read_steps, read_timeline, read_versions
 from common.evaluation.report import EvaluationReport
 from common.formats.step_times import MISSING, unpack_steps
 from common.messages import EvaluationsAnswer, GroupContext, SpecAnswer, StepsAnswer, TimelineAnswer, VersionsAnswer, from_json

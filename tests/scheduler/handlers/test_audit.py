@@ -6,7 +6,7 @@ from typing import Any
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.door.tenancy.webhooks import new_secret
+from common.client_api.tenancy.webhooks import new_secret
 from common.messages import (
     AdapterAnswer,
     AuditAnswer,

@@ -6,7 +6,7 @@ import pytest
 
 from common import streams
 from common.bus import Bus, Outgoing
-from common.door.asking import Door
+from common.client_api.asking import Door
 from common.messages import SubmitTask
 from common.pools import Pool
 from common.spec import parse_spec

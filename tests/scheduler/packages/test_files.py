@@ -8,9 +8,9 @@ import pytest
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Outgoing
-from common.door.asking import Door, UnknownHere
-from common.door.errors import ClientError
-from common.door.tenancy.files import Files
+from common.client_api.asking import Door, UnknownHere
+from common.client_api.errors import ClientError
+from common.client_api.tenancy.files import Files
 from common.messages import PART_BYTES, AskFileChunk, ChunkAnswer, LimitValue, SetTenant, UploadFile, file_blob, file_id
 from tests.scheduler.packages.uploads import WHEEL, PackageStages, answer, delete, digest_of, parts, send
 from tests.scheduler.stages import World, running_world, spec

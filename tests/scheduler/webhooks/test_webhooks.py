@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from common.bus import Bus
-from common.door.tenancy.webhooks import new_secret
+from common.client_api.tenancy.webhooks import new_secret
 from common.messages import Event, WebhookOf
 from marlaas.client import Client, ClientError
 from scheduler_svc.base.database import Database

@@ -2,7 +2,7 @@
 
 import re
 
-from common.door.errors import ClientError
+from common.client_api.errors import ClientError
 from common.messages.tenancy.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
 
 RULE = f"letters, digits, and single '.', '_' and '-' between them, {MAX_ALIAS_CHARS} characters at most"

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from common import streams
 from common.bus import Outgoing
-from common.door.answers import answer_to
-from common.door.errors import ClientError, NoAnswer, WrongState, rejection_reasons
-from common.door.protocol import AnyDoor, Verb
-from common.door.training.download import whole_number
-from common.door.training.failures import Failure
+from common.client_api.answers import answer_to
+from common.client_api.errors import ClientError, NoAnswer, WrongState, rejection_reasons
+from common.client_api.protocol import AnyDoor, Verb
+from common.client_api.training.download import whole_number
+from common.client_api.training.failures import Failure
 from common.errors import Retry
 from common.messages import ControlTask, Event, ResendLetter, TaskStatus
 from common.task_states import ENDED

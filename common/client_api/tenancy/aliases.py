@@ -5,13 +5,13 @@ from typing import Literal
 
 from common import streams
 from common.bus import Outgoing
-from common.door.answers import answer_to_request
-from common.door.asking import UnknownHere
-from common.door.errors import ClientError, TooManyJobs, rejection_reasons
-from common.door.names import check_name
-from common.door.pages import at_cursor, pages
-from common.door.protocol import AnyDoor
-from common.door.tenancy.packages import owner_of
+from common.client_api.answers import answer_to_request
+from common.client_api.asking import UnknownHere
+from common.client_api.errors import ClientError, TooManyJobs, rejection_reasons
+from common.client_api.names import check_name
+from common.client_api.pages import at_cursor, pages
+from common.client_api.protocol import AnyDoor
+from common.client_api.tenancy.packages import owner_of
 from common.messages import AliasesAnswer, AliasOf, AskAliases, DeleteAlias, SetAlias
 
 Version = int | Literal["latest", "best"]

@@ -1,6 +1,6 @@
 """Reads what the deployment offers."""
 
-from common.door.protocol import AnyDoor
+from common.client_api.protocol import AnyDoor
 from common.messages import AskDeployment, EnvironmentsAnswer, PoolOffer, PoolsAnswer, ReplicasAnswer, ReplicasOf, TroubleOf
 
 

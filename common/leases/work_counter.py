@@ -10,13 +10,13 @@ NEWEST_SHARE = 0.3
 
 
 class Measured(Protocol):
-    """An Executable, or what stands for one in simulations."""
+    """A Parkable, or what stands for one in simulations."""
 
     def taken(self) -> WorkDone: ...
 
 
 class Tally:
-    """Sums of an Executable's `taken`, which only this asks for."""
+    """Sums of a Parkable's `taken`, which only this asks for."""
 
     def __init__(self, executable: Measured) -> None:
         self._executable = executable

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Protocol, TypeVar
 
-from common.door.protocol import EVERY_TASK
+from common.client_api.protocol import EVERY_TASK
 from common.messages import AskEvents, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
 from common.messages.asks import MAX_NUMBER
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator
 
 from pydantic import JsonValue
 
-from common.door.pages import pages
-from common.door.protocol import AnyDoor
+from common.client_api.pages import pages
+from common.client_api.protocol import AnyDoor
 from common.messages import (
     AskEvaluations,
     AskSamples,

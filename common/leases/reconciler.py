@@ -1,10 +1,10 @@
-"""Does what the newest order says: wakes and parks an Executable, with lease and locks.
+"""Does what the newest order says: wakes and parks a Parkable, with lease and locks.
 
 A wake waits for room on the device, takes compute.lock, enters its bytes where there still is room, and takes the lease in NATS. Parking
 gives all of that back. State of a parked executor, too, moves under compute.lock: the executor takes it for the move, once the holder has
 parked. So one that waits for room never keeps the lock from those that must make room.
 
-Only the newest order counts, also while an older one waits for any of them; what an Executable has begun it finishes first. A holder whose
+Only the newest order counts, also while an older one waits for any of them; what a Parkable has begun it finishes first. A holder whose
 lease is overdue parks itself, and one that parks already waits for no request any more.
 
 A new process computes nothing for orders that are older than itself: it says that it is cold, under the epoch of the last of them.
@@ -21,8 +21,8 @@ import structlog
 from common.accelerators import ExecutorState, NoMemory, StateMismatch, Tier
 from common.errors import Fatal, Reject
 from common.leases.answers import Answers, Outcome, death_before
+from common.leases.context import ExecutorContext
 from common.leases.lease import LeaseHolder, Superseded
-from common.leases.means import ExecutorContext
 from common.leases.memory import private_bytes
 from common.messages import LeaseOrder
 from common.resilience import crashpoints

@@ -11,12 +11,12 @@ from typing import IO
 
 from common import streams
 from common.bus import Outgoing
-from common.door.answers import answer_to
-from common.door.asking import UnknownHere
-from common.door.errors import ClientError, TooManyJobs, rejection_reasons
-from common.door.pages import pages
-from common.door.protocol import AnyDoor
-from common.door.tenancy.packages import UPLOAD_TIMEOUT_S, delete_upload, owner_of
+from common.client_api.answers import answer_to
+from common.client_api.asking import UnknownHere
+from common.client_api.errors import ClientError, TooManyJobs, rejection_reasons
+from common.client_api.pages import pages
+from common.client_api.protocol import AnyDoor
+from common.client_api.tenancy.packages import UPLOAD_TIMEOUT_S, delete_upload, owner_of
 from common.formats.jsonl import RowChecker, WrongRow
 from common.messages import (
     DIGEST_CHARS,

@@ -11,9 +11,9 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Outgoing
-from common.door.answers import answer_to_request, answer_to_submission
-from common.door.errors import ClientError, NoAnswer, TaskRejected, Unanswered, check_id, check_spec, rejection_reasons
-from common.door.protocol import AnyDoor
+from common.client_api.answers import answer_to_request, answer_to_submission
+from common.client_api.errors import ClientError, NoAnswer, TaskRejected, Unanswered, check_id, check_spec, rejection_reasons
+from common.client_api.protocol import AnyDoor
 from common.errors import Retry
 from common.messages import Event, PreviewTask, SubmitTask
 from common.resilience.turns import own_turn

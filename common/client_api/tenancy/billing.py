@@ -6,9 +6,9 @@ from decimal import Decimal
 
 from common import streams
 from common.bus import Outgoing
-from common.door.answers import result_of
-from common.door.pages import at_cursor, pages
-from common.door.protocol import AnyDoor
+from common.client_api.answers import result_of
+from common.client_api.pages import at_cursor, pages
+from common.client_api.protocol import AnyDoor
 from common.messages import (
     AskBudgets,
     AskInvoice,

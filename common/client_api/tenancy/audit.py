@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
-from common.door.pages import at_cursor, pages
-from common.door.protocol import AnyDoor
+from common.client_api.pages import at_cursor, pages
+from common.client_api.protocol import AnyDoor
 from common.messages import AskAudit, AuditAnswer, AuditLine
 
 

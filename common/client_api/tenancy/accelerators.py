@@ -8,8 +8,8 @@ from common import streams
 from common.accelerators import Function, Tier
 from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
 from common.bus import Outgoing
-from common.door.answers import result_of
-from common.door.protocol import AnyDoor
+from common.client_api.answers import result_of
+from common.client_api.protocol import AnyDoor
 from common.messages import (
     AskExecutors,
     AskMoves,

@@ -4,9 +4,9 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
-from common.door.asking import UnknownHere
-from common.door.errors import NoAnswer
-from common.door.protocol import AnyDoor
+from common.client_api.asking import UnknownHere
+from common.client_api.errors import NoAnswer
+from common.client_api.protocol import AnyDoor
 from common.messages import AskDeployment, AskTask, Event, PoolsAnswer, StatusAnswer
 from common.task_states import ENDED
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from common.door.errors import ClientError
-from common.door.pages import pages
-from common.door.protocol import AnyDoor
+from common.client_api.errors import ClientError
+from common.client_api.pages import pages
+from common.client_api.protocol import AnyDoor
 from common.messages import AskFailures, FailedMessage, FailuresAnswer
 
 

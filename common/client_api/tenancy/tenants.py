@@ -6,8 +6,8 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Outgoing
-from common.door.answers import result_of
-from common.door.protocol import AnyDoor
+from common.client_api.answers import result_of
+from common.client_api.protocol import AnyDoor
 from common.messages import DeleteTenant, SetTenant
 
 

@@ -8,10 +8,10 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Outgoing
-from common.door.answers import answer_to, result_of
-from common.door.errors import ClientError, rejection_reasons
-from common.door.pages import pages
-from common.door.protocol import AnyDoor
+from common.client_api.answers import answer_to, result_of
+from common.client_api.errors import ClientError, rejection_reasons
+from common.client_api.pages import pages
+from common.client_api.protocol import AnyDoor
 from common.messages import (
     DIGEST_CHARS,
     MAX_PACKAGE_BYTES,

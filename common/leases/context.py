@@ -9,8 +9,8 @@ from common.bus import Bus
 from common.leases.history import History
 from common.leases.identity import Identity
 from common.leases.locks import Locks
-from common.leases.tally import Tally
 from common.leases.watchdog import Watchdog
+from common.leases.work_counter import Tally
 
 RENEW_S = 3.0
 """Seconds between renewals of a lease."""

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pydantic import JsonValue
 
 from common.bus import Outgoing
-from common.door.errors import ClientError, NoAnswer, rejection_reasons
-from common.door.protocol import AnyDoor
+from common.client_api.errors import ClientError, NoAnswer, rejection_reasons
+from common.client_api.protocol import AnyDoor
 from common.errors import Retry
 from common.messages import Event
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from common.accelerators.words import Function, Tier
+from common.accelerators.types import Function, Tier
 from common.errors import MarlaasError
 
 
