@@ -10,8 +10,8 @@ Delivery is at least once; derived message ids, guarded statements of the schedu
   that failed `max_attempts` times in a process (`delivery_history.py`); one that a parked replica hands back has not failed.
 
 Layout: bus (publish, consume) on handling (one message), delivery_history (its past) and pull (requests, leases); stored/ (streams and
-buckets); followed (a bucket as it is now); requests (request and reply), accounts, clock, metrics; transport/ (the connection); delivery (what a
-handler gets and returns).
+buckets); followed (a bucket as it is now); requests (request and reply), accounts, clock, metrics; transport/ (the connection); delivery
+(what a handler gets and returns).
 """
 
 # pyright: reportUnusedImport=false

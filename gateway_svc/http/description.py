@@ -23,12 +23,12 @@ def describe(app: FastAPI) -> dict[str, Any]:
     schemas: dict[str, Any] = document.setdefault("components", {}).setdefault("schemas", {})
     for model in (TaskSpec, ProblemBody):
         _describe(model, schemas)
-    for verb, question in QUESTIONS.items():
-        _add_verb(document["paths"], schemas, "/v1/ask", verb, question.request, question.answer)
-    for verb, job in JOBS.items():
-        _add_verb(document["paths"], schemas, "/v1/jobs", verb, job, None)
-    for prefix in ("/v1/ask", "/v1/jobs"):
-        del document["paths"][f"{prefix}/{{verb}}"]
+    if (operation := document["paths"].pop("/v1/ask/{verb}", None)) is not None:
+        for verb, question in QUESTIONS.items():
+            document["paths"][f"/v1/ask/{verb}"] = _of_verb(operation, schemas, verb, question.request, question.answer)
+    if (operation := document["paths"].pop("/v1/jobs/{verb}", None)) is not None:
+        for verb, job in JOBS.items():
+            document["paths"][f"/v1/jobs/{verb}"] = _of_verb(operation, schemas, verb, job, None)
     schemas["TaskSpec"]["required"].remove("tenant")  # the key's, or that of ?tenant=NAME
     for operations in document["paths"].values():
         for operation in operations.values():
@@ -48,17 +48,17 @@ def _describe(model: type[BaseModel], schemas: dict[str, Any], *, is_answer: boo
     return {"$ref": REFERENCE.format(model=model.__name__)}
 
 
-def _add_verb(
-    paths: dict[str, Any], schemas: dict[str, Any], prefix: str, verb: str, request: type[BaseModel], answer: type[BaseModel] | None
-) -> None:
-    """A path for one verb, in place of the parameter, with the messages that it takes and answers."""
-    operation = deepcopy(paths[f"{prefix}/{{verb}}"]["post"])
+def _of_verb(
+    path: dict[str, Any], schemas: dict[str, Any], verb: str, request: type[BaseModel], answer: type[BaseModel] | None
+) -> dict[str, Any]:
+    """The path of one verb, in place of the parameter, with the messages that it takes and answers."""
+    operation = deepcopy(path["post"])
     operation["operationId"] += f"_{verb}"
     operation["parameters"] = [one for one in operation["parameters"] if one["name"] != "verb"]
     operation["requestBody"]["content"] = {"application/json": {"schema": _describe(request, schemas)}}
     if answer is not None:
         operation["responses"]["200"]["content"] = {"application/json": {"schema": _describe(answer, schemas, is_answer=True)}}
-    paths[f"{prefix}/{verb}"] = {"post": operation}
+    return {"post": operation}
 
 
 def _complete(operation: dict[str, Any]) -> None:
