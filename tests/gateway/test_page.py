@@ -27,8 +27,11 @@ def test_every_route_of_tasks_and_of_the_deployment_has_a_line() -> None:
     known = r"\$TASK|\$LETTER|best|latest|adapter_config\.json"
     shown = {re.sub(known, "*", path.split("?")[0]) for path in re.findall(r"\$URL(/[^\s\"]*)", "\n".join(LINES))}
 
-    assert {re.sub(r"\{\w+\}", "*", route) for route in routes} - shown == {"/v1/tasks/*/cancel", "/v1/tasks/*/resume"}
+    assert {re.sub(r"\{\w+\}", "*", route) for route in routes} - shown == {
+        "/v1/tasks/*/cancel", "/v1/tasks/*/resume", "/v1/tasks/*/spec", "/v1/tasks/*/why"
+    }  # fmt: skip
     assert "# resume, cancel" in next(line for line in LINES if "/pause" in line)
+    assert any("# also …/spec and …/why" in line for line in LINES)
 
 
 async def run(line: str, folder: Path, **environment: str) -> tuple[int, str]:
