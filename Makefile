@@ -53,7 +53,7 @@ demo: install
 # In three processes, since most tests wait for servers more than they compute. In one: make test WORKERS=0
 WORKERS ?= 3
 IN_PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations 25
-PYTEST = $(BIN)/python -m pytest
+PYTEST ?= $(BIN)/python -m pytest
 test: install
 	$(PYTEST) $(IN_PARALLEL)
 
