@@ -16,7 +16,7 @@ LOCKED := $(PIP) -q --no-deps --require-hashes
 STAMP := .venv/.installed-$(KIND)
 PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc gateway_svc marlaas
 
-.PHONY: install requirements demo test test-slow test-acceptance test-ci test-adapters test-compose test-chaos chaos check clean
+.PHONY: install requirements release demo test test-slow test-acceptance test-ci test-adapters test-compose test-chaos chaos check clean
 .DEFAULT_GOAL := install
 
 install: $(STAMP)
@@ -46,6 +46,12 @@ endif
 # The lists of what is installed, with hashes, from those that are written by hand (requirements/*.in).
 requirements: install
 	PATH=$(CURDIR)/$(BIN):$$PATH requirements/lock.sh
+
+# A release of this commit: the wheel in dist/, and the images, all with the version that pyproject.toml has. Tag the commit v<version>.
+COMPOSE ?= docker compose
+release: install
+	$(BIN)/python -m build --wheel
+	MARLAAS_VERSION=$$($(BIN)/python -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])') $(COMPOSE) build
 
 demo: install
 	$(BIN)/marlaas demo
