@@ -17,6 +17,11 @@ from tests.scheduler.stages import World, running_world
 __all__ = ["address", "transport"]
 
 STEPS = 3
+ASKED: dict[str, JsonValue] = {
+    "asked": {"environment": "toy", "options": "", "weights": "", "seed": 0, "temperature": 1.0},
+    "by_prompt": "",
+}
+"""What each evaluation's event has besides its numbers."""
 SPEC: dict[str, JsonValue] = {
     "name": "gcd",
     "tenant": "acme",

@@ -9,11 +9,15 @@ from common.messages import Event
 from common.spec import parse_spec
 from marlaas.reporting import plots, tables
 from marlaas.reporting.progress import Progress, sparkline
-from tests.marlaas.conftest import SPEC, step_data
+from tests.marlaas.conftest import ASKED, SPEC, step_data
 
 
 def event(name: str, at_s: float, data: dict[str, JsonValue] | None = None) -> Event:
     return Event.model_validate({"tenant": "acme", "task": "t", "event": name, "at_s": at_s, "data": data or {}})
+
+
+def evaluated(data: dict[str, JsonValue], at_s: float = 101.0) -> Event:
+    return event("evaluation", at_s, {**ASKED, **data})
 
 
 def progress(steps: int, of: int = 20) -> Progress:
@@ -69,9 +73,9 @@ def test_evaluations_are_told_apart_by_protocol_and_shown_with_their_intervals()
     newer = older | {"protocol": "greedy", "interval": [0.1, 0.5], "gain": gain}
     one = progress(3)
     for data in (older, newer):
-        one.apply(event("evaluation", 101.0, data))
+        one.apply(evaluated(data))
     assert {protocol: list(by_version) for protocol, by_version in one.evaluations.items()} == {"main": [2], "greedy": [2]}
-    lines = [tables.event_line(event("evaluation", 101.0, data)).partition(" t ")[2] for data in (older, newer)]
+    lines = [tables.event_line(evaluated(data)).partition(" t ")[2] for data in (older, newer)]
     assert lines == [
         "evaluation of version 2 reward 0.250 pass@1 0.250 failed 50%: sandbox died",
         "evaluation greedy of version 2 reward 0.250 (0.100 to 0.500) pass@1 0.250 gain +0.125 (-0.100 to +0.300) failed 50%: sandbox died",
@@ -97,11 +101,11 @@ def test_durations_read_well(seconds: float, text: str) -> None:
 def test_plots_are_drawn_also_of_tasks_without_steps(tmp_path: Path) -> None:
     paths = plots.draw([progress(20), progress(0)], tmp_path)
     assert [path.name for path in paths] == ["reward.png", "staleness.png", "timeline.png"]
-    evaluated = progress(20)
+    with_results = progress(20)
     for version, interval in ((0, None), (10, [0.2, 0.6]), (20, [0.4, 0.9])):
-        evaluated.apply(event("evaluation", 101.0, {"version": version, "protocol": "greedy", "reward": 0.5, "interval": interval}))
-    evaluated.apply(event("evaluation", 102.0, {"version": 20, "reward": None}))
-    assert plots.draw([evaluated], tmp_path)[-1].name == "evaluation.png"
+        with_results.apply(evaluated({"version": version, "protocol": "greedy", "reward": 0.5, "interval": interval}))
+    with_results.apply(evaluated({"version": 20, "reward": None}, 102.0))
+    assert plots.draw([with_results], tmp_path)[-1].name == "evaluation.png"
     paths.append(tmp_path / "evaluation.png")
     plots.draw_metrics([progress(20), progress(0)], {"loss": "loss", "missing": "in no step"}, tmp_path / "metrics.png")
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in [*paths, tmp_path / "metrics.png"])

@@ -14,6 +14,7 @@ from tensorboardX.proto.event_pb2 import Event as Record
 
 from common.messages import Event
 from marlaas.reporting.trackers import TrackerError, open_tracker, point_of
+from tests.marlaas.conftest import ASKED
 
 STEP = Event(
     tenant="acme",
@@ -29,7 +30,11 @@ STEP = Event(
     },
 )
 EVALUATION = Event(
-    tenant="acme", task="a-1", event="evaluation", at_s=1001.0, data={"version": 2, "reward": 0.25, "pass_at": {"1": 0.25, "4": 0.5}}
+    tenant="acme",
+    task="a-1",
+    event="evaluation",
+    at_s=1001.0,
+    data={"version": 2, "reward": 0.25, "pass_at": {"1": 0.25, "4": 0.5}, **ASKED},
 )
 
 
@@ -66,7 +71,7 @@ def test_protocols_and_bounds_have_names_of_their_own() -> None:
 
 def test_other_events_and_evaluations_without_reward_have_no_such_number() -> None:
     assert point_of(STEP.model_copy(update={"event": "accepted", "data": {}})) is None
-    failed = point_of(EVALUATION.model_copy(update={"data": {"version": 0, "reward": None, "pass_at": {}}}))
+    failed = point_of(EVALUATION.model_copy(update={"data": {"version": 0, "reward": None, "pass_at": {}, **ASKED}}))
     assert failed is not None
     assert failed.values == {}
 
