@@ -243,7 +243,9 @@ def test_process_ids_from_before_a_reboot_are_left_alone(data: Path) -> None:
         before = now.model_copy(update={"started": "another-boot:17"})
         component = Component(name="nats", condition="ready", process=before)
         urls = {"nats_url": "nats://x", "database_url": "postgresql://x"}
-        write_stack(data, Stack(supervisor=before, nats_port=1, postgres_port=2, started_s=0, components=[component], **urls))
+        gateway = gateways.gateway(3, {})
+        stack = Stack(supervisor=before, nats_port=1, postgres_port=2, started_s=0, gateway=gateway, components=[component], **urls)
+        write_stack(data, stack)
         assert control.end_leftovers(data) == []
         with pytest.raises(StackError, match="no stack runs"):
             running_stack(data)
