@@ -130,9 +130,11 @@ _open = (
     .group_by(trajectories.c.task)
     .subquery("open")
 )
+# One by one, as few tenants have work in flight: joined, PostgreSQL would read all of them.
+_weight = select(tenants.c.weight).where(tenants.c.id == tasks.c.tenant).scalar_subquery()
 _IN_FLIGHT = Statement(
-    select(_open.c.task, _open.c.sequences, tasks.c.pool, tasks.c.trajectory_tokens, tasks.c.tenant, tenants.c.weight).select_from(
-        _open.join(tasks, tasks.c.id == _open.c.task).join(tenants, tenants.c.id == tasks.c.tenant)
+    select(_open.c.task, _open.c.sequences, tasks.c.pool, tasks.c.trajectory_tokens, tasks.c.tenant, _weight.label("weight")).select_from(
+        _open.join(tasks, tasks.c.id == _open.c.task)
     )
 )
 

@@ -46,7 +46,7 @@ FROM generate_series(1, :count) n
 """
 EVENT = """
 INSERT INTO events (number, tenant, task, event, data)
-SELECT 1000 + count(*), 'acme', 'a', 'paused', jsonb_build_object('text', repeat('x', :size)) FROM events
+SELECT 1 + count(*), 'acme', 'a', 'paused', jsonb_build_object('text', repeat('x', :size)) FROM events
 """
 
 
