@@ -92,7 +92,7 @@ async def test_error_with_one_task_does_not_affect_the_others(bus: Bus, database
 async def test_any_number_of_groups_can_be_ended(bus: Bus, database_url: str) -> None:
     many = [("a", number) for number in range(40_000)]
     async with running_world(bus, database_url, Stages()) as world, world.database.transaction() as tx:
-        assert await evaluations.abandon_groups(tx.connection, many, "over") == []
+        assert await groups.end_groups(tx.connection, many, "over") == []
         assert await evaluations.complete(tx.connection, many) == []
         assert await groups.void_groups(tx.connection, many, VoidReason.CANCELLED) == ([], [])
 

@@ -78,7 +78,7 @@ async def step_batched_and_trained(tx: Transaction) -> None:
         groups=members["t0"],
         weight=1.0,
     )
-    await steps.note_digest(tx.connection, "t0", PAST, batch.digest)
+    await steps.note_digests(tx.connection, [batch])
     message = updated(batch).message
     assert isinstance(message, WeightUpdated)
     trained = await weight_updates.weights_updated(tx, [message], SchedulingPolicy.ASYNCHRONOUS)
