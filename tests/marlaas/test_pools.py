@@ -15,7 +15,6 @@ from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Task, Trace
 from common.bus import Bus
 from tests.conftest import at_work, eventually
-from tests.marlaas.command import Done
 from tests.marlaas.test_cli import MARLAAS
 from tests.marlaas.test_verbs import Run, out, run
 from tests.scheduler.ask.test_accelerators import SHARED
@@ -188,9 +187,3 @@ def test_plan_of_a_trace_needs_no_stack(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=tmp_path, env={"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
     assert "share a, b: " in done.stdout and "place task-a on accelerator 1" in done.stdout
-
-
-async def test_gateway_takes_no_orders(world: World, run: Run, address: str) -> None:
-    if address.startswith("http"):
-        done: Done = await run("pools", "park", "tiny")
-        assert done.returncode == 1 and "NATS" in done.stderr
