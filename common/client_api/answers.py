@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 
 from pydantic import JsonValue
 
@@ -58,9 +59,16 @@ async def answer_to_request(door: AnyDoor, out: Outgoing, tenant: str, request: 
 async def result_of(door: AnyDoor, out: Outgoing, tenant: str, request: str, timeout_s: float) -> dict[str, JsonValue]:
     """Data of that answer, without `request`. Raises: ClientError with the reasons of a refusal; NoAnswer."""
     answer = await answer_to_request(door, out, tenant, request, timeout_s)
-    if "reasons" in answer.data:
-        raise ClientError("; ".join(rejection_reasons(answer)))
+    require_accepted(answer)
     return {name: value for name, value in answer.data.items() if name != "request"}
+
+
+def require_accepted(
+    answer: Event, refusal: type[ClientError] = ClientError, by_code: Mapping[object, type[ClientError]] = MappingProxyType({})
+) -> None:
+    """Raises: the error of a refusal's `code`, else `refusal`, with the reasons."""
+    if "reasons" in answer.data:
+        raise by_code.get(answer.data.get("code"), refusal)("; ".join(rejection_reasons(answer)))
 
 
 async def answer_to_submission(door: AnyDoor, out: Outgoing, tenant: str, task: str, *, is_repeated: bool, stored: asyncio.Event) -> Event:

@@ -24,7 +24,7 @@
     ask.<tenant>.<verb>                               clients → scheduler         none: request and reply
     replies.<gateway>                                 rollout → gateway           none: lost without a listener
     cancels.<replica>                                 gateway → rollout           none: lost without a listener
-    filling.<stream>                                  scheduler → nobody          deleted immediately, see `StreamReader.begin_block`
+    filling.<stream>                                  scheduler → none            deleted immediately, see `StreamReader.begin_block`
 
 Verbs of jobs: JOB_VERBS.
 Where a message carries several members of a group, <trajectory> is the first of them. <queue> is the pool, or, of a pool that is on several

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 AT_ONCE = 4
-"""Maximum requests of one sender that are prepared concurrently. More than a process has time for, as each waits for NATS now and then."""
+"""Maximum requests of one sender that are prepared concurrently. More than a process has time for, since each also waits for NATS."""
 HOLD_S = 0.05
 """Maximum seconds that a request keeps the next one of its sender waiting."""
 SHARE = 0.1

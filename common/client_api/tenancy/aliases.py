@@ -5,9 +5,9 @@ from typing import Literal
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import answer_to_request
+from common.client_api.answers import answer_to_request, require_accepted
 from common.client_api.asking import UnknownHere
-from common.client_api.errors import ClientError, TooManyJobs, rejection_reasons
+from common.client_api.errors import ClientError, TooManyJobs
 from common.client_api.names import check_name
 from common.client_api.pages import at_cursor, pages
 from common.client_api.protocol import AnyDoor
@@ -60,17 +60,7 @@ async def delete_alias(door: AnyDoor, tenant: str, name: str, *, expected: str |
 
 async def _answered(door: AnyDoor, out: Outgoing, job: SetAlias | DeleteAlias, timeout_s: float) -> AliasOf:
     answer = await answer_to_request(door, out, job.tenant, job.request, timeout_s)
-    if "reasons" in answer.data:
-        reason = "; ".join(rejection_reasons(answer))
-        match answer.data.get("code"):
-            case "unknown":
-                raise UnknownHere(reason)
-            case "busy":
-                raise TooManyJobs(reason)
-            case "changed":
-                raise AliasChanged(reason)
-            case _:
-                raise RefusedAlias(reason)
+    require_accepted(answer, RefusedAlias, {"unknown": UnknownHere, "busy": TooManyJobs, "changed": AliasChanged})
     return AliasOf.model_validate({"tenant": job.tenant, **{name: answer.data.get(name) for name in ANSWERED}})
 
 

@@ -11,9 +11,9 @@ from typing import IO
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import answer_to
+from common.client_api.answers import answer_to, require_accepted
 from common.client_api.asking import UnknownHere
-from common.client_api.errors import ClientError, TooManyJobs, rejection_reasons
+from common.client_api.errors import ClientError, TooManyJobs
 from common.client_api.pages import pages
 from common.client_api.protocol import AnyDoor
 from common.client_api.tenancy.packages import UPLOAD_TIMEOUT_S, delete_upload, owner_of
@@ -79,8 +79,7 @@ class Files:
                 if number % AHEAD == AHEAD - 1 and not await self._is_kept(owner, file_id(digest), offset - AHEAD * PART_BYTES):
                     break  # it is refused, as the last part will be
         answer = await answer_to(self._door, await part(last), owner, "none", lambda event: _is_answer(event, request), timeout_s)
-        if "reasons" in answer.data:
-            raise ClientError("; ".join(rejection_reasons(answer)))
+        require_accepted(answer)
 
     async def all(self, *, tenant: str | None = None) -> list[StoredFile]:
         """Every file of the tenant, or of all, oldest first. `tenant`: in place of the client's own."""

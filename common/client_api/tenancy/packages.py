@@ -8,8 +8,8 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import answer_to, result_of
-from common.client_api.errors import ClientError, rejection_reasons
+from common.client_api.answers import answer_to, require_accepted, result_of
+from common.client_api.errors import ClientError
 from common.client_api.pages import pages
 from common.client_api.protocol import AnyDoor
 from common.messages import (
@@ -51,8 +51,7 @@ class Packages:
         owner, request = owner_of(self._door, tenant, "package"), secrets.token_hex(6)
         *first, last = _parts(wheel, owner, request)
         answer = await answer_to(self._door, last, owner, "none", lambda event: _is_final(event, request, waits), timeout_s, first=first)
-        if "reasons" in answer.data:
-            raise ClientError("; ".join(rejection_reasons(answer)))
+        require_accepted(answer)
         return {name: value for name, value in answer.data.items() if name not in ("request", "state")}
 
     async def all(self) -> list[OwnPackage]:

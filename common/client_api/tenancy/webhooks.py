@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import answer_to_request
+from common.client_api.answers import answer_to_request, require_accepted
 from common.client_api.asking import UnknownHere
-from common.client_api.errors import ClientError, TooManyJobs, rejection_reasons
+from common.client_api.errors import ClientError, TooManyJobs
 from common.client_api.names import check_name
 from common.client_api.pages import at_cursor, pages
 from common.client_api.protocol import AnyDoor
@@ -99,10 +99,7 @@ class Webhooks:
 
     async def _answered(self, out: Outgoing, tenant: str, request: str, timeout_s: float) -> Event:
         answer = await answer_to_request(self._door, out, tenant, request, timeout_s)
-        if "reasons" in answer.data:
-            reason = "; ".join(rejection_reasons(answer))
-            kinds: dict[object, type[ClientError]] = {"unknown": UnknownHere, "busy": TooManyJobs}
-            raise kinds.get(answer.data.get("code"), RefusedWebhook)(reason)
+        require_accepted(answer, RefusedWebhook, {"unknown": UnknownHere, "busy": TooManyJobs})
         return answer
 
     def _owner(self, tenant: str | None) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import Integer, Text, cast, func, or_, select, update
+from sqlalchemy import Integer, Text, cast, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -50,7 +50,7 @@ _locked = select(tasks.c.id).where(tasks.c.id == any_of("made_task")).order_by(t
 _is_sent = (
     select(steps.c.task)
     .where(steps.c.task == tasks.c.id, steps.c.version == tasks.c.version, in_state(steps.c.state, StepState.BATCHED))
-    .where(or_(steps.c.digest.is_(None), steps.c.digest == _made.c.trained))
+    .where(steps.c.digest == _made.c.trained)
     .exists()
 )
 _ADVANCE = Statement(

@@ -106,8 +106,10 @@ async def batch_groups(connection: AsyncConnection, chosen: Mapping[str, tuple[i
     `chosen`: by task, the version that the step trains from, and the numbers of its groups.
     """
     wanted = [(task, number, version) for task, (version, numbers) in chosen.items() for number in numbers]
-    rows = await _BATCH.run(connection, _wanted.of(wanted))
-    return {task: _batch_of([row for row in rows if row.task == task]) for task in chosen}
+    rows: dict[str, list[Any]] = {task: [] for task in chosen}
+    for row in await _BATCH.run(connection, _wanted.of(wanted)):
+        rows[row.task].append(row)
+    return {task: _batch_of(own) for task, own in rows.items()}
 
 
 _sent = Rows("sent", task=Text, version=Integer, digest=Text)
