@@ -23,7 +23,7 @@ from marlaas.stack import servers
 from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.runner import Depth, examine
 from scheduler_svc.upkeep.deletion.garbage_collector import SPACING_S, GarbageCollector
-from tests.conftest import as_role, copied_database, eventually, eventually_equals, running
+from tests.conftest import as_role, copied_database, database_copy, eventually, eventually_equals, running
 from tests.scheduler.stages import Stages, World, running_world, spec, updated
 
 WAITING = {streams.scored("live", member) for member in ("4-0", "5-0", "5-1", "6-0", "6-1", "7-0", "7-1")}
@@ -189,7 +189,10 @@ async def copied(made: Finished, folder: Path) -> AsyncIterator[Copy]:
     """A copy of the world on its own servers, until the block ends."""
     shutil.copytree(made.nats, folder / "nats")
     port = servers.free_port()
-    with running(servers.nats_command(folder / "nats", port, sync="1s"), port, folder / "nats.log"):
-        nats_url, database_url = servers.nats_url(port), made.database()
+    with (
+        database_copy(made.postgres_port, made.template) as copy,
+        running(servers.nats_command(folder / "nats", port, sync="1s"), port, folder / "nats.log"),
+    ):
+        nats_url, database_url = servers.nats_url(port), as_role(copy, servers.OWNER)
         async with await Bus.connect(nats_url, "test") as bus, await Database.connect(database_url) as database:
             yield Copy(bus, database, made, folder, nats_url, database_url)

@@ -32,7 +32,7 @@ from scheduler_svc.tenancy.question import Question, Sources
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.queries.waiting import LATEST_OF_ALL_POOLS
 from scheduler_svc.verbs.ask_verbs import VERBS
-from tests.conftest import as_role, copied_database
+from tests.conftest import as_role, copied_database, database_copy
 from tests.scheduler.ask.questions import questions_of
 from tests.scheduler.stages import POOLS, spec
 
@@ -152,12 +152,13 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
 @pytest.mark.parametrize("plans", ["force_generic_plan", "force_custom_plan"])
 @pytest.mark.parametrize("verb", REQUESTS)
 async def test_an_ask_does_not_read_the_rows_of_others(bus: Bus, postgres_port: int, filled_database: str, verb: str, plans: str) -> None:
-    async with await Database.connect(copied_database(postgres_port, filled_database)) as database:
-        counting = Counting(database, plans)
-        sources = Sources.of(bus, cast(Any, counting), POOLS)
-        question = Question(ASKED, sources, Actor(ASKED, verb, "ask"))
-        await question.count()
-        await VERBS[verb.partition(",")[0]].answer(question, REQUESTS[verb])
+    with database_copy(postgres_port, filled_database) as url:
+        async with await Database.connect(url) as database:
+            counting = Counting(database, plans)
+            sources = Sources.of(bus, cast(Any, counting), POOLS)
+            question = Question(ASKED, sources, Actor(ASKED, verb, "ask"))
+            await question.count()
+            await VERBS[verb.partition(",")[0]].answer(question, REQUESTS[verb])
     read = {table: rows for table, rows in counting.read.items() if rows > MAX_ROWS}
     if verb == "why, of a step":  # it reads a fixed number of the latest steps
         read = {table: rows for table, rows in read.items() if rows > LATEST_OF_ALL_POOLS + MAX_ROWS}

@@ -21,7 +21,7 @@ from scheduler_svc.training.queries import candidates, deadlines, evaluations, g
 from scheduler_svc.training.queries.progress import LATEST_GROUPS, progress_of
 from scheduler_svc.training.results import weight_updates
 from scheduler_svc.upkeep.deletion.needed_blobs import superseded_blobs
-from tests.conftest import as_role, copied_database
+from tests.conftest import as_role, copied_database, database_copy
 from tests.scheduler.stages import spec, updated
 
 TASKS, PAST = 20, 400
@@ -123,12 +123,13 @@ async def filled_database(postgres_port: int, migrated_database: str) -> str:
 async def test_generic_plans_do_not_read_the_past(
     postgres_port: int, filled_database: str, ask: Callable[[AsyncConnection], Awaitable[object]]
 ) -> None:
-    async with await Database.connect(copied_database(postgres_port, filled_database)) as database:
-        async with database.transaction() as tx:
-            await tx.connection.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))
-            before = await rows_read(tx.connection)
-            await (ask(tx) if ask is step_batched_and_trained else ask(tx.connection))
-            read = await rows_read(tx.connection) - before
-        if ask in (status, step_batched_and_trained):  # a task's status reads a fixed number of its groups
-            read["groups"] -= LATEST_GROUPS
-        assert all(rows <= MAX_ROWS for rows in read.values()), read
+    with database_copy(postgres_port, filled_database) as url:
+        async with await Database.connect(url) as database:
+            async with database.transaction() as tx:
+                await tx.connection.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))
+                before = await rows_read(tx.connection)
+                await (ask(tx) if ask is step_batched_and_trained else ask(tx.connection))
+                read = await rows_read(tx.connection) - before
+            if ask in (status, step_batched_and_trained):  # a task's status reads a fixed number of its groups
+                read["groups"] -= LATEST_GROUPS
+            assert all(rows <= MAX_ROWS for rows in read.values()), read
