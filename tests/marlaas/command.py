@@ -5,14 +5,21 @@ Only for commands that return: those that exec another program (`os.execve`: doc
 
 import io
 import logging
+import os
 import sys
+import threading
+from collections.abc import Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import structlog
 
 from marlaas import cli
+
+_one_at_a_time = threading.Lock()
+"""Folder, variables and standard output are the process's."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +29,18 @@ class Done:
     stderr: str
 
 
-def marlaas(*arguments: str, cwd: Path) -> Done:
-    """Run it in the folder `cwd`, from any thread, one at a time. Raises: exceptions that end the process with a traceback."""
+def marlaas(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> Done:
+    """Run it in the folder `cwd`, from any thread, one at a time; `env`: the only settings that it has, otherwise those of the tests.
+
+    Raises: exceptions that end the process with a traceback.
+    """
     out, err = io.StringIO(), io.StringIO()
     logs = structlog.get_config() if structlog.is_configured() else None
     levels = {name: logging.getLogger(name).level for name in ("nats", "asyncio")}
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))  # keeps this process's other logs out of the output
+    variables = os.environ if env is None else {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")} | env
     try:
-        with chdir(cwd), redirect_stdout(out), redirect_stderr(err):
+        with _one_at_a_time, patch.dict(os.environ, variables, clear=True), chdir(cwd), redirect_stdout(out), redirect_stderr(err):
             status = cli.run(arguments)
     finally:
         structlog.reset_defaults()

@@ -1,4 +1,4 @@
-"""Runs the operator's commands as a user does, on a server that wants keys."""
+"""Runs the operator's commands on a server that wants keys: in the test's process, and where they are to be killed, in one of their own."""
 
 import asyncio
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from marlaas.stack import control
 from tests.common.access.keyed import Keyed
+from tests.marlaas.command import Done, marlaas
 
 ROOT = Path(__file__).parents[3]
 ARMED = "import sys; from common.resilience.crashpoints import arm; arm({!r}); from marlaas.cli.app import run; sys.exit(run(sys.argv[1:]))"
@@ -28,15 +29,17 @@ class Operating:
         (folder / "data" / "plan.json").write_text(plan.model_dump_json())
         return cls(keyed, folder)
 
-    async def run(self, *arguments: str, crash: str = "") -> subprocess.CompletedProcess[str]:
+    async def run(self, *arguments: str, crash: str = "") -> subprocess.CompletedProcess[str] | Done:
         """`crash`: point at which the command's process is killed."""
         own = {
             "MARLAAS_DATA_DIR": str(self.folder / "data"),
             "MARLAAS_NATS_URL": self.keyed.url,
             "MARLAAS_NATS_CREDS": str(self.keyed.keys.credentials("operator")),
         }
+        if not crash:
+            return await asyncio.to_thread(marlaas, *arguments, cwd=self.folder, env=own)
         env = {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")} | own
-        argv = [sys.executable, "-c", ARMED.format(f"{crash}:1" if crash else ""), *arguments]
+        argv = [sys.executable, "-c", ARMED.format(f"{crash}:1"), *arguments]
         return await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=250, cwd=self.folder, env=env)
 
     async def done(self, *arguments: str) -> str:
