@@ -16,7 +16,7 @@ LOCKED := $(PIP) -q --no-deps --require-hashes
 STAMP := .venv/.installed-$(KIND)
 PACKAGES := common scheduler_svc env_svc rollout_svc trainer_svc gateway_svc marlaas
 
-.PHONY: install requirements release demo test test-slow test-acceptance test-ci test-adapters test-compose test-chaos chaos check clean
+.PHONY: install requirements release demo test test-slow test-acceptance test-adapters test-compose test-chaos chaos check clean
 .DEFAULT_GOAL := install
 
 install: $(STAMP)
@@ -63,18 +63,14 @@ PYTEST ?= $(BIN)/python -m pytest
 test: install
 	$(PYTEST) $(IN_PARALLEL)
 
-# The tests marked slow, which `make test` leaves out.
+# The tests marked slow, which `make test` and `.ci/run` leave out. Its result is written to tests/tiers.json, to be committed.
 test-slow: install
-	$(PYTEST) -m slow $(IN_PARALLEL)
+	COMPOSE_TEST=1 $(PYTEST) --tier slow $(IN_PARALLEL)
 
 # Before a release, and after a change of what they are about: each other benchmark on a small case, other frameworks' references, and
 # long scenarios.
 test-acceptance: install
-	$(PYTEST) -m acceptance $(IN_PARALLEL)
-
-# What `.ci/run` runs: `make test` and `make test-slow` in one run, in which no core waits for the last test of either.
-test-ci: install
-	$(PYTEST) -m "not packages and not acceptance and not chaos" $(IN_PARALLEL)
+	$(PYTEST) --tier acceptance $(IN_PARALLEL)
 
 # The adapters of verifiers and OpenEnv, with the real packages, each in an environment of its own.
 GUESTS := verifiers openenv
@@ -94,7 +90,7 @@ chaos: install
 
 # Thirty faults, some minutes.
 test-chaos: install
-	$(BIN)/python -m pytest -m chaos tests/chaos
+	$(PYTEST) --tier chaos
 
 # Builds the images and starts them, with Docker and docker compose (v2, or docker-compose 1.29).
 test-compose: install

@@ -24,12 +24,12 @@ from common.resilience.backoff import Backoff
 from common.streams import Stream
 from marlaas.stack import database_folder, servers
 from marlaas.stack.servers import Command
-from tests.long_tests import pytest_configure, pytest_runtest_call  # noqa: F401  hooks
 
 if TYPE_CHECKING:
     from tests.common.access.keyed import Keyed
 
 T = TypeVar("T")
+pytest_plugins = ("tests.long_tests", "tests.tiers")
 RUN_FIRST = (
     "tests/chaos/",
     "tests/compose/",

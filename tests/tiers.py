@@ -1,0 +1,61 @@
+"""Tiers that `.ci/run` leaves out: `pytest --tier NAME` runs one, and writes its commit, date and result to `tiers.json`."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+RECORDED = Path(__file__).with_suffix(".json")
+OUTCOMES = ("passed", "failed", "error", "skipped")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", help=f"Run the tests with this mark; a whole run is recorded in {RECORDED.name}.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if tier := config.getoption("tier"):
+        config.option.markexpr = tier
+        is_whole = not config.option.keyword and config.args_source == pytest.Config.ArgsSource.TESTPATHS
+        if is_whole and not config.option.collectonly and not hasattr(config, "workerinput"):
+            config.pluginmanager.register(Recording(tier))
+
+
+class Recording:
+    """Of the process that collects the results of the others."""
+
+    def __init__(self, tier: str) -> None:
+        self._tier = tier
+        self._began = time.monotonic()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+        if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            return  # interrupted, or not begun
+        found = {outcome: len(terminalreporter.stats.get(outcome, ())) for outcome in OUTCOMES}
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=RECORDED.parent
+        ).stdout.strip()
+        line = {
+            "commit": commit,
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            **found,
+            "minutes": round((time.monotonic() - self._began) / 60, 1),
+            "cores": len(os.sched_getaffinity(0)),
+        }
+        write(recorded() | {self._tier: line})
+        terminalreporter.write_line(f"tests/{RECORDED.name}: {self._tier}: {line}")
+
+
+def recorded() -> dict[str, dict[str, str | float]]:
+    """The latest whole run of each tier; empty where there was none."""
+    return json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+
+
+def write(runs: dict[str, dict[str, str | float]]) -> None:
+    """A line for each tier."""
+    lines = ",\n".join(f"{json.dumps(tier)}: {json.dumps(run)}" for tier, run in sorted(runs.items()))
+    RECORDED.write_text(f"{{\n{lines}\n}}\n")
