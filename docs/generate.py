@@ -1,5 +1,6 @@
 """Writes the pages that are made from the code: `python -m docs.generate`. A test fails when they are out of date."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal, get_args, get_origin
@@ -15,16 +16,16 @@ from docs import interface, schemas, subjects
 FOLDER = Path(__file__).parent
 
 
-def pages() -> dict[str, str]:
-    """File name → content."""
+def pages() -> dict[str, Callable[[], str]]:
+    """File name → what makes its content."""
     return {
-        "task-file.md": task_file(),
-        "settings.md": settings(),
-        "subjects.md": subjects.page(),
-        schemas.file_name(): schemas.submit_task(),
-        interface.FILE: interface.document(),
-        "openai.md": interface.openai_page((FOLDER / "openai.md").read_text()),
-        "http.md": interface.page((FOLDER / "http.md").read_text()),
+        "task-file.md": task_file,
+        "settings.md": settings,
+        "subjects.md": subjects.page,
+        schemas.file_name(): schemas.submit_task,
+        interface.FILE: interface.document,
+        "openai.md": lambda: interface.openai_page((FOLDER / "openai.md").read_text()),
+        "http.md": lambda: interface.page((FOLDER / "http.md").read_text()),
     }
 
 
@@ -109,5 +110,5 @@ def _shown(value: object) -> str:
 
 
 if __name__ == "__main__":
-    for page, content in pages().items():
-        (FOLDER / page).write_text(content)
+    for page, make in pages().items():
+        (FOLDER / page).write_text(make())

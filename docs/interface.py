@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from gateway_svc.http.application import all_families, described
@@ -14,13 +15,18 @@ OPENAI = ("files", "fine-tuning", "inference")
 BEGIN, END = "<!-- routes -->", "<!-- end of routes -->"
 
 
+@cache
+def _openapi() -> dict[str, Any]:
+    return described(all_families()).openapi()
+
+
 def document() -> str:
-    return json.dumps(described(all_families()).openapi(), indent=2) + "\n"
+    return json.dumps(_openapi(), indent=2) + "\n"
 
 
 def page(text: str) -> str:
     """The page with its table of routes as the routes are now."""
-    rows = ["| route | what it does |", "|---|---|", *_rows(described(all_families()).openapi())]
+    rows = ["| route | what it does |", "|---|---|", *_rows(_openapi())]
     return _between(text, BEGIN, END, rows)
 
 

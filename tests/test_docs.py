@@ -20,11 +20,11 @@ PAGES = [*REPOSITORY.glob("*.md"), *FOLDER.rglob("*.md")]
 
 @pytest.mark.parametrize("page", sorted(pages()))
 def test_generated_page_is_current(page: str) -> None:
-    assert (FOLDER / page).read_text() == pages()[page], "run `python -m docs.generate`"
+    assert (FOLDER / page).read_text() == pages()[page](), "run `python -m docs.generate`"
 
 
 def test_published_schema_takes_the_examples_and_refuses_a_misspelt_field() -> None:
-    schema = json.loads(pages()["schemas/submit-task.1.json"])
+    schema = json.loads(pages()["schemas/submit-task.1.json"]())
     job = json.loads((REPOSITORY / "examples" / "job.json").read_text())
     jobs = [job, *({"task": "a-1", "tenant": spec["tenant"], "spec": spec} for spec in example_specs())]
     for one in jobs:
@@ -34,7 +34,7 @@ def test_published_schema_takes_the_examples_and_refuses_a_misspelt_field() -> N
 
 
 def test_every_status_of_an_error_is_in_the_table_of_errors() -> None:
-    operations = [one for path in json.loads(pages()["schemas/openapi.json"])["paths"].values() for one in path.values()]
+    operations = [one for path in json.loads(pages()["schemas/openapi.json"]())["paths"].values() for one in path.values()]
     answered = {int(status) for one in operations for status in one["responses"] if int(status) >= 400} | {405, 421}
     table = (FOLDER / "http.md").read_text().partition("\n## Errors\n")[2].partition("\n## ")[0]
     explained = {int(status) for row in re.findall(r"^\| ([\d, ]+)", table, re.MULTILINE) for status in row.split(",")}
