@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from marlaas.stack.os_processes import ends_with_parent
+from tests import forking
+from tests.forking import Forked
 
 
 def without_settings() -> dict[str, str]:
@@ -20,10 +22,10 @@ def without_settings() -> dict[str, str]:
 @contextmanager
 def service_process(
     package: str, environment: Mapping[str, str], log: Path, leaves: Collection[int] = ()
-) -> Generator[subprocess.Popen[bytes]]:
+) -> Generator[subprocess.Popen[bytes] | Forked]:
     """The service, killed at the end of the block; its output is appended to `log`. It does not start on the cores of `leaves`."""
     with log.open("ab") as output:
-        process = subprocess.Popen(
+        process = forking.parent().fork(package, environment, output, leaves) or subprocess.Popen(
             [sys.executable, "-m", package],
             env=environment,
             stdout=output,
