@@ -16,13 +16,10 @@ from common.bus import Bus, Delivery, Outgoing
 from common.errors import MarlaasError, Reject, StreamFull, Unavailable
 from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest, ServingEnded
 from common.periodic import run_forever
-from gateway_svc.serving.buffer import Buffer
-from gateway_svc.serving.given import Given
-from gateway_svc.serving.progress import Progress
+from gateway_svc.serving.pools import Restarts
+from gateway_svc.serving.progress import Buffer, Given, Progress
 from gateway_svc.serving.reports import Reports, report_of
-from gateway_svc.serving.restarts import Restarts
-from gateway_svc.serving.send_window import SendWindow
-from gateway_svc.serving.stream_quota import MAX_STREAMS, MAX_WAITING_BYTES, Reservation, StreamQuota, TooManyStreams
+from gateway_svc.serving.stream_quota import MAX_STREAMS, MAX_WAITING_BYTES, Reservation, SendWindow, StreamQuota, TooManyStreams
 from gateway_svc.serving.texts import Texts
 
 MAX_ATTEMPTS = 8

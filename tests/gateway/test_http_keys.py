@@ -21,9 +21,7 @@ from common.messages import ControlTask, HttpKey
 from common.runtime.health import Health
 from common.runtime.service import Running
 from common.streams import HTTP_KEYS_BUCKET
-from gateway_svc.access.access import Unauthorized
-from gateway_svc.access.connections import OpenAccess
-from gateway_svc.access.keys import HttpKeys
+from gateway_svc.access import HttpKeys, OpenAccess, Unauthorized
 from gateway_svc.service import serve
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from common.messages.serving import Finish, ServedDelta
-from gateway_svc.serving.given import Given
+from gateway_svc.serving.progress import Given
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 
