@@ -46,7 +46,7 @@ from common.messages import (
 from common.spec import TaskSpec, new_task_id
 from common.task_states import ENDED
 from marlaas.over_http.address import EXAMPLE, is_http
-from marlaas.over_http.connecting import entered
+from marlaas.over_http.door import entered
 from marlaas.preview import Preview
 from marlaas.reading import Reader
 

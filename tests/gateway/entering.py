@@ -15,7 +15,7 @@ from common.messages import AskTasks, HttpKey, TasksAnswer
 from common.streams import HTTP_KEYS_BUCKET
 from gateway_svc.access import HttpKeys, KeyAccess, Nats
 from marlaas.tenancy import accounts, keys, recording
-from marlaas.tenancy.receiving import Receiver
+from marlaas.tenancy.keys import Receiver
 from marlaas.tenancy.recording import Operator
 from tests.common.access.keyed import Keyed
 from tests.conftest import HASTY, at_work, eventually

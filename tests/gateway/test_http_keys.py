@@ -26,8 +26,8 @@ from gateway_svc.service import serve
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
 from marlaas.tenancy import accounts, keys, recording
-from marlaas.tenancy.deletion import delete_with_account
-from marlaas.tenancy.receiving import Receiver
+from marlaas.tenancy.accounts import delete_with_account
+from marlaas.tenancy.keys import Receiver
 from scheduler_svc.reconcile import accept
 from scheduler_svc.upkeep.deletion import http_keys as upkeep
 from tests.common.access.keyed import Keyed
