@@ -243,16 +243,15 @@ class _Known:
 
 
 class Terms:
-    def __init__(self, bus: Bus, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._monotonic_s = monotonic_s
         self._known: dict[str, _Known] = {}
         self._asking: dict[str, asyncio.Task[TermsAnswer | None]] = {}
 
     async def of(self, tenant: str) -> TermsAnswer | None:
         """None while the scheduler has never answered about the tenant."""
         known = self._known.get(tenant)
-        if known is not None and self._monotonic_s() - known.asked_s < KEPT_S:
+        if known is not None and time.monotonic() - known.asked_s < KEPT_S:
             return known.answer
         asking = self._asking.get(tenant)
         if asking is None:
@@ -270,5 +269,5 @@ class Terms:
         self._known.pop(tenant, None)
         if len(self._known) >= MAX_KNOWN:
             del self._known[next(iter(self._known))]
-        self._known[tenant] = _Known(answer, self._monotonic_s())
+        self._known[tenant] = _Known(answer, time.monotonic())
         return answer

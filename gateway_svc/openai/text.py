@@ -122,10 +122,7 @@ class TextStream:
 
 def text_answer(head: Head, choices: Sequence[Sequence[ServedDelta]]) -> TextAnswer:
     """The whole answer, of all deltas of each choice."""
-    counted = [Counted() for _ in choices]
-    for one, deltas in zip(counted, choices, strict=True):
-        for delta in deltas:
-            one.add(delta)
+    counted = [Counted.of(deltas) for deltas in choices]
     found = [
         _choice(index, "".join(one.text for one in deltas), [token for one in deltas for token in one.tokens], 0, deltas[-1])
         for index, deltas in enumerate(choices)

@@ -64,8 +64,7 @@ class Progress:
 
 
 class Buffer:
-    def __init__(self, max_bytes: int = MAX_BUFFERED_BYTES) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self) -> None:
         self._deltas: deque[tuple[ServedDelta, int]] = deque()
         """With their sizes."""
         self._bytes = 0
@@ -77,7 +76,7 @@ class Buffer:
         size = size_of(delta)
         self._deltas.append((delta, size))
         self._bytes += size
-        if self._bytes > self._max_bytes:
+        if self._bytes > MAX_BUFFERED_BYTES:
             self.is_over = True
             self._deltas.clear()
         self.wake()
