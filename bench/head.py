@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from bench.harness import report
 from common.pools import Pool, read_pools
 from env_svc.registry import build
-from marlaas.demo.run import demo_tasks
+from marlaas.demo import demo_tasks
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
 from trainer_svc.model.packing import Row, Sample, collate

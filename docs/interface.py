@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from gateway_svc.http.application import all_families, described
-from gateway_svc.openai.fields import HARMLESS
+from gateway_svc.openai.parsing import HARMLESS
 
 FILE = "schemas/openapi.json"
 OPENAI = ("files", "fine-tuning", "inference")

@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.async_api import Browser, Page, async_playwright
 
 from marlaas.client import Client
-from marlaas.demo.run import demo_tasks
+from marlaas.demo import demo_tasks
 from marlaas.stack import control
 from marlaas.stack.state_files import Stack
 

@@ -5,7 +5,7 @@ Produces  `jobs.*.<tenant>` and `ask.<tenant>.<verb>`, each as the key that the 
 Owns      nothing
 
 Layout    http/: the application, which alone imports fastapi, starlette and uvicorn · web/: the dashboard's pages · openai/: OpenAI's
-          requests and answers · serving/: requests to versions · limits/: of requests and tokens · access/: who sends a request ·
-          reading/: downloads and samples · problems: what a client is answered when something fails · strict_json, task_bodies:
-          bodies · service, readiness, drain, settings
+          requests and answers · serving/: requests to versions · limits/: of requests and tokens · access: who sends a request ·
+          samples: attempts of a step · problems: what a client is answered when something fails · bodies: strict JSON and task files ·
+          service, settings
 """

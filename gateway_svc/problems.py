@@ -21,7 +21,7 @@ from common.client_api.errors import (
 from common.errors import Fatal, KeyRefused, Reject, Retry
 from common.formats.wrong_values import wrong_fields
 from common.messages.tenancy.access import Role
-from gateway_svc.access.access import Unauthorized
+from gateway_svc.access import Unauthorized
 
 RETRY_AFTER_S = 2
 """Seconds after which a request is worth repeating once NATS or the scheduler is unavailable."""

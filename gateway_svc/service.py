@@ -1,25 +1,25 @@
-"""The gateway's process: serves until it is cancelled, then drains."""
+"""The gateway's process: serves until it is cancelled, then drains; it is ready while NATS is there and a scheduler answers."""
 
 import asyncio
 
 import structlog
 
-from common.bus import TlsFiles
-from common.messages import ReplicaReport
+from common import streams
+from common.bus import Bus, NoResponder, TlsFiles
+from common.errors import Forbidden, Unavailable
+from common.messages import AskDeployment, PoolsAnswer, ReplicaReport
 from common.runtime.garbage import collect_at_rest
+from common.runtime.health import Health
 from common.runtime.service import Running, report_replica
-from gateway_svc.access.access import Access
-from gateway_svc.access.connections import KeyAccess, Nats, OpenAccess
-from gateway_svc.access.keys import HttpKeys
+from common.streams import KIND_HEADER
+from gateway_svc.access import Access, HttpKeys, KeyAccess, Nats, OpenAccess
 from gateway_svc.http.application import all_families, application
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.server import listener, server
-from gateway_svc.openai.base_models import BaseModels
-from gateway_svc.openai.sampling.choices import Sampler
-from gateway_svc.openai.sampling.replicas import Replicas
-from gateway_svc.readiness import keep_readiness
+from gateway_svc.openai.models import BaseModels
+from gateway_svc.openai.sampling.choices import Replicas, Sampler
 from gateway_svc.serving.client import Serving
-from gateway_svc.serving.offers import Offers
+from gateway_svc.serving.pools import Offers
 from gateway_svc.settings import GatewaySettings
 
 REPORTS_S = 5.0
@@ -28,6 +28,8 @@ FEW_CONNECTIONS = 100
 """Connections below which the process counts as at rest."""
 
 log = structlog.get_logger()
+EVERY_S = 2.0
+ANSWER_S = 5.0
 
 
 async def serve(running: Running[GatewaySettings]) -> None:
@@ -81,3 +83,29 @@ async def serve_with(running: Running[GatewaySettings], access: Access, sampler:
                 await serving.reports.flush(REPORTS_S)
                 for other in others:
                     other.cancel()
+
+
+async def keep_readiness(bus: Bus, health: Health, offers: Offers) -> None:
+    """Keep `health` and `offers` as they are, until cancelled."""
+    while True:
+        obstacle = await obstacle_of(bus, offers)
+        if obstacle is None and not health.ready:
+            health.set_ready()
+        elif obstacle is not None and (health.ready or health.detail != obstacle):
+            health.set_unready(obstacle)
+        await asyncio.sleep(EVERY_S)
+
+
+async def obstacle_of(bus: Bus, offers: Offers) -> str | None:
+    """What the gateway cannot work without; None when all is there."""
+    if not bus.is_connected:
+        return "NATS is unavailable"
+    try:
+        answer = await bus.requests.ask(streams.ask(None, "pools"), AskDeployment(), timeout_s=ANSWER_S)
+        if answer.headers.get(KIND_HEADER) == PoolsAnswer.kind:
+            offers.update(answer.read(PoolsAnswer).pools)
+    except NoResponder:
+        return "no scheduler answers"
+    except (Unavailable, Forbidden) as error:
+        return f"the scheduler does not answer: {error}"
+    return None

@@ -23,7 +23,7 @@ from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
 from common.client_api.answers import answer_to_request
 from common.client_api.asking import PATIENCE_S, Door
 from common.client_api.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
-from common.client_api.protocol import Verb
+from common.client_api.protocol import AnyDoor, Verb
 from common.client_api.tenancy.accelerators import Accelerators
 from common.client_api.tenancy.aliases import Aliases
 from common.client_api.tenancy.billing import Billing
@@ -46,7 +46,7 @@ from common.messages import (
 from common.spec import TaskSpec, new_task_id
 from common.task_states import ENDED
 from marlaas.over_http.address import EXAMPLE, is_http
-from marlaas.over_http.connecting import entered
+from marlaas.over_http.door import entered
 from marlaas.preview import Preview
 from marlaas.reading import Reader
 
@@ -66,35 +66,20 @@ DELETE_TIMEOUT_S = 900.0
 class Client(Reader):
     """One user's connection; create it with `connect`."""
 
-    @property
-    def billing(self) -> Billing:
+    def __init__(self, door: AnyDoor) -> None:
+        super().__init__(door)
+        self.billing = Billing(door)
         """Invoices, prices and budgets."""
-        return Billing(self._door)
-
-    @property
-    def accelerators(self) -> Accelerators:
+        self.accelerators = Accelerators(door)
         """Accelerators that several pools share."""
-        return Accelerators(self._door)
-
-    @property
-    def aliases(self) -> Aliases:
+        self.aliases = Aliases(door)
         """A tenant's names for versions of its tasks."""
-        return Aliases(self._door)
-
-    @property
-    def webhooks(self) -> Webhooks:
+        self.webhooks = Webhooks(door)
         """Addresses of a tenant that receive messages about ends and budgets."""
-        return Webhooks(self._door)
-
-    @property
-    def packages(self) -> Packages:
+        self.packages = Packages(door)
         """A tenant's own environments."""
-        return Packages(self._door)
-
-    @property
-    def files(self) -> Files:
+        self.files = Files(door)
         """A tenant's files: rows to train on."""
-        return Files(self._door)
 
     @classmethod
     @asynccontextmanager

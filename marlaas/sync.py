@@ -8,250 +8,132 @@ with connect("nats://127.0.0.1:4222") as client:
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
-from datetime import date
-from decimal import Decimal
+from functools import wraps
 from pathlib import Path
-from typing import IO, Any, TypeVar
-
-from pydantic import JsonValue
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from common.bus import NO_FILES, TlsFiles
-from common.client_api.tenancy.aliases import Version
-from common.client_api.tenancy.webhooks import WebhookSet
-from common.messages import (
-    WEBHOOK_EVENTS,
-    AdapterRef,
-    AliasOf,
-    BudgetOf,
-    Event,
-    InvoiceLine,
-    OwnPackage,
-    PriceOf,
-    ReplicasOf,
-    SamplesAnswer,
-    SetPrice,
-    StepOf,
-    StoredFile,
-    TaskStatus,
-    TroubleOf,
-    UsageAnswer,
-    VersionsAnswer,
-    WebhookEvent,
-    WebhookOf,
-    WhyAnswer,
-)
-from common.messages.asks import TaskState
-from common.messages.tenancy.billing import Period, Unit
-from common.spec import TaskSpec
-from marlaas.client import DEFAULT_URL, Client, Failure, Pruned, Stored
-from marlaas.comparison import Comparison, Evaluated
+from common.client_api.tenancy.aliases import Aliases
+from common.client_api.tenancy.billing import Billing
+from common.client_api.tenancy.files import Files
+from common.client_api.tenancy.packages import Packages
+from common.client_api.tenancy.webhooks import Webhooks
+from common.messages import Event
+from marlaas.client import DEFAULT_URL, Client
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
-class _Blocking:
-    """Runs calls on the loop of the client's thread."""
+class _Blocking(Generic[S]):
+    """Runs calls of `target` on the loop of the client's thread."""
 
-    def __init__(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
-        self._client = client
+    def __init__(self, target: S, loop: asyncio.AbstractEventLoop) -> None:
+        self._target = target
         self._loop = loop
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
-class SyncBilling(_Blocking):
+def _blocking(call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Blocking[S], P], T]:
+    """The method that waits for what `call` returns, or raises."""
+
+    @wraps(call)
+    def run(self: _Blocking[S], /, *arguments: P.args, **named: P.kwargs) -> T:
+        return self._run(call(self._target, *arguments, **named))
+
+    return run
+
+
+class SyncBilling(_Blocking[Billing]):
     """Blocking form of `Client.billing`."""
 
-    def invoice(self, first: date | None = None, last: date | None = None) -> list[InvoiceLine]:
-        return self._run(self._client.billing.invoice(first, last))
-
-    def prices(self) -> list[PriceOf]:
-        return self._run(self._client.billing.prices())
-
-    def set_price(self, request: SetPrice) -> None:
-        self._run(self._client.billing.set_price(request))
-
-    def budgets(self) -> list[BudgetOf]:
-        return self._run(self._client.billing.budgets())
-
-    def set_budget(self, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
-        self._run(self._client.billing.set_budget(tenant, period, unit, amount))
+    invoice = _blocking(Billing.invoice)
+    prices = _blocking(Billing.prices)
+    set_price = _blocking(Billing.set_price)
+    budgets = _blocking(Billing.budgets)
+    set_budget = _blocking(Billing.set_budget)
 
 
-class SyncPackages(_Blocking):
-    """Blocking form of `Client.packages`."""
+class SyncPackages(_Blocking[Packages]):
+    """Blocking form of `Client.packages`; `waits` of an upload is called in the client's thread."""
 
-    def upload(self, wheel: bytes, tenant: str | None = None, *, waits: Callable[[str], None] = lambda _: None) -> dict[str, JsonValue]:
-        """As the other; `waits` is called in the client's thread."""
-        return self._run(self._client.packages.upload(wheel, tenant, waits=waits))
-
-    def all(self) -> list[OwnPackage]:
-        return self._run(self._client.packages.all())
-
-    def find(self, named: str) -> OwnPackage:
-        return self._run(self._client.packages.find(named))
-
-    def delete(self, package: OwnPackage) -> int:
-        return self._run(self._client.packages.delete(package))
+    upload = _blocking(Packages.upload)
+    all = _blocking(Packages.all)
+    find = _blocking(Packages.find)
+    delete = _blocking(Packages.delete)
 
 
-class SyncFiles(_Blocking):
+class SyncFiles(_Blocking[Files]):
     """Blocking form of `Client.files`."""
 
-    def upload(self, file: IO[bytes], name: str, tenant: str | None = None) -> StoredFile:
-        return self._run(self._client.files.upload(file, name, tenant))
-
-    def all(self, *, tenant: str | None = None) -> list[StoredFile]:
-        return self._run(self._client.files.all(tenant=tenant))
-
-    def find(self, file: str, tenant: str | None = None) -> StoredFile:
-        return self._run(self._client.files.find(file, tenant))
-
-    def named(self, named: str, tenant: str | None = None) -> StoredFile:
-        return self._run(self._client.files.named(named, tenant))
-
-    def fetch(self, file: StoredFile, to: Path) -> None:
-        self._run(self._client.files.fetch(file, to))
-
-    def delete(self, file: StoredFile) -> int:
-        return self._run(self._client.files.delete(file))
+    upload = _blocking(Files.upload)
+    all = _blocking(Files.all)
+    find = _blocking(Files.find)
+    named = _blocking(Files.named)
+    fetch = _blocking(Files.fetch)
+    delete = _blocking(Files.delete)
 
 
-class SyncAliases(_Blocking):
+class SyncAliases(_Blocking[Aliases]):
     """Blocking form of `Client.aliases`."""
 
-    def all(self, *, tenant: str | None = None) -> list[AliasOf]:
-        return self._run(self._client.aliases.all(tenant=tenant))
-
-    def set(self, name: str, task: str, version: Version = "latest", *, tenant: str | None = None, expected: str | None = None) -> AliasOf:
-        return self._run(self._client.aliases.set(name, task, version, tenant=tenant, expected=expected))
-
-    def delete(self, name: str, *, tenant: str | None = None, expected: str | None = None) -> AliasOf:
-        return self._run(self._client.aliases.delete(name, tenant=tenant, expected=expected))
+    all = _blocking(Aliases.all)
+    set = _blocking(Aliases.set)
+    delete = _blocking(Aliases.delete)
 
 
-class SyncWebhooks(_Blocking):
+class SyncWebhooks(_Blocking[Webhooks]):
     """Blocking form of `Client.webhooks`."""
 
-    def all(self, name: str | None = None, *, tenant: str | None = None) -> list[WebhookOf]:
-        return self._run(self._client.webhooks.all(name, tenant=tenant))
-
-    def set(
-        self,
-        name: str,
-        url: str,
-        events: Sequence[WebhookEvent] = WEBHOOK_EVENTS,
-        *,
-        tenant: str | None = None,
-        replace_secret: bool = False,
-    ) -> WebhookSet:
-        return self._run(self._client.webhooks.set(name, url, events, tenant=tenant, replace_secret=replace_secret))
-
-    def delete(self, name: str, *, tenant: str | None = None) -> None:
-        self._run(self._client.webhooks.delete(name, tenant=tenant))
+    all = _blocking(Webhooks.all)
+    set = _blocking(Webhooks.set)
+    delete = _blocking(Webhooks.delete)
 
 
-class SyncClient(_Blocking):
+class SyncClient(_Blocking[Client]):
     """Blocking form of `Client`."""
 
-    @property
-    def billing(self) -> SyncBilling:
-        return SyncBilling(self._client, self._loop)
+    def __init__(self, target: Client, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(target, loop)
+        self.billing = SyncBilling(target.billing, loop)
+        self.aliases = SyncAliases(target.aliases, loop)
+        self.webhooks = SyncWebhooks(target.webhooks, loop)
+        self.packages = SyncPackages(target.packages, loop)
+        self.files = SyncFiles(target.files, loop)
 
-    @property
-    def aliases(self) -> SyncAliases:
-        return SyncAliases(self._client, self._loop)
-
-    @property
-    def webhooks(self) -> SyncWebhooks:
-        return SyncWebhooks(self._client, self._loop)
-
-    @property
-    def packages(self) -> SyncPackages:
-        return SyncPackages(self._client, self._loop)
-
-    @property
-    def files(self) -> SyncFiles:
-        return SyncFiles(self._client, self._loop)
-
-    def submit(self, spec: TaskSpec | dict[str, JsonValue], task: str | None = None) -> str:
-        return self._run(self._client.submit(spec, task))
-
-    def cancel(self, task: str, reason: str = "") -> None:
-        self._run(self._client.cancel(task, reason))
-
-    def pause(self, task: str, reason: str = "") -> None:
-        self._run(self._client.pause(task, reason))
-
-    def resume(self, task: str, reason: str = "") -> None:
-        self._run(self._client.resume(task, reason))
-
-    def delete(self, task: str) -> int:
-        return self._run(self._client.delete(task))
-
-    def prune(self, tenant: str | None = None, *, ended_before_s: float | None = None, dry_run: bool = False) -> list[Pruned]:
-        return self._run(self._client.prune(tenant, ended_before_s=ended_before_s, dry_run=dry_run))
-
-    def stored(self) -> dict[str, Stored]:
-        return self._run(self._client.stored())
-
-    def usage(self) -> UsageAnswer:
-        return self._run(self._client.usage())
-
-    def resend(self, letter: int) -> None:
-        self._run(self._client.resend(letter))
-
-    def failures(self, task: str | None = None) -> list[Failure]:
-        return self._run(self._client.failures(task))
-
-    def evaluations(self, task: str) -> Evaluated:
-        return self._run(self._client.evaluations(task))
-
-    def compare(self, first: str, second: str, *, protocol: str | None = None, version: str = "last") -> Comparison:
-        return self._run(self._client.compare(first, second, protocol=protocol, version=version))
-
-    def tasks(
-        self, *, states: Sequence[TaskState] = (), pool: str | None = None, name: str | None = None, text: str | None = None
-    ) -> list[TaskStatus]:
-        return self._run(self._client.tasks(states=states, pool=pool, name=name, text=text))
-
-    def status(self, task: str) -> TaskStatus:
-        return self._run(self._client.status(task))
-
-    def why(self, task: str) -> WhyAnswer:
-        return self._run(self._client.why(task))
-
-    def spec(self, task: str) -> dict[str, JsonValue]:
-        return self._run(self._client.spec(task))
-
-    def steps(self, task: str, after: int = 0) -> list[StepOf]:
-        return self._run(self._client.steps(task, after))
-
-    def versions(self, task: str) -> VersionsAnswer:
-        return self._run(self._client.versions(task))
-
-    def samples(self, task: str, step: int | None = None) -> SamplesAnswer:
-        return self._run(self._client.samples(task, step))
-
-    def replicas(self) -> list[ReplicasOf]:
-        return self._run(self._client.replicas())
-
-    def troubles(self) -> list[TroubleOf]:
-        return self._run(self._client.troubles())
-
-    def wait(self, task: str) -> TaskStatus:
-        return self._run(self._client.wait(task))
+    submit = _blocking(Client.submit)
+    cancel = _blocking(Client.cancel)
+    pause = _blocking(Client.pause)
+    resume = _blocking(Client.resume)
+    delete = _blocking(Client.delete)
+    prune = _blocking(Client.prune)
+    stored = _blocking(Client.stored)
+    usage = _blocking(Client.usage)
+    resend = _blocking(Client.resend)
+    failures = _blocking(Client.failures)
+    evaluations = _blocking(Client.evaluations)
+    compare = _blocking(Client.compare)
+    tasks = _blocking(Client.tasks)
+    status = _blocking(Client.status)
+    why = _blocking(Client.why)
+    spec = _blocking(Client.spec)
+    steps = _blocking(Client.steps)
+    versions = _blocking(Client.versions)
+    samples = _blocking(Client.samples)
+    replicas = _blocking(Client.replicas)
+    troubles = _blocking(Client.troubles)
+    wait = _blocking(Client.wait)
+    pull = _blocking(Client.pull)
 
     def watch(self, *tasks: str, from_now: bool = False) -> Iterator[Event]:
-        events = aiter(self._client.watch(*tasks, from_now=from_now))
+        events = aiter(self._target.watch(*tasks, from_now=from_now))
         while (event := self._run(_next(events))) is not None:
             yield event
-
-    def pull(self, task: str, folder: Path, version: int | None = None) -> AdapterRef:
-        return self._run(self._client.pull(task, folder, version))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ MAX_DIGITS = 400
 """Maximum digits of a number: reading more takes time that grows with the square of their number, and no float has so many."""
 _NINES = bytes.maketrans(b"012345678", b"9" * 9)
 MESSAGE_DIGITS = 19
-"""Digits that a number of a message has at most, with one more for its last values (`gateway_svc/strict_json.py`)."""
+"""Digits that a number of a message has at most, with one more for its last values (`gateway_svc/bodies.py`)."""
 _FRACTIONS = (b".", b"e", b"E")
 """Characters that numbers with fractions have, true and false as well."""
 _PACKED_FIXED = {

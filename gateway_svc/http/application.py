@@ -1,38 +1,31 @@
-"""The application, of families of routes."""
+"""The application, of families of routes, and its description as OpenAPI 3.1."""
 
+import ipaddress
+import re
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from common.errors import MarlaasError
+from common.messages.verbs import JOBS, QUESTIONS
+from common.spec import TaskSpec
 from gateway_svc.http import dashboard
-from gateway_svc.http.description import describe
-from gateway_svc.http.errors import as_problem, forget_frames
-from gateway_svc.http.family import Family
-from gateway_svc.http.forwarded import Forwarded
+from gateway_svc.http.errors import MEDIA_TYPE, Family, ProblemBody, as_problem, forget_frames
 from gateway_svc.http.gateway import Gateway
 from gateway_svc.http.guard import Guard
-from gateway_svc.http.routes import (
-    aliases,
-    billing,
-    deployment,
-    door,
-    files,
-    fine_tuning,
-    health,
-    inference,
-    records,
-    tasks,
-    versions,
-    webhooks,
-)
+from gateway_svc.http.routes import aliases, deployment, door, files, fine_tuning, inference, records, tasks, versions, webhooks
 from gateway_svc.problems import Problem
 
 VERSION = "1"
@@ -45,12 +38,16 @@ CORS_METHODS = ("GET", "POST", "PUT", "DELETE")
 RATE_HEADERS = tuple(f"x-ratelimit-{what}-{rate}" for what in ("limit", "remaining", "reset") for rate in ("requests", "tokens"))
 EXPOSED_HEADERS = ("x-request-id", "retry-after", "location", "etag", "content-range", *RATE_HEADERS)
 CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id", "if-match", "if-none-match")
+REFERENCE = "#/components/schemas/{model}"
+DEFAULT_ERROR = "422"
+"""FastAPI's own answer to wrong input; here it is a problem with status 400."""
+PREFIX = re.compile(r"^(/[\w.~-]+){1,8}$")
 
 
 def all_families() -> list[Family]:
     """Every family of routes; other parts of the gateway add theirs here."""
     return [
-        health.FAMILY,
+        deployment.HEALTH,
         tasks.FAMILY,
         records.FAMILY,
         records.OF_ALL,
@@ -59,7 +56,7 @@ def all_families() -> list[Family]:
         webhooks.FAMILY,
         deployment.FAMILY,
         door.FAMILY,
-        billing.FAMILY,
+        deployment.BILLING,
         inference.FAMILY,
         fine_tuning.FAMILY,
         dashboard.COLUMNS_FAMILY,
@@ -115,3 +112,107 @@ def application(gateway: Gateway, families: Sequence[Family]) -> ASGIApp:
             outer, gateway.settings.cors_origins, CORS_METHODS, CORS_HEADERS, allow_credentials=False, expose_headers=EXPOSED_HEADERS
         )
     return Forwarded(outer, gateway.settings.trusted_proxies)
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The document. `Any` because JSON has no schema."""
+    document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=app.description)
+    schemas: dict[str, Any] = document.setdefault("components", {}).setdefault("schemas", {})
+    for model in (TaskSpec, ProblemBody):
+        _describe(model, schemas)
+    if (operation := document["paths"].pop("/v1/ask/{verb}", None)) is not None:
+        for verb, question in QUESTIONS.items():
+            document["paths"][f"/v1/ask/{verb}"] = _of_verb(operation, schemas, verb, question.request, question.answer)
+    if (operation := document["paths"].pop("/v1/jobs/{verb}", None)) is not None:
+        for verb, job in JOBS.items():
+            document["paths"][f"/v1/jobs/{verb}"] = _of_verb(operation, schemas, verb, job, None)
+    schemas["TaskSpec"]["required"].remove("tenant")  # the key's, or that of ?tenant=NAME
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            _complete(operation)
+            _correct(operation["responses"])
+            _share(operation["responses"], document["components"].setdefault("responses", {}))
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    return document
+
+
+def _describe(model: type[BaseModel], schemas: dict[str, Any], *, is_answer: bool = False) -> dict[str, str]:
+    """Add the model's schema, and those that it refers to; a reference to it."""
+    schema = model.model_json_schema(ref_template=REFERENCE, mode="serialization" if is_answer else "validation")
+    for name, one in {**schema.pop("$defs", {}), model.__name__: schema}.items():
+        schemas.setdefault(name, one)
+    return {"$ref": REFERENCE.format(model=model.__name__)}
+
+
+def _of_verb(
+    path: dict[str, Any], schemas: dict[str, Any], verb: str, request: type[BaseModel], answer: type[BaseModel] | None
+) -> dict[str, Any]:
+    """The path of one verb, in place of the parameter, with the messages that it takes and answers."""
+    operation = deepcopy(path["post"])
+    operation["operationId"] += f"_{verb}"
+    operation["parameters"] = [one for one in operation["parameters"] if one["name"] != "verb"]
+    operation["requestBody"]["content"] = {"application/json": {"schema": _describe(request, schemas)}}
+    if answer is not None:
+        operation["responses"]["200"]["content"] = {"application/json": {"schema": _describe(answer, schemas, is_answer=True)}}
+    return {"post": operation}
+
+
+def _complete(operation: dict[str, Any]) -> None:
+    """Add what a route need not say of itself: parameters may be wrong wherever there is a caller, and a body wherever there is one."""
+    answers = operation["responses"]
+    likely = {400} if operation.get("security") else set[int]()
+    likely |= {408, 413, 415} if "requestBody" in operation else set[int]()
+    for status in sorted(likely):
+        answers.setdefault(str(status), answers.get("401", {}) | {"description": HTTPStatus(status).phrase})
+
+
+def _correct(answers: dict[str, Any]) -> None:
+    if "HTTPValidationError" in str(answers.get(DEFAULT_ERROR)):
+        del answers[DEFAULT_ERROR]
+    for answer in answers.values():
+        content = answer.get("content", {})
+        if MEDIA_TYPE in content:
+            content.pop("application/json", None)
+
+
+def _share(answers: dict[str, Any], shared: dict[str, Any]) -> None:
+    """Refer to problems, which are the same wherever they have one status, in place of repeating them."""
+    for status, answer in answers.items():
+        if MEDIA_TYPE in answer.get("content", {}):
+            name = answer["description"].title().replace(" ", "")
+            shared[name] = answer
+            answers[status] = {"$ref": f"#/components/responses/{name}"}
+
+
+class Forwarded:
+    """Sets the client, the scheme and the prefix of the path as a named proxy says."""
+
+    def __init__(self, app: ASGIApp, proxies: Sequence[str]) -> None:
+        self._app = app
+        self._proxies = [ipaddress.ip_network(proxy) for proxy in proxies]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = scope.get("client")
+        if scope["type"] == "http" and client is not None and self._is_named(client[0]):
+            headers = Headers(scope=scope)
+            if (scheme := headers.get("x-forwarded-proto", "").lower()) in ("http", "https"):
+                scope["scheme"] = scheme
+            if sender := self._sender(headers.getlist("x-forwarded-for")):
+                scope["client"] = (sender, 0)
+            prefix = headers.get("x-forwarded-prefix", "").rstrip("/")
+            if PREFIX.match(prefix) and not scope["root_path"]:
+                scope["root_path"], scope["path"] = prefix, prefix + scope["path"]
+        await self._app(scope, receive, send)
+
+    def _is_named(self, address: str) -> bool:
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        return any(found in proxy for proxy in self._proxies)
+
+    def _sender(self, forwarded: Sequence[str]) -> str | None:
+        """The last address that no named proxy has: those before it are what the client says of itself."""
+        addresses = [address.strip() for line in forwarded for address in line.split(",") if address.strip()]
+        return next((address for address in reversed(addresses) if not self._is_named(address)), None)

@@ -1,16 +1,142 @@
-"""Downloads: parts of a blob as an answer, with Range and ETag."""
+"""Downloads: parts of a blob, fetched in order and compared with the digest before the last byte, as an answer with Range and ETag."""
 
-from collections.abc import AsyncGenerator, Mapping
+import asyncio
+import hashlib
+import re
+import tarfile
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
 
 from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from common.client_api.asking import Door
+from common.client_api.errors import ClientError
+from common.client_api.tenancy.files import fetch_file_part
+from common.client_api.training.download import fetch_part
+from common.messages import AdapterRef, StoredFile
+from common.messages.asks import CHUNK_BYTES
 from gateway_svc.problems import Problem
-from gateway_svc.reading.downloads import Source, Span, Unsatisfiable, bytes_of, requested_span
 
+AHEAD = 4
+"""Maximum parts that are fetched concurrently; a download holds no more of the blob."""
+BLOCK = tarfile.BLOCKSIZE
+MAX_FILES = 100
+_RANGE = re.compile(r"^bytes=(\d*)-(\d*)$")
 TAR = "application/x-tar"
+
+
+class Unsatisfiable(Exception):
+    """A range that begins behind the end."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Bytes `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+
+def requested_span(header: str | None, size: int) -> Span | None:
+    """The one range that is requested; None for the whole, also where the header is none that is served. Raises: Unsatisfiable."""
+    found = _RANGE.match(header.strip()) if header else None
+    if found is None or found.groups() == ("", ""):
+        return None
+    first, last = found.groups()
+    if len(first) > 18 or len(last) > 18:
+        raise Unsatisfiable
+    span = Span(int(first), min(int(last or size), size - 1)) if first else Span(max(size - int(last), 0), size - 1)
+    if first and last and int(last) < int(first):
+        return None
+    if span.size <= 0:
+        raise Unsatisfiable
+    return span
+
+
+@dataclass(frozen=True)
+class Source:
+    """A stored blob, which is read a part at a time."""
+
+    name: str
+    size_bytes: int
+    digest: str
+    """SHA-256."""
+    part: Callable[[int], Awaitable[bytes]]
+    """The part at an offset, a multiple of CHUNK_BYTES. Raises: ClientError for one of another size; NoAnswer."""
+
+
+def adapter_source(door: Door, adapter: AdapterRef) -> Source:
+    """The tar of an adapter."""
+    return Source(adapter.name, adapter.blob.size_bytes, adapter.blob.sha256, partial(fetch_part, door, adapter.task, adapter))
+
+
+def file_source(door: Door, file: StoredFile) -> Source:
+    """A tenant's file."""
+    return Source(file.file, file.size_bytes, file.digest, partial(fetch_file_part, door, file))
+
+
+async def bytes_of(source: Source, sent: Span, *, is_checked: bool) -> AsyncGenerator[bytes]:
+    """A span of the blob. Raises: ClientError; NoAnswer.
+
+    `is_checked`: the whole blob is read, and the last bytes of the span are held back until its digest is the announced one.
+    """
+    digest, held = hashlib.sha256(), b""
+    async with aclosing(_parts(source, Span(0, source.size_bytes - 1) if is_checked else sent)) as parts:
+        async for offset, data in parts:
+            if is_checked:
+                digest.update(data)
+            if piece := data[max(sent.first - offset, 0) : max(sent.last + 1 - offset, 0)]:
+                if held:
+                    yield held
+                held = piece
+    if is_checked and digest.hexdigest() != source.digest:
+        raise ClientError(f"{source.name} did not arrive as it is stored; fetch it again")
+    yield held
+
+
+async def files_of(adapter: Source) -> dict[str, Span]:
+    """Files in an adapter's blob, an uncompressed tar, found by its headers alone. Raises: ClientError; NoAnswer."""
+    found, offset = dict[str, Span](), 0
+    while offset + BLOCK <= adapter.size_bytes and len(found) < MAX_FILES:
+        header = b"".join([part async for part in bytes_of(adapter, Span(offset, offset + BLOCK - 1), is_checked=False)])
+        try:
+            info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
+        except (tarfile.HeaderError, UnicodeError):  # the blocks of zeros at the end
+            return found
+        offset += BLOCK
+        if info.isreg() and info.size > 0:
+            found[info.name] = Span(offset, offset + info.size - 1)
+        offset += -(-info.size // BLOCK) * BLOCK
+    return found
+
+
+async def _parts(source: Source, wanted: Span) -> AsyncGenerator[tuple[int, bytes]]:
+    """Whole parts with their offsets, in order. Raises: as `Source.part`."""
+
+    async def fetch(offset: int) -> tuple[int, bytes]:
+        return offset, await source.part(offset)
+
+    offsets = iter(range(wanted.first // CHUNK_BYTES * CHUNK_BYTES, wanted.last + 1, CHUNK_BYTES))
+    pending = deque[asyncio.Task[tuple[int, bytes]]]()
+    try:
+        while True:
+            while len(pending) < AHEAD and (offset := next(offsets, None)) is not None:
+                pending.append(asyncio.create_task(fetch(offset)))
+            if not pending:
+                return
+            yield await pending.popleft()
+    finally:
+        for one in pending:
+            one.cancel()
 
 
 class Closing(StreamingResponse):

@@ -1,10 +1,11 @@
-"""Problems as answers: `application/problem+json`."""
+"""Problems as answers, `application/problem+json`, and families of routes that answer them in one shape."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import Response
+from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from pydantic_core import ErrorDetails
@@ -12,6 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from gateway_svc.problems import Problem, not_found, problem_of, wrong_fields_of
+
+MEDIA_TYPE = "application/problem+json"
 
 
 class WrongField(BaseModel):
@@ -29,9 +32,6 @@ class ProblemBody(BaseModel):
     detail: str
     code: str = Field(examples=["not_found"])
     errors: list[WrongField]
-
-
-MEDIA_TYPE = "application/problem+json"
 
 
 def problem_json(problem: Problem) -> Response:
@@ -82,3 +82,18 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Documentation of a route's errors."""
     described = {"model": ProblemBody, "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}}}}
     return {status: described | {"description": HTTPStatus(status).phrase} for status in statuses}
+
+
+Render = Callable[[Problem], Response]
+
+
+@dataclass(frozen=True)
+class Family:
+    router: APIRouter
+    """Its routes want `route_class=StrictRoute` where they take JSON."""
+    render: Render = problem_json
+    """An error of these routes, as an answer."""
+    paths: tuple[str, ...] = ()
+    """Beginnings of the paths whose errors it renders, also where no route is found; one that renders as most do needs none."""
+    body_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Beginning of a path → maximum bytes of its bodies, in place of the general limit."""

@@ -1,20 +1,22 @@
-"""Server-sent events, which end when the client goes, its key ends, or the gateway does."""
+"""Server-sent events, and other work, which end when the client goes, its key ends, or the gateway does."""
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import structlog
+from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from common.formats.strict_json import on_one_line
-from gateway_svc.access.access import Caller
-from gateway_svc.drain import Drain
+from gateway_svc.access import Caller
 from gateway_svc.http.errors import as_problem
+from gateway_svc.http.gateway import Drain
 from gateway_svc.problems import Problem, unauthorized
 
 COMMENT_EVERY_S = 15.0
@@ -25,6 +27,9 @@ HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 DRAINING = Problem(503, "Unavailable", "this replica ends; connect again", "draining")
 
 log = structlog.get_logger()
+T = TypeVar("T")
+GONE = 499
+"""Status in the log of a request whose client has gone; nobody reads the answer."""
 
 
 @dataclass(frozen=True)
@@ -151,5 +156,24 @@ async def _set(event: asyncio.Event) -> None:
 
 
 async def _disconnection(receive: Receive) -> None:
+    """Returns when the client has gone; the body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def while_connected(request: Request, ends: Ends, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client goes, its key ends, or the gateway does. Raises: Problem; as `work`."""
+    doing = asyncio.create_task(work)
+    gone = Problem(GONE, "Client closed the request", "the client has gone", "client_gone")
+    stops = {asyncio.create_task(_disconnection(request.receive)): gone}
+    stops |= {asyncio.create_task(_set(event)): problem for event, problem in ends.events()}
+    try:
+        done, _ = await asyncio.wait({doing, *stops}, return_when=asyncio.FIRST_COMPLETED)
+        if doing in done:
+            return doing.result()
+        raise next(problem for stop, problem in stops.items() if stop in done)
+    finally:
+        runners: list[asyncio.Task[Any]] = [doing, *stops]
+        for runner in runners:
+            runner.cancel()
+        await asyncio.gather(*runners, return_exceptions=True)

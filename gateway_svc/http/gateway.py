@@ -1,37 +1,84 @@
-"""Gateway: what all routes have in common, and the caller of a request."""
+"""Gateway: what all routes have in common, the caller of a request, and the drain, in which requests in flight take part."""
 
-from collections.abc import AsyncGenerator, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from common.bus import Bus
+from common.client_api.names import RULE, is_name
 from common.messages import SamplesAnswer, TokenTexts
 from common.messages.tenancy.access import Role
 from common.runtime.health import Health
 from common.spec import Name
-from gateway_svc.access.access import Access, Caller
-from gateway_svc.drain import Drain
+from gateway_svc.access import Access, Caller
 from gateway_svc.limits.account import Standing
 from gateway_svc.limits.limiter import Limiter
 from gateway_svc.limits.window import Rate
-from gateway_svc.openai.base_models import BaseModels
+from gateway_svc.openai.models import BaseModels
 from gateway_svc.openai.sampling.choices import Sampler
-from gateway_svc.problems import Problem, forbidden, roles_of_job, roles_of_question
-from gateway_svc.reading.samples import all_ids
+from gateway_svc.problems import FieldError, Problem, forbidden, invalid, not_found, roles_of_job, roles_of_question
+from gateway_svc.samples import all_ids
 from gateway_svc.serving.texts import Texts
 from gateway_svc.settings import GatewaySettings
 from gateway_svc.web.session import Sessions
 
+LAST_S = 2.0
+"""Seconds of the drain's time that are left for the last error events to be sent."""
 BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="A key, `mk-…`; not needed on a server without keys.")
 READING = ("GET", "HEAD", "OPTIONS")
 ASKS = "/v1/ask/"
 """Beginning of paths that read though their method is POST."""
 PATIENCE_S = 4.0
 """Seconds over which a question is repeated while no scheduler answers; then the client repeats its request."""
+T = TypeVar("T")
+
+
+class Drain:
+    """Counts requests in flight, and ends them.
+
+    `began`: new requests are refused, and streams that a client resumes elsewhere end. `overdue`: all others end with an error.
+    """
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.overdue = asyncio.Event()
+        self.in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @contextmanager
+    def request(self) -> Generator[None]:
+        """A request in flight."""
+        self.in_flight += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            if self.in_flight == 0:
+                self._idle.set()
+
+    async def finish(self, drain_s: float) -> None:
+        """Wait until no request is in flight, for at most `drain_s` seconds."""
+        self.began.set()
+        last_s = min(LAST_S, drain_s / 2)
+        if not await self._is_idle_within(drain_s - last_s):
+            self.overdue.set()
+            await self._is_idle_within(last_s)
+
+    async def _is_idle_within(self, time_s: float) -> bool:
+        try:
+            async with asyncio.timeout(time_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -139,3 +186,18 @@ def tenant_of(caller: Caller) -> str:
     if caller.tenant is None:
         raise Problem(400, "Invalid request", "name the tenant, with ?tenant=NAME", "tenant_required")
     return caller.tenant
+
+
+def check_name(name: str, *, is_new: bool = False) -> None:
+    """Raises: Problem for what cannot be such a name."""
+    if not is_name(name):
+        raise invalid(FieldError("name", RULE)) if is_new else not_found()
+
+
+def only_one(caller: Caller, found: Sequence[T]) -> T:
+    """Raises: Problem where there is none, or an admin names no tenant and several have one."""
+    if not found:
+        raise not_found()
+    if len(found) > 1:
+        tenant_of(caller)
+    return found[0]

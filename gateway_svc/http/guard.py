@@ -15,11 +15,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.bus import is_loopback
-from gateway_svc.http.errors import as_problem
-from gateway_svc.http.family import Family, Render, problem_json
+from gateway_svc.http.errors import Family, Render, as_problem, problem_json
 from gateway_svc.http.gateway import READING, Gateway
-from gateway_svc.limits.meter import Meter
-from gateway_svc.limits.preparation_slots import PreparationSlot, PreparationSlots, TooBusy
+from gateway_svc.limits.preparation_slots import Meter, PreparationSlot, PreparationSlots, TooBusy
 from gateway_svc.limits.refusals import headers_of, too_busy
 from gateway_svc.problems import Problem
 

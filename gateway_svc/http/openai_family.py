@@ -14,18 +14,16 @@ from starlette.types import Receive, Scope, Send
 
 from common.messages.served import ServingEnded
 from common.messages.serving import ServedDelta
-from gateway_svc.access.access import Caller
-from gateway_svc.http.connected import GONE, while_connected
+from gateway_svc.access import Caller
 from gateway_svc.http.errors import without_part
-from gateway_svc.http.event_stream import Ends, EventStream, Sse
+from gateway_svc.http.event_stream import GONE, Ends, EventStream, Sse, while_connected
 from gateway_svc.http.gateway import check_job, gateway_of, note_standings
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.openai.errors import ErrorAnswer, error_answer, headers_of, unsupported
 from gateway_svc.openai.models import resolve
 from gateway_svc.openai.parsing import problem_of
-from gateway_svc.openai.sampling.choices import sampled
+from gateway_svc.openai.sampling.choices import Choice, Target, sampled
 from gateway_svc.openai.sampling.counting import Head
-from gateway_svc.openai.sampling.order import Choice, Target
 from gateway_svc.problems import Problem
 
 MODEL_HEADER = "x-marlaas-model"

@@ -7,10 +7,7 @@ exchange is under way share the next one.
 
 window.py    what is used, in slots of a sliding minute; pure
 account.py   one tenant's or key's part at this gateway: what it took ahead, its replies, its exchanges
-limiter.py   Limiter: the accounts of a request, and its tenant's terms
-terms.py     terms of tenants, asked of the scheduler and kept for a moment
-preparation_slots.py  requests of one sender that this process prepares concurrently, so that another's need not wait for all of them
-meter.py     processor time of one request, which pacing charges to its sender
-estimate.py  tokens that a request is charged before they are known
-refusals.py  what a client is told: problems and headers
+limiter.py   Limiter: the accounts of a request, its estimated tokens, and its tenant's terms
+preparation_slots.py  requests of one sender that this process prepares concurrently, and what their processor time costs it
+refusals.py  problems and headers about limits and budgets
 """

@@ -4,7 +4,6 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -87,12 +86,11 @@ class Standing:
 
 
 class Account:
-    def __init__(self, bus: Bus, key: str, gateway: str, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, bus: Bus, key: str, gateway: str) -> None:
         """`key`: of the entry. `gateway`: this replica's name."""
         self._bus = bus
         self._key = key
         self._gateway = gateway
-        self._monotonic_s = monotonic_s
         self._seen: HttpUse | None = None
         self._revision: int | None = None
         """Of the entry as last seen; None: unknown."""
@@ -111,23 +109,23 @@ class Account:
         """Since the last exchange, for the pace."""
         self.running = 0
         """Requests that may still charge it: also where concurrent replies have no limit."""
-        self._used_s = self._monotonic_s()
+        self._used_s = time.monotonic()
         self._away_until_s = 0.0
         self.exchanges = 0
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is lost when it is forgotten."""
-        is_over = self._monotonic_s() - self._used_s > IDLE_S
+        is_over = time.monotonic() - self._used_s > IDLE_S
         return is_over and not (self.running or self._streams or self._held or self._given_back or self._waiting or self._exchanging)
 
     def touch(self) -> None:
         """It is about to be used: until IDLE_S later it is not forgotten."""
-        self._used_s = self._monotonic_s()
+        self._used_s = time.monotonic()
 
     async def take(self, amounts: Amounts, allowed: Allowed) -> int:
         """Use amounts, which are 0 of what has no limit; returns the slot that is charged, for `correct`. Raises: LimitMet; StoreAway."""
-        now_s = self._monotonic_s()
+        now_s = time.monotonic()
         if self._exchanging is None and self._lease.covers(amounts, now_s) and self._has_streams(amounts, allowed):
             return self._from_lease(amounts)
         if not self._bus.is_connected or now_s < self._away_until_s:
@@ -160,7 +158,7 @@ class Account:
         self._streams -= streams
 
     def standing(self, rate: Rate, limit: int) -> Standing:
-        now_s = self._monotonic_s()
+        now_s = time.monotonic()
         used = self._use.used(rate) - self._lease.has(rate, now_s) + sum(by for (of, _), by in self._given_back.items() if of == rate)
         return Standing(limit, min(limit, max(0, limit - used)), max(0.0, self._use.reset_s(rate) - (now_s - self._seen_s)))
 
@@ -172,7 +170,7 @@ class Account:
     @property
     def _is_due(self) -> bool:
         """Whether replies must be renewed."""
-        return self._held > 0 and self._monotonic_s() - self._renewed_s > RENEW_S
+        return self._held > 0 and time.monotonic() - self._renewed_s > RENEW_S
 
     def exchange(self) -> None:
         if self._exchanging is None:
@@ -204,7 +202,7 @@ class Account:
         except (MarlaasError, TimeoutError) as error:
             self._revision = None
             log.warning("http_use_unknown", reason=str(error) or type(error).__name__)
-            self._away_until_s = self._monotonic_s() + AWAY_S
+            self._away_until_s = time.monotonic() + AWAY_S
             for want in batch:
                 if not want.granted.done():
                     want.granted.set_exception(StoreAway(AWAY))
@@ -220,7 +218,7 @@ class Account:
             for (rate, slot), amount in given_back.items():
                 use.add(rate, slot, amount)
             granted, refused, lease = self._share_out(use, wants)
-            if refused and not fresh and self._monotonic_s() - self._seen_s > FRESH_S:
+            if refused and not fresh and time.monotonic() - self._seen_s > FRESH_S:
                 self._revision = None  # others may have given something back meanwhile
                 continue
             if granted or given_back or self._streams != self._held or self._is_due:
@@ -228,8 +226,8 @@ class Account:
                 use.hold(self._gateway, held)
                 if not await self._store(use):
                     continue
-                self._held, self._renewed_s = held, self._monotonic_s()
-            self._use, self._exchanged_s = use, self._monotonic_s()
+                self._held, self._renewed_s = held, time.monotonic()
+            self._use, self._exchanged_s = use, time.monotonic()
             self._conclude(granted, refused, given_back, lease)
             return
         raise Unavailable(f"{MAX_TRIES} others were faster")
@@ -237,7 +235,7 @@ class Account:
     async def _look(self) -> None:
         found = await self._bus.kv.find(HTTP_USE_BUCKET, self._key, HttpUse)
         self._seen, self._revision = (found.value, found.revision) if found else (None, 0)
-        self._seen_s = self._monotonic_s()
+        self._seen_s = time.monotonic()
 
     async def _store(self, use: Use) -> bool:
         """False when another gateway was faster."""
@@ -251,12 +249,12 @@ class Account:
             self._revision = None
             await asyncio.sleep(random.uniform(0, 0.004))
             return False
-        self._seen, self._seen_s, self.exchanges = message, self._monotonic_s(), self.exchanges + 1
+        self._seen, self._seen_s, self.exchanges = message, time.monotonic(), self.exchanges + 1
         return True
 
     def _share_out(self, use: Use, wants: list[_Want]) -> tuple[list[_Want], list[tuple[_Want, LimitMet]], _Lease]:
         """Charge what fits, in order, and what is taken ahead."""
-        slot, now_s = slot_of(use.now_s), self._monotonic_s()
+        slot, now_s = slot_of(use.now_s), time.monotonic()
         lease = _Lease(slot, now_s + LEASE_S, {rate: self._lease.has(rate, now_s) for rate in RATES})
         granted, refused = list[_Want](), list[tuple[_Want, LimitMet]]()
         use.hold(self._gateway, self._streams)
@@ -277,7 +275,7 @@ class Account:
         return granted, refused, lease
 
     def _take_ahead(self, use: Use, lease: _Lease, allowed: Allowed, granted: list[_Want]) -> None:
-        elapsed_s = self._monotonic_s() - self._exchanged_s
+        elapsed_s = time.monotonic() - self._exchanged_s
         if elapsed_s > 1.0:
             return
         for rate in RATES:

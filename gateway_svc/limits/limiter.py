@@ -1,21 +1,24 @@
-"""Limiter: what a request may use, over the accounts of its tenant and of its key."""
+"""Limiter: what a request may use, over the accounts of its tenant and of its key, by the tenant's terms."""
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
+import structlog
+
+from common import streams
 from common.bus import Bus
-from common.errors import Unavailable
-from common.messages import ServedDelta, TermsAnswer
-from gateway_svc.access.access import Caller
+from common.errors import MarlaasError, Unavailable
+from common.messages import AskTerms, ServedDelta, TermsAnswer
+from gateway_svc.access import Caller
 from gateway_svc.limits.account import Account, LimitMet, Standing, StoreAway
-from gateway_svc.limits.estimate import ASSUMED_REPLY, tokens_of
 from gateway_svc.limits.refusals import NAMES, budget_spent, no_tenant, store_away, too_many
-from gateway_svc.limits.terms import Terms
 from gateway_svc.limits.window import RATES, Allowed, Amounts, Rate
-from gateway_svc.openai.sampling.order import Choice
-from gateway_svc.serving.given import Given
+from gateway_svc.openai.sampling.choices import Choice, Prompt
+from gateway_svc.serving.progress import Given
 from gateway_svc.settings import GatewaySettings
 
 UPKEEP_S = 0.25
@@ -24,6 +27,15 @@ CLOSE_S = 2.0
 Numbered = tuple[int, ServedDelta]
 Noted = Callable[[dict[Rate, Standing]], None]
 """Gets where the rates stand, for the headers of the answer."""
+ASSUMED_REPLY = 512
+"""Tokens of a reply whose request says no maximum; a longer one is charged as many more each time that it reaches them."""
+CHARS_PER_TOKEN = 4
+KEPT_S = 2.0
+"""Seconds after which they are asked for anew."""
+ANSWER_S = 2.0
+"""Maximum seconds for an answer; without one, what was known holds."""
+MAX_KNOWN = 10_000
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -208,3 +220,54 @@ def _tightest(parts: list[_Part]) -> dict[Rate, Standing]:
         if of_it:
             found[rate] = min(of_it, key=lambda one: one.remaining / max(1, one.limit))
     return found
+
+
+def tokens_of(choice: Choice) -> int:
+    return prompt_tokens(choice.prompt) + (choice.sampling.max_tokens or ASSUMED_REPLY)
+
+
+def prompt_tokens(prompt: Prompt) -> int:
+    """Exact for tokens, a guess for text."""
+    if prompt.ids is not None:
+        return len(prompt.ids)
+    chars = len(prompt.text or "") + sum(len(message.content or "") for message in prompt.messages or ())
+    chars += sum(len(json.dumps(tool)) for tool in prompt.tools)
+    return chars // CHARS_PER_TOKEN + 1
+
+
+@dataclass
+class _Known:
+    answer: TermsAnswer | None
+    """None: never answered."""
+    asked_s: float
+
+
+class Terms:
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._known: dict[str, _Known] = {}
+        self._asking: dict[str, asyncio.Task[TermsAnswer | None]] = {}
+
+    async def of(self, tenant: str) -> TermsAnswer | None:
+        """None while the scheduler has never answered about the tenant."""
+        known = self._known.get(tenant)
+        if known is not None and time.monotonic() - known.asked_s < KEPT_S:
+            return known.answer
+        asking = self._asking.get(tenant)
+        if asking is None:
+            asking = self._asking[tenant] = asyncio.create_task(self._ask(tenant, known.answer if known else None))
+            asking.add_done_callback(lambda _: self._asking.pop(tenant, None))
+        return await asyncio.shield(asking)
+
+    async def _ask(self, tenant: str, before: TermsAnswer | None) -> TermsAnswer | None:
+        answer = before
+        try:
+            if self._bus.is_connected:
+                answer = (await self._bus.requests.ask(streams.ask(tenant, "terms"), AskTerms(), timeout_s=ANSWER_S)).read(TermsAnswer)
+        except MarlaasError as error:  # no scheduler answers
+            log.warning("terms_unknown", tenant=tenant, reason=str(error))
+        self._known.pop(tenant, None)
+        if len(self._known) >= MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._known[tenant] = _Known(answer, time.monotonic())
+        return answer

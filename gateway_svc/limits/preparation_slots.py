@@ -6,14 +6,14 @@ of their headers. A request is prepared when it waits for a sampler, begins to b
 its client costs the others nothing.
 
 What a request costs is measured, too: the processor time of its own steps until it is answered. What it takes beyond an ordinary request's
-is charged to its sender, whose next requests wait until its share of this process has paid for it.
-"""
+is charged to its sender, whose next requests wait until its share of this process has paid for it."""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
+from typing import Any
 
 AT_ONCE = 4
 """Maximum requests of one sender that are prepared concurrently. More than a process has time for, since each also waits for NATS."""
@@ -26,6 +26,10 @@ BURST_S = 1.0
 MAX_WAIT_S = 10.0
 """Maximum seconds that a request waits for its sender's share; one that would wait longer is refused."""
 MAX_KNOWN = 1_000
+FREE_S = 0.003
+"""Processor seconds of an ordinary request, which requests a minute bound."""
+FREE_S_PER_BYTE = 5e-9
+"""The same of each byte of its body."""
 
 
 class TooBusy(Exception):
@@ -122,3 +126,38 @@ class PreparationSlot:
         if not self._is_left:
             self._is_left = True
             self._left()
+
+
+class Meter:
+    """Awaits a coroutine, and adds up the time of its steps: what other tasks do meanwhile is not in it."""
+
+    def __init__(self, work: Awaitable[None], clock_s: Callable[[], float] = time.thread_time) -> None:
+        """`Any`: whatever the loop and the coroutine say to each other."""
+        self._work = work
+        self._clock_s = clock_s
+        self._spent_s = 0.0
+        self._began_s = 0.0
+
+    @property
+    def spent_s(self) -> float:
+        """Up to now; to be asked by the coroutine itself."""
+        return self._spent_s + self._clock_s() - self._began_s
+
+    def beyond_free_s(self, body_bytes: int) -> float:
+        """Of what it has spent, what is charged."""
+        return max(0.0, self.spent_s - FREE_S - FREE_S_PER_BYTE * body_bytes)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        steps, thrown = self._work.__await__(), None
+        while True:
+            self._began_s = self._clock_s()
+            try:
+                waited_for = steps.send(None) if thrown is None else steps.throw(thrown)
+            except StopIteration:
+                return
+            finally:
+                self._spent_s += self._clock_s() - self._began_s
+            try:
+                thrown = yield waited_for
+            except BaseException as error:
+                thrown = error

@@ -1,13 +1,19 @@
-"""Models of a tenant: pools, versions of its tasks, and aliases. A name is resolved through the caller's door, once for each request."""
+"""Models: their names (docs/adr/0032-names-of-models.md), and what one means for a caller: a pool, a version of a task, or an alias.
+
+A name is resolved through the caller's door, once for each request.
+"""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel
 
+from common.bus import Bus, FollowedBucket
 from common.client_api.asking import Door, UnknownHere
+from common.client_api.names import is_name
 from common.client_api.tenancy.aliases import read_aliases
 from common.messages import (
     AdapterAnswer,
@@ -18,22 +24,80 @@ from common.messages import (
     AskTask,
     AskTasks,
     AskVersions,
+    KnownAlias,
     PoolsAnswer,
     StatusAnswer,
     TasksAnswer,
     VersionsAnswer,
 )
 from common.messages.asks import MAX_VERSION
-from gateway_svc.access.access import Caller
-from gateway_svc.openai.base_models import BaseModels
+from common.messages.tenancy.aliases import alias_key
+from common.spec import TASK_ID_PATTERN
+from common.streams import ALIASES_BUCKET
+from gateway_svc.access import Caller
 from gateway_svc.openai.errors import model_not_found
-from gateway_svc.openai.model_names import PlainName, VersionName, name_of, parse_name
-from gateway_svc.openai.sampling.order import Target
+from gateway_svc.openai.sampling.choices import Target
 from gateway_svc.problems import FieldError, Problem
+from gateway_svc.serving.pools import Offers
 
+_VERSION = re.compile(r"^(0|[1-9][0-9]{0,9})$")
 MAX_LISTED = 1000
 """Maximum tasks whose latest versions are listed, the newest first."""
 ABSENT = "the key shows no such model; GET /v1/models lists those there are"
+
+
+@dataclass(frozen=True)
+class PlainName:
+    """A pool, which names its base model, or an alias: the form does not say which."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class VersionName:
+    """A version of a task."""
+
+    task: str
+    version: int | Literal["latest", "best"]
+
+    def __str__(self) -> str:
+        return f"{self.task}@{self.version}"
+
+
+def parse_name(name: str) -> PlainName | VersionName:
+    """What a name means. Raises: Problem for what cannot name a model."""
+    before, at, after = name.partition("@")
+    if not at and is_name(name):
+        return PlainName(name)
+    if at and re.fullmatch(TASK_ID_PATTERN, before):
+        if after == "latest" or after == "best":
+            return VersionName(before, after)
+        if _VERSION.match(after) and int(after) <= MAX_VERSION:
+            return VersionName(before, int(after))
+    raise model_not_found(name[:120], "models are named POOL, TASK@latest, TASK@best, TASK@NUMBER, or as an alias is")
+
+
+def name_of(task: str, version: int) -> str:
+    """The exact name of a version."""
+    return str(VersionName(task, version))
+
+
+class BaseModels:
+    """Pools that are offered, but for names that a tenant has given to a version. `run` must run."""
+
+    def __init__(self, bus: Bus, offers: Offers) -> None:
+        self._offers = offers
+        self._aliases = FollowedBucket(bus, ALIASES_BUCKET, KnownAlias)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._aliases.follow()
+
+    def has(self, tenant: str | None, name: str) -> bool:
+        """Whether the name surely means the pool's base model; False: the scheduler must be asked."""
+        if tenant is None or not self._aliases.is_current:
+            return False
+        return self._offers.has(name) and alias_key(tenant, name) not in self._aliases.known
 
 
 class Model(BaseModel):

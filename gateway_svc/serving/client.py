@@ -16,13 +16,10 @@ from common.bus import Bus, Delivery, Outgoing
 from common.errors import MarlaasError, Reject, StreamFull, Unavailable
 from common.messages import CancelServing, Failure, Served, ServedAttempt, ServedDelta, ServeRequest, ServingEnded
 from common.periodic import run_forever
-from gateway_svc.serving.buffer import Buffer
-from gateway_svc.serving.given import Given
-from gateway_svc.serving.progress import Progress
+from gateway_svc.serving.pools import Restarts
+from gateway_svc.serving.progress import Buffer, Given, Progress
 from gateway_svc.serving.reports import Reports, report_of
-from gateway_svc.serving.restarts import Restarts
-from gateway_svc.serving.send_window import SendWindow
-from gateway_svc.serving.stream_quota import MAX_STREAMS, MAX_WAITING_BYTES, Reservation, StreamQuota, TooManyStreams
+from gateway_svc.serving.stream_quota import MAX_STREAMS, MAX_WAITING_BYTES, Reservation, SendWindow, StreamQuota, TooManyStreams
 from gateway_svc.serving.texts import Texts
 
 MAX_ATTEMPTS = 8
@@ -71,13 +68,11 @@ class Serving:
         *,
         max_streams: int = MAX_STREAMS,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
-        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`gateway`: this replica's name, under which it also reports itself in the bucket `replicas`: without that its requests end."""
         self._bus = bus
         self.gateway = gateway
         self._room = StreamQuota(max_streams, max_waiting_bytes)
-        self._monotonic_s = monotonic_s
         self._streams: dict[str, _Stream] = {}
         self._listens = asyncio.Event()
         self._turns = SendWindow()
@@ -101,7 +96,7 @@ class Serving:
         """Streams for which something does not come in time are woken."""
         while True:
             await asyncio.sleep(LOOK_S)
-            now_s, monotonic_s = self._bus.clock.now_s(), self._monotonic_s()
+            now_s, monotonic_s = self._bus.clock.now_s(), time.monotonic()
             for stream in self._streams.values():
                 if stream.is_lost(monotonic_s) or stream.is_overdue(now_s):
                     stream.buffer.wake()
@@ -168,7 +163,7 @@ class Serving:
         """Waits for a delta, or gives the last one where none will come."""
         if stream.buffer.is_over:
             return _failed(stream, "slow_reader", "the client has read too slowly")
-        if stream.is_lost(self._monotonic_s()):
+        if stream.is_lost(time.monotonic()):
             return await self._try_again(stream)
         if stream.is_overdue(self._bus.clock.now_s()):
             return await self._not_taken(stream)
@@ -217,7 +212,7 @@ class Serving:
         unwanted: dict[str, int] = {}
         for alive in message.alive:
             stream = self._streams.get(alive.request)
-            if stream is None or not stream.progress.hear(message.replica, alive.attempt, self._monotonic_s()):
+            if stream is None or not stream.progress.hear(message.replica, alive.attempt, time.monotonic()):
                 unwanted[alive.request] = alive.attempt
             else:
                 stream.room.note(waits=False)
@@ -232,7 +227,7 @@ class Serving:
         stream = self._streams.get(delta.request)
         if stream is None:
             return True  # it is told when it shows life the next time
-        wanted = stream.progress.take(replica, delta, self._monotonic_s())
+        wanted = stream.progress.take(replica, delta, time.monotonic())
         stream.room.note(waits=stream.progress.replica is None)
         if wanted is not None:
             stream.unheard = 0

@@ -1,14 +1,23 @@
-"""Progress of one request over its attempts: what came, from whom, and whether anything is missing. Pure.
+"""Progress of one request over its attempts: what came, from whom, whether anything is missing, and what its client has had of it.
 
 An attempt belongs to the first replica that is heard of it. What others send of it, and what comes of earlier attempts, is not wanted:
-they are told to stop. An attempt whose deltas have a gap, or whose replica is silent, is lost, and the next one continues behind the
+they are asked to stop. An attempt whose deltas have a gap, or whose replica is silent, is lost, and the next one continues behind the
 tokens that the client was given, so none comes twice and none is missing.
 """
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
 
 from common.messages import ServedDelta
 
 SILENT_S = 2.0
 """Seconds without a sign of life after which a replica counts as dead; it gives one every ALIVE_S."""
+MAX_BUFFERED_BYTES = 256 * 1024
+"""Bytes that a client may leave unread."""
+DELTA_BYTES = 64
+"""Size of a delta without content."""
+ID_BYTES = 4
 
 
 class Progress:
@@ -52,3 +61,58 @@ class Progress:
     def is_silent(self, now_s: float) -> bool:
         """Whether the replica that has the attempt has died."""
         return self.replica is not None and now_s - self._seen_s > SILENT_S
+
+
+class Buffer:
+    def __init__(self) -> None:
+        self._deltas: deque[tuple[ServedDelta, int]] = deque()
+        """With their sizes."""
+        self._bytes = 0
+        self._woken = asyncio.Event()
+        self.is_over = False
+        """The client has left too much unread: what there was is dropped."""
+
+    def put(self, delta: ServedDelta) -> None:
+        size = size_of(delta)
+        self._deltas.append((delta, size))
+        self._bytes += size
+        if self._bytes > MAX_BUFFERED_BYTES:
+            self.is_over = True
+            self._deltas.clear()
+        self.wake()
+
+    def take(self) -> ServedDelta | None:
+        if not self._deltas:
+            return None
+        delta, size = self._deltas.popleft()
+        self._bytes -= size
+        return delta
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def wait(self) -> None:
+        """Until something happens. Without a timer, which would cost as much as all else that is done for a delta."""
+        await self._woken.wait()
+        self._woken.clear()
+
+
+def size_of(delta: ServedDelta) -> int:
+    """About as many bytes as the client is sent."""
+    tokens = sum(DELTA_BYTES * (1 + len(token.top)) for token in delta.tokens)
+    calls = sum(len(call.name) + len(call.arguments) for call in delta.calls)
+    return DELTA_BYTES + len(delta.ids) + len(delta.text.encode()) + len(delta.reasoning.encode()) + tokens + calls
+
+
+@dataclass
+class Given:
+    prompt: int | None = None
+    """None before the first delta."""
+    cached: int = 0
+    sampled: int = 0
+
+    def add(self, delta: ServedDelta) -> None:
+        """Of a second attempt the prompt is the same, and counts once."""
+        self.prompt = delta.prompt_tokens if self.prompt is None else self.prompt
+        self.cached = delta.cached_tokens if delta.cached_tokens is not None else self.cached
+        self.sampled += len(delta.ids) // ID_BYTES

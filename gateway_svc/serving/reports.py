@@ -11,7 +11,7 @@ from common.bus import Bus, Outgoing
 from common.errors import MarlaasError, Reject
 from common.messages import ServeRequest, ServingEnded
 from common.resilience.backoff import Backoff
-from gateway_svc.serving.given import Given
+from gateway_svc.serving.progress import Given
 
 MAX_WAITING = 20_000
 """Maximum reports that wait for NATS: about as many requests as one process ends in minutes."""

@@ -1,8 +1,17 @@
-"""Per-process limits on concurrent requests and on bytes that wait for a replica; one tenant may use half of both."""
+"""Which requests this process takes, and which of them it sends to replicas.
+
+One tenant may use half of the concurrent requests, and of the bytes that wait for a replica. Replicas take requests in the order of the
+queue, several for each that they answer concurrently, and are fair among those that they have: a tenant that sends a thousand would fill
+the queue. So of each tenant and pool only some are sent and have no token yet; the others wait here, fair by key.
+"""
 
 from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from common.errors import MarlaasError
+from common.fairness.fair_queue import Claimant
+from common.fairness.fair_slots import FairSlots
 
 MAX_STREAMS = 2000
 """Maximum concurrent requests of one process."""
@@ -10,6 +19,9 @@ MAX_WAITING_BYTES = 32 * 1024 * 1024
 """Bytes of requests that no replica has taken; those of all gateways share the stream REQUESTS."""
 TENANTS_SHARE = 0.5
 """Maximum share of one tenant: another's requests find room."""
+AT_ONCE = 8
+"""Requests of one tenant and pool that are sent and have no token. Fewer than a replica takes, so that one tenant's never fill what it
+takes; enough to begin some hundred requests a second."""
 
 
 class TooManyStreams(MarlaasError):
@@ -65,3 +77,32 @@ class Reservation:
     def leave(self) -> None:
         self.note(waits=False)
         self._room.count(self._tenant, streams=-1)
+
+
+class SendWindow:
+    """Of one process."""
+
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._at_once = at_once
+        self._slots: dict[tuple[str, str], FairSlots] = {}
+        """By pool and tenant."""
+
+    @property
+    def waiting(self) -> int:
+        return sum(slots.waiting for slots in self._slots.values())
+
+    async def begin(self, pool: str, tenant: str, key: str | None) -> Callable[[], None]:
+        """Waits until a request may be sent. The function that it returns must be called when the request has its first token, or
+        ends; more calls do nothing."""
+        place, claimant = (pool, tenant), Claimant(key or "none", "requests")
+        slots, ending = self._slots.setdefault(place, FairSlots(self._at_once)), ExitStack()
+        ending.callback(self._forget_idle, place)
+        with ending:
+            await slots.acquire(claimant)
+            ending.callback(slots.release, claimant, 1.0)
+            return ending.pop_all().close
+
+    def _forget_idle(self, place: tuple[str, str]) -> None:
+        slots = self._slots.get(place)
+        if slots is not None and not slots.waiting and not slots.running:
+            del self._slots[place]

@@ -10,8 +10,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from common.spec import Section, TaskSpec
+from gateway_svc.bodies import read_json
 from gateway_svc.problems import FieldError, Problem
-from gateway_svc.strict_json import read_json
 
 Kind = Literal["text", "whole", "number", "choice", "json"]
 FILLED_APART = ("tenant",)

@@ -1,6 +1,7 @@
-"""The playground's form: what it asks of each model, and the same as code."""
+"""The playground: what its form asks of each model, the same as code, and what each has answered."""
 
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +9,19 @@ from pprint import pformat
 
 from pydantic import JsonValue
 
+from gateway_svc.openai.chat.answer import ChatAnswer, TokenLogprob
+from gateway_svc.openai.errors import ErrorAnswer
 from gateway_svc.web.text import escaped
 
 MAX_MODELS = 4
 MAX_TURNS = 20
 """Maximum messages after that of the system."""
 ROLES = ("user", "assistant")
+EXTENSIONS = ("top_k", "min_p", "repetition_penalty")
+"""Settings that the `openai` client has no argument for."""
+FIRST = {"max_tokens": "256", "top_logprobs": "5"}
+MOST_TOKENS = 500
+"""Maximum rows of a table of tokens."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +44,6 @@ SETTINGS = (
     Setting("top_logprobs", "Token probabilities", "alternatives for each token, 0 to 20; empty: none are shown"),
 )
 """Numbers; their names are those of OpenAI's API."""
-EXTENSIONS = ("top_k", "min_p", "repetition_penalty")
-"""Settings that the `openai` client has no argument for."""
-FIRST = {"max_tokens": "256", "top_logprobs": "5"}
 
 
 @dataclass(frozen=True)
@@ -151,3 +156,47 @@ def _number(text: str) -> JsonValue:
 
 def _slots(models: Sequence[str]) -> list[str]:
     return [*models, *[""] * MAX_MODELS][:MAX_MODELS]
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    token: str
+    share: float
+    """Its probability, from 0 to 1."""
+    others: Sequence[tuple[str, float]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    model: str
+    """The exact one; as it was asked for where there is no answer."""
+    text: str = ""
+    reasoning: str = ""
+    error: str = ""
+    figures: str = ""
+    tokens: Sequence[TokenRow] = ()
+    left_out: int = 0
+    """Tokens that the table leaves out."""
+
+
+def failed_answer(model: str, status: int, content: bytes) -> Answer:
+    return Answer(model, error=f"{status}: {ErrorAnswer.model_validate_json(content).error.message}")
+
+
+def whole_answer(content: bytes) -> Answer:
+    """`content`: the answer of the route of chat completions."""
+    found = ChatAnswer.model_validate_json(content)
+    choice, usage = found.choices[0], found.usage
+    tokens = choice.logprobs.content if choice.logprobs is not None else []
+    return Answer(
+        model=found.model,
+        text=choice.message.content or "",
+        reasoning=choice.message.reasoning_content or "",
+        figures=f"{usage.completion_tokens} tokens after {usage.prompt_tokens}; it ended by {choice.finish_reason}",
+        tokens=[_row(token) for token in tokens[:MOST_TOKENS]],
+        left_out=max(len(tokens) - MOST_TOKENS, 0),
+    )
+
+
+def _row(token: TokenLogprob) -> TokenRow:
+    return TokenRow(token.token, math.exp(token.logprob), [(one.token, math.exp(one.logprob)) for one in token.top_logprobs])

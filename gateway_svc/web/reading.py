@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 from common.client_api.asking import Door, UnknownHere
@@ -20,6 +21,8 @@ from common.messages import (
     AskAccess,
     AskSteps,
     AskTasks,
+    ExecutorOf,
+    SliceOf,
     StepOf,
     StepsAnswer,
     TasksAnswer,
@@ -28,19 +31,14 @@ from common.messages import (
     WhyAnswer,
 )
 from common.task_states import ENDED
-from gateway_svc.openai.model_names import name_of
+from gateway_svc.openai.models import name_of
 from gateway_svc.web.forms import FormChoices
-from gateway_svc.web.views.accelerators import Shared
-from gateway_svc.web.views.charts import Over, thinning
-from gateway_svc.web.views.compare import Run
+from gateway_svc.web.views.charts import Over, paged, thinning
 from gateway_svc.web.views.listing import Listing, listing
-from gateway_svc.web.views.paging import paged
-from gateway_svc.web.views.task import TaskPage, flat, task_charts
+from gateway_svc.web.views.task import Run, TaskPage, flat, task_charts
 from gateway_svc.web.views.timeline import TaskLine, line_of
 from gateway_svc.web.views.usage import Ledger
 
-Models = dict[str, dict[str, str]]
-"""Kind → name of a model → what it is shown as."""
 MODELS = 100
 """Newest tasks whose latest versions the playground offers."""
 AT_ONCE = 3
@@ -53,9 +51,19 @@ TIMELINE_TASKS = 100
 """Tasks of a timeline; a page may have a few more."""
 TIMELINE_STEPS = 1000
 """Latest steps of each of them."""
-
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class Shared:
+    executors: Sequence[ExecutorOf]
+    slices: Sequence[SliceOf]
+    """The newest first. A tenant's: those that served its tasks."""
+
+
+Models = dict[str, dict[str, str]]
+"""Kind → name of a model → what it is shown as."""
 
 
 async def read_listing(door: Door, wanted: AskTasks) -> Listing:

@@ -1,14 +1,18 @@
 """Jinja2 with autoescape. Every text from elsewhere passes `visible` too: `finalize` applies it to whatever a template prints."""
 
+import hashlib
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from gateway_svc.web import figures, sparkline
-from gateway_svc.web.assets import address_of
+from gateway_svc.web import text
 from gateway_svc.web.text import one_line, visible
+from gateway_svc.web.views import charts
+
+TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 
 
 def _printed(value: object) -> object:
@@ -34,21 +38,48 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     found.filters |= {
-        "number": figures.number,
-        "significant": figures.significant,
-        "whole": figures.whole,
-        "size": figures.size,
-        "duration": figures.duration,
-        "moment": figures.moment,
-        "short": figures.short,
-        "iso": figures.iso,
+        "number": text.number,
+        "significant": text.significant,
+        "whole": text.whole,
+        "size": text.size,
+        "duration": text.duration,
+        "moment": text.moment,
+        "short": text.short,
+        "iso": text.iso,
         "one_line": one_line,
         "with_code": _with_code,
     }
-    found.globals |= {"asset": address_of, "spark_width": sparkline.WIDTH, "spark_height": sparkline.HEIGHT}  # type: ignore[arg-type]
+    found.globals |= {"asset": address_of, "spark_width": charts.WIDTH, "spark_height": charts.HEIGHT}  # type: ignore[arg-type]
     return found
 
 
 def render(name: str, **shown: object) -> str:
     """A page."""
     return _environment().get_template(f"{name}.html").render(**shown)
+
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Asset:
+    content: bytes
+    media_type: str
+    digest: str
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """Every file that a browser may load, by name."""
+    files = [path for folder in ("static", "vendor") for path in sorted((FOLDER / folder).iterdir()) if path.suffix in TYPES]
+    return {path.name: _read(path) for path in files}
+
+
+def _read(path: Path) -> Asset:
+    content = path.read_bytes()
+    return Asset(content, TYPES[path.suffix], hashlib.sha256(content).hexdigest()[:16])
+
+
+def address_of(name: str) -> str:
+    """Its path below the dashboard's; changes with its content. Raises: KeyError."""
+    return f"static/{assets()[name].digest}/{name}"

@@ -1,8 +1,8 @@
 """The command line: `marlaas --help`. Its packages are named for who types the commands.
 
 app.py      the verbs, and how the command ends
-session.py  options, output and the connection that all commands share
-user/       tasks, environments, files, aliases, webhooks, chat
+session.py  options, output, data files and the connection that all commands share
+user/       tasks, usage, environments, files, aliases, webhooks, chat
 operator/   tenants, keys, money, audit, streams
 machine/    the stack on this machine
 """

@@ -15,9 +15,9 @@ import typer
 
 from common.runtime.output import ends_with_its_reader
 from marlaas.cli import session
-from marlaas.cli.machine import containers, init, stack
-from marlaas.cli.operator import audit, budgets, database, keys, pools, prices, streams, tenants
-from marlaas.cli.user import aliases, chat, environments, files, tasks, webhooks
+from marlaas.cli.machine import containers, stack
+from marlaas.cli.operator import audit, billing, keys, pools, streams, tenants
+from marlaas.cli.user import aliases, chat, environments, files, tasks, usage, webhooks
 
 app = typer.Typer(
     help="Reinforcement-learning fine-tuning of language models, for many tenants on one base model.",
@@ -50,21 +50,21 @@ app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
 app.add_typer(aliases.app, name="alias")
 app.add_typer(webhooks.app, name="webhooks")
-app.add_typer(prices.app, name="prices")
-app.add_typer(budgets.app, name="budgets")
+app.add_typer(billing.prices, name="prices")
+app.add_typer(billing.budgets, name="budgets")
 app.add_typer(pools.app, name="pools")
-app.add_typer(database.app, name="database")
+app.add_typer(tenants.database, name="database")
 app.add_typer(streams.app, name="streams")
 app.add_typer(containers.app, name="containers")
-app.command()(init.init)
+app.command()(stack.init)
 app.command()(chat.chat)
 for command in (stack.up, stack.down, stack.status, stack.dashboard):
     app.command()(command)
 for command in (tasks.ps, tasks.show, tasks.why, tasks.compare, stack.logs, stack.doctor, stack.psql):
     app.command()(command)
-for command in (tasks.submit, tasks.watch, tasks.cancel, tasks.pause, tasks.resume, tasks.delete, tasks.prune, tasks.failures):
+for command in (tasks.submit, tasks.watch, tasks.cancel, tasks.pause, tasks.resume, tasks.delete, usage.prune, tasks.failures):
     app.command()(command)
-for command in (tasks.samples, tasks.resend, tasks.pull, tasks.replay, tasks.usage, audit.audit):
+for command in (tasks.samples, tasks.resend, tasks.pull, tasks.replay, usage.usage, audit.audit):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(stack.bench)
 app.command()(stack.demo)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, TypeVar
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from marlaas.client import Client
     from marlaas.stack.state_files import StackPlan
 
+
 T = TypeVar("T")
 DEFAULT_DATA = Path(".marlaas")
 TENANT = "MARLAAS_TENANT"
@@ -29,6 +31,8 @@ HTTP_KEY = "MARLAAS_KEY"
 """Variable with the text of a key, for a gateway."""
 INSECURE, CA, CERT, KEY = "MARLAAS_NATS_INSECURE", "MARLAAS_NATS_CA", "MARLAAS_NATS_CERT", "MARLAAS_NATS_KEY"
 """Variables that services have too (docs/settings.md)."""
+CHECKOUT = Path(__file__).parents[2]
+KNOWN_BY = "pools.toml"
 PIPE_WIDTH = 100_000
 """Characters per line where output is no terminal, or with `--wide`: nothing is cut off."""
 
@@ -152,15 +156,28 @@ def print_table(table: "Callable[[int | None], Table]", wide: bool = False) -> N
     console.print(table(None if console.width == PIPE_WIDTH else console.width))
 
 
+def print_found(found: Sequence[T], table: "Callable[[Sequence[T], int | None], Table]", wide: bool, otherwise: str) -> None:
+    """Print a table of what was found, or that there is nothing."""
+    if found:
+        print_table(lambda width: table(found, width), wide)
+    else:
+        echo(otherwise)
+
+
 def echo(text: str, to: TextIO | None = None) -> None:
     print(text, flush=True, file=to)
 
 
+def data_root() -> Path:
+    """The checkout, or the environment's folder where a wheel installs them (`data-files` in pyproject.toml)."""
+    schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
+    installed = (Path(sysconfig.get_path("data", scheme)) / "share" / "marlaas" for scheme in schemes)
+    return next((folder for folder in (CHECKOUT, *installed) if (folder / KNOWN_BY).exists()), CHECKOUT)
+
+
 def pools_file() -> Path:
     """pools.toml of the current directory, or else the project's."""
-    from marlaas import package_data as shipped
-
-    here, theirs = Path("pools.toml"), shipped.root() / "pools.toml"
+    here, theirs = Path("pools.toml"), data_root() / "pools.toml"
     return here if here.exists() or not theirs.exists() else theirs
 
 

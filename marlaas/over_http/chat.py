@@ -12,8 +12,7 @@ import httpx2
 from pydantic import JsonValue
 
 from common.client_api.errors import ClientError
-from marlaas.over_http.connection import Connection, Params
-from marlaas.over_http.refusals import Busy, no_gateway
+from marlaas.over_http.connection import Busy, Connection, Params, no_gateway
 
 DONE = "[DONE]"
 RETRIES = 3

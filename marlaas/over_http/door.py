@@ -1,22 +1,100 @@
-"""HttpDoor: questions, jobs and events over HTTP, as the messages that NATS has."""
+"""HttpDoor: questions, jobs and events over HTTP, as the messages that NATS has; live events are a stream, which reconnects."""
 
+import asyncio
+import json
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
+import httpx2
 from pydantic import ValidationError
 
 from common import streams
 from common.access.credentials import Credentials
-from common.bus import Outgoing
-from common.client_api.errors import WrongQuestion
+from common.bus import Outgoing, TlsFiles
+from common.client_api.asking import UnknownHere
+from common.client_api.errors import ClientError, NoAnswer, TooManyJobs, WrongQuestion
 from common.client_api.pages import Asking
 from common.messages import Event, Message
-from marlaas.over_http.connection import Connection, Params
-from marlaas.over_http.events import LiveEvents
-from marlaas.over_http.refusals import Invalid, no_gateway
+from marlaas.over_http.address import is_plain_beyond_this_machine, objection_to_gateway
+from marlaas.over_http.connection import PAUSE, Connection, Invalid, Params, no_gateway, refusal
 
+MAX_WAITING = 1_000
+"""Maximum events that wait for a reader; then the stream waits for it."""
+HEADERS = {"Accept": "text/event-stream"}
 M = TypeVar("M", bound=Message)
+
+
+class LiveEvents:
+    """What `HttpDoor.listening` gives."""
+
+    def __init__(self, connection: Connection, params: Params) -> None:
+        self._connection = connection
+        self._params = params
+        self._found = asyncio.Queue[Event | ClientError | None](MAX_WAITING)
+        """None: it is connected again, and events may have been lost meanwhile."""
+        self._begun = asyncio.Event()
+
+    @asynccontextmanager
+    async def read(self) -> AsyncGenerator["LiveEvents"]:
+        """Read it beside the block, in which no event is missed unseen. Raises: ClientError when it is refused; NoAnswer."""
+        reader = asyncio.create_task(self._read())
+        try:
+            await self._begin()
+            yield self
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def next(self, timeout_s: float) -> Event | None:
+        """None when none comes for so long, or some may have been lost. Raises: ClientError when the stream is refused."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                found = await self._found.get()
+                if isinstance(found, ClientError):
+                    self._found.put_nowait(found)
+                    raise found
+                return found
+        return None
+
+    async def _begin(self) -> None:
+        try:
+            async with asyncio.timeout(self._connection.patience_s + 1):
+                await self._begun.wait()
+        except TimeoutError:
+            raise NoAnswer(f"the gateway at {self._connection.shown} sends no events") from None
+        if not self._found.empty() and isinstance(refused := self._found.get_nowait(), ClientError):
+            raise refused
+
+    async def _read(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                async for event in self._once():
+                    attempt = 0
+                    await self._found.put(event)
+            except (NoAnswer, TooManyJobs):
+                pass
+            except ClientError as error:
+                await self._found.put(error)
+                self._begun.set()
+                return
+            attempt += 1
+            await asyncio.sleep(PAUSE.pause_s(attempt))
+
+    async def _once(self) -> AsyncGenerator[Event | None]:
+        """Events until the stream ends. Raises: ClientError; NoAnswer."""
+        async with self._connection.stream("GET", "/v1/events", self._params, headers=HEADERS) as response:
+            async for sent in httpx2.EventSource(response, max_event_size=None):
+                if sent.event == "listening":
+                    if self._begun.is_set():
+                        yield None
+                    self._begun.set()
+                elif sent.event == "error":
+                    found = json.loads(sent.data)
+                    raise refusal(int(found["status"]), sent.data.encode(), self._connection.shown, has_key=True)
+                else:
+                    yield Event.model_validate_json(sent.data)
 
 
 class HttpDoor(Asking):
@@ -68,3 +146,28 @@ class HttpDoor(Asking):
 def _fields(message: Message) -> dict[str, object]:
     """Without those that say what is the default: an older gateway does not know all of them."""
     return message.model_dump(mode="json", exclude_defaults=True)
+
+
+@asynccontextmanager
+async def entered(
+    url: str, tenant: str | None, *, key: str | None, insecure: bool, tls: TlsFiles, timeout_s: float, patience_s: float
+) -> AsyncGenerator[HttpDoor]:
+    """The door of the gateway at `url`, for `tenant`, or else for that of the key.
+
+    Raises: ClientError when the address or the key is wrong, or the gateway does not take the key; NoAnswer when none answers within
+    `timeout_s`; Fatal when a file of `tls` cannot be used.
+    """
+    if objection := objection_to_gateway(url):
+        raise ClientError(objection)
+    key = key.strip() if key else None
+    if key and not (key.startswith("mk-") and key.isascii() and key.isprintable() and " " not in key):
+        raise ClientError("this is no key of a gateway; one is mk-… and is made by `marlaas keys create --http`")
+    if key and is_plain_beyond_this_machine(url) and not insecure:
+        raise ClientError(f"the key would cross a network without TLS: use https://, not {url}; or --insecure where that is trusted")
+    async with Connection.open(url, key, tls, patience_s) as connection:
+        try:
+            answer = await connection.request("GET", "/v1/key", answer_s=max(timeout_s, 1.0), patience_s=timeout_s)
+            of_key = answer.json()["tenant"]
+        except (UnknownHere, ValueError, LookupError, TypeError):
+            raise no_gateway(connection.shown) from None
+        yield HttpDoor(connection, tenant or of_key)

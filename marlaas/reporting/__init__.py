@@ -4,10 +4,8 @@ progress.py  a task's state from its events
 tables.py    tables of tasks and of the stack
 samples.py   attempts of a step
 listing.py   tables that stay readable at any width
-pools.py     tables of pools and shared accelerators
-storage.py   columns and lines about the blob store
 live.py      the view that changes while a command waits
 plots.py     plots as PNG files
 trackers.py  TensorBoard, Weights & Biases, Trackio
-tenancy/     tables of tenants
+tenancy/     aliases
 """

@@ -20,14 +20,14 @@ MIN_REASON_WIDTH = 24
 @dataclass(frozen=True)
 class Field(Generic[R]):
     header: str
-    cell: Callable[[R], Text]
+    cell: Callable[[R], Text | str]
     rank: int = 0
     """0: always shown; of the others, the highest rank is dropped first."""
 
 
 def listing(records: Sequence[R], fields: Sequence[Field[R]], reason: Callable[[R], str], width: int | None) -> Table:
     """`fields` of every record, as many as fit in `width` characters, then its reason in what remains of the line."""
-    cells = {field.header: [field.cell(record) for record in records] for field in fields}
+    cells = {field.header: [_text(field.cell(record)) for record in records] for field in fields}
     widths = {header: max(len(header), *(cell.cell_len for cell in column)) for header, column in cells.items()}
     reasons = [" ".join(reason(record).split()) for record in records]
     shown = list(fields)
@@ -44,6 +44,10 @@ def listing(records: Sequence[R], fields: Sequence[Field[R]], reason: Callable[[
             last.truncate(left, overflow="ellipsis")
         table.add_row(*(cells[header][row] for header in headers), *([last] if any(reasons) else []))
     return table
+
+
+def _text(cell: Text | str) -> Text:
+    return Text(cell) if isinstance(cell, str) else cell
 
 
 def _taken(shown: Sequence[Field[R]], widths: dict[str, int]) -> int:

@@ -41,20 +41,6 @@ def draw_evaluations(tasks: Sequence[Progress], path: Path) -> Path:
     return _saved(figure, axes, path)
 
 
-def draw_metrics(tasks: Sequence[Progress], titles: Mapping[str, str], path: Path) -> None:
-    """Every task's reward, and beside it each metric in `titles` (name → title)."""
-    figure, all_axes = pyplot.subplots(1, 1 + len(titles), figsize=SIZE_INCHES, layout="constrained", sharex=True)
-    for axes, (metric, title) in zip(all_axes, {"": "mean reward of the step", **titles}.items(), strict=True):
-        for one in tasks:
-            points = [(step.version, step.metrics.get(metric) if metric else step.reward) for step in one.steps]
-            known = [(version, value) for version, value in points if value is not None]
-            axes.plot([version for version, _ in known], [value for _, value in known], label=one.spec.name, linewidth=1.5)
-        axes.set(xlabel="optimizer step", title=title)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.25)
-    _saved(figure, all_axes[0], path)
-
-
 def draw_held_out(curve: Mapping[int, float], others: Sequence[Mapping[int, float]], path: Path) -> Path:
     """A task's reward on held-out prompts by version, over the range of earlier runs' rewards."""
     path.parent.mkdir(parents=True, exist_ok=True)

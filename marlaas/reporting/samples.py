@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
-from rich.text import Text
 
 from common.messages import KeptAttempt, StepSamples
 from marlaas.reporting.listing import Field, listing
@@ -16,17 +15,17 @@ from marlaas.reporting.listing import Field, listing
 def samples_table(samples: StepSamples, width: int | None = None) -> Table:
     """Every attempt, one line each, in `width` characters; None: whole lines."""
     fields: list[Field[KeptAttempt]] = [
-        Field("group", lambda one: Text(str(one.group))),
-        Field("member", lambda one: Text(str(one.member))),
-        Field("reward", lambda one: Text(f"{one.reward:.4g}")),
-        Field("advantage", lambda one: Text(f"{one.advantage:+.3f}")),
-        Field("finish", lambda one: Text(one.finish), rank=1),
-        Field("turns", lambda one: Text(str(one.turns)), rank=2),
-        Field("sampled", lambda one: Text(str(one.tokens.sampled_tokens)), rank=3),
-        Field("logprob", lambda one: Text(_mean(_sampled(one, one.tokens.logprobs_T()))), rank=4),
-        Field("difference", lambda one: Text(_largest(_sampled(one, one.tokens.logprobs_T() - _trainer_T(one)))), rank=5),
-        Field("version", lambda one: Text(str(one.version)), rank=6),
-        Field("components", lambda one: Text(" ".join(f"{name!a} {value:.3g}" for name, value in one.components.items())), rank=7),
+        Field("group", lambda one: str(one.group)),
+        Field("member", lambda one: str(one.member)),
+        Field("reward", lambda one: f"{one.reward:.4g}"),
+        Field("advantage", lambda one: f"{one.advantage:+.3f}"),
+        Field("finish", lambda one: one.finish, rank=1),
+        Field("turns", lambda one: str(one.turns), rank=2),
+        Field("sampled", lambda one: str(one.tokens.sampled_tokens), rank=3),
+        Field("logprob", lambda one: _mean(_sampled(one, one.tokens.logprobs_T())), rank=4),
+        Field("difference", lambda one: _largest(_sampled(one, one.tokens.logprobs_T() - _trainer_T(one))), rank=5),
+        Field("version", lambda one: str(one.version), rank=6),
+        Field("components", lambda one: " ".join(f"{name!a} {value:.3g}" for name, value in one.components.items()), rank=7),
     ]
     return listing(samples.attempts, fields, lambda _: "", width)
 

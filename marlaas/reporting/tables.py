@@ -56,18 +56,18 @@ def status_table(
     expected to wake, by pool whose samplers are all parked."""
     now_s = now_s or time.time()
     fields: list[Field[TaskStatus]] = [
-        Field("task", lambda one: Text(one.task)),
-        Field("tenant", lambda one: Text(one.tenant), rank=4),
-        Field("pool", lambda one: Text(one.pool), rank=7),
+        Field("task", lambda one: one.task),
+        Field("tenant", lambda one: one.tenant, rank=4),
+        Field("pool", lambda one: one.pool, rank=7),
         Field("state", lambda one: _coloured(one.state)),
-        Field("version", lambda one: Text(f"{one.version}/{one.steps}")),
-        Field("reward", lambda one: Text(_f(one.reward)), rank=1),
-        Field("staleness", lambda one: Text(_f(one.staleness)), rank=8),
-        Field("failed", lambda one: Text(_share(one.failed_share)), rank=3),
-        Field("tokens", lambda one: Text(_count(one.sampled_tokens)), rank=6),
+        Field("version", lambda one: f"{one.version}/{one.steps}"),
+        Field("reward", lambda one: _f(one.reward), rank=1),
+        Field("staleness", lambda one: _f(one.staleness), rank=8),
+        Field("failed", lambda one: _share(one.failed_share), rank=3),
+        Field("tokens", lambda one: _count(one.sampled_tokens), rank=6),
         Field("dead letters", lambda one: Text(str(one.dead_letters), style="red" if one.dead_letters else ""), rank=5),
-        Field("left", lambda one: Text(_left(one, now_s)), rank=2),
-        Field("age", lambda one: Text(duration(now_s - one.submitted_s)), rank=2),
+        Field("left", lambda one: _left(one, now_s), rank=2),
+        Field("age", lambda one: duration(now_s - one.submitted_s), rank=2),
         *more,
     ]
     return listing(statuses, fields, lambda one: _reason_of(one, parked), width)
@@ -76,10 +76,10 @@ def status_table(
 def failures_table(failures: Sequence[Failure], width: int | None = None) -> Table:
     """Dead letters, one line each, in `width` characters; None: whole lines."""
     fields: list[Field[Failure]] = [
-        Field("letter", lambda one: Text(str(one.letter))),
-        Field("task", lambda one: Text(one.task or f"- ({one.subject})")),
-        Field("stage", lambda one: Text(one.stage), rank=1),
-        Field("attempts", lambda one: Text(str(one.attempts)), rank=2),
+        Field("letter", lambda one: str(one.letter)),
+        Field("task", lambda one: one.task or f"- ({one.subject})"),
+        Field("stage", lambda one: one.stage, rank=1),
+        Field("attempts", lambda one: str(one.attempts), rank=2),
     ]
     return listing(failures, fields, lambda one: one.reason, width)
 

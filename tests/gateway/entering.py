@@ -13,10 +13,9 @@ from common.bus import Bus
 from common.client_api.asking import Door
 from common.messages import AskTasks, HttpKey, TasksAnswer
 from common.streams import HTTP_KEYS_BUCKET
-from gateway_svc.access.connections import KeyAccess, Nats
-from gateway_svc.access.keys import HttpKeys
+from gateway_svc.access import HttpKeys, KeyAccess, Nats
 from marlaas.tenancy import accounts, keys, recording
-from marlaas.tenancy.receiving import Receiver
+from marlaas.tenancy.keys import Receiver
 from marlaas.tenancy.recording import Operator
 from tests.common.access.keyed import Keyed
 from tests.conftest import HASTY, at_work, eventually

@@ -10,8 +10,7 @@ import httpx
 from common.bus import Bus
 from common.runtime.health import Health
 from common.runtime.service import Running
-from gateway_svc.access.access import Access
-from gateway_svc.access.connections import OpenAccess
+from gateway_svc.access import Access, OpenAccess
 from gateway_svc.openai.sampling.choices import Sampler
 from gateway_svc.service import serve_with
 from gateway_svc.settings import GatewaySettings

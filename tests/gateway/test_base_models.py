@@ -9,10 +9,9 @@ from common.bus import Bus
 from common.client_api.asking import Door
 from common.messages import AdapterRef, BlobRef, Canary, KnownAlias, PoolOffer
 from common.streams import ALIASES_BUCKET
-from gateway_svc.openai.base_models import BaseModels
-from gateway_svc.openai.models import resolve
+from gateway_svc.openai.models import BaseModels, resolve
 from gateway_svc.problems import Problem
-from gateway_svc.serving.offers import Offers
+from gateway_svc.serving.pools import Offers
 from tests.conftest import at_work, eventually
 
 BLOB = BlobRef(name="a.v1.adapter", size_bytes=1, sha256="0" * 64)

@@ -8,9 +8,8 @@ import pytest
 
 from common.access.http_keys import digest_of, http_key
 from common.access.keys import Kind, Seed
-from gateway_svc.access import connections
-from gateway_svc.access.connections import KeyAccess, Nats
-from gateway_svc.access.keys import HttpKeys
+from gateway_svc import access
+from gateway_svc.access import HttpKeys, KeyAccess, Nats
 
 TEXT = http_key(Seed.new(Kind.USER))
 KEY = SimpleNamespace(digest=digest_of(TEXT), token="a.b.c", tenant="acme", role="member", key="U", ends=None)
@@ -36,13 +35,13 @@ async def test_connection_that_fails_unexpectedly_is_tried_again(monkeypatch: py
     def credentials(*_: object) -> object:
         return None
 
-    monkeypatch.setattr(connections, "Bus", SimpleNamespace(connect=connect))
-    monkeypatch.setattr(connections, "credentials_of", credentials)
-    access = KeyAccess(cast(HttpKeys, Keys()), Nats("nats://absent", "gateway"))
+    monkeypatch.setattr(access, "Bus", SimpleNamespace(connect=connect))
+    monkeypatch.setattr(access, "credentials_of", credentials)
+    opened = KeyAccess(cast(HttpKeys, Keys()), Nats("nats://absent", "gateway"))
     for _ in range(2):
         with pytest.raises(RuntimeError):
-            async with access.entered(TEXT):
+            async with opened.entered(TEXT):
                 pass
         await asyncio.sleep(0.01)
 
-    assert (len(tried), access.connections) == (2, 0)
+    assert (len(tried), opened.connections) == (2, 0)

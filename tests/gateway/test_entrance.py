@@ -12,7 +12,7 @@ import pytest
 from common.bus import Bus
 from common.client_api.asking import Door
 from common.runtime.health import Health
-from gateway_svc.access.access import Caller, Unauthorized
+from gateway_svc.access import Caller, Unauthorized
 from gateway_svc.http import gateway as gateway_module
 from gateway_svc.http.application import all_families, application
 from gateway_svc.http.gateway import Gateway

@@ -10,10 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from common.bus import Bus
-from gateway_svc.access.access import Caller
-from gateway_svc.access.connections import OpenAccess
-from gateway_svc.drain import Drain
+from gateway_svc.access import Caller, OpenAccess
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
+from gateway_svc.http.gateway import Drain
 from tests.gateway.serving import client, gateway
 from tests.scheduler.stages import World, spec
 

@@ -15,11 +15,11 @@ from common.errors import Reject
 from common.formats.bounds import JsonScan, OutOfBounds
 from common.graders import WrongGrader, read_grader
 from common.spec import check_fields
-from gateway_svc.http.dashboard.bodies import read_form
+from gateway_svc.bodies import read_scanned
+from gateway_svc.http.dashboard.visitor import read_form
 from gateway_svc.openai.parsing import parse_request
-from gateway_svc.openai.text.request import CompletionRequest
+from gateway_svc.openai.text import CompletionRequest
 from gateway_svc.problems import Problem
-from gateway_svc.strict_json import read_scanned
 from tests.conftest import at_work, eventually
 from tests.gateway.work import calls_of
 

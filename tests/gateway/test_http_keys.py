@@ -21,15 +21,13 @@ from common.messages import ControlTask, HttpKey
 from common.runtime.health import Health
 from common.runtime.service import Running
 from common.streams import HTTP_KEYS_BUCKET
-from gateway_svc.access.access import Unauthorized
-from gateway_svc.access.connections import OpenAccess
-from gateway_svc.access.keys import HttpKeys
+from gateway_svc.access import HttpKeys, OpenAccess, Unauthorized
 from gateway_svc.service import serve
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
 from marlaas.tenancy import accounts, keys, recording
-from marlaas.tenancy.deletion import delete_with_account
-from marlaas.tenancy.receiving import Receiver
+from marlaas.tenancy.accounts import delete_with_account
+from marlaas.tenancy.keys import Receiver
 from scheduler_svc.reconcile import accept
 from scheduler_svc.upkeep.deletion import http_keys as upkeep
 from tests.common.access.keyed import Keyed

@@ -15,11 +15,11 @@ from common.errors import Unavailable
 from common.messages import HttpUse, ServedDelta
 from common.messages.serving import ServedSampling
 from common.streams import HTTP_USE_BUCKET
-from gateway_svc.access.access import Caller
+from gateway_svc.access import Caller
 from gateway_svc.limits.account import AHEAD_SHARE, AWAY_S, Account, LimitMet, StoreAway
 from gateway_svc.limits.limiter import Limiter
 from gateway_svc.limits.window import STREAMS_S, Allowed, Amounts, Use
-from gateway_svc.openai.sampling.order import Choice, Prompt
+from gateway_svc.openai.sampling.choices import Choice, Prompt
 from gateway_svc.settings import GatewaySettings
 from marlaas.stack import servers
 from tests.conftest import HASTY, at_work, eventually, running

@@ -11,10 +11,9 @@ import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway_svc.drain import Drain
+from gateway_svc.http.gateway import Drain
 from gateway_svc.http.guard import Guard
-from gateway_svc.limits.meter import Meter
-from gateway_svc.limits.preparation_slots import AT_ONCE, BURST_S, SHARE, PreparationSlots, TooBusy
+from gateway_svc.limits.preparation_slots import AT_ONCE, BURST_S, SHARE, Meter, PreparationSlots, TooBusy
 from gateway_svc.settings import GatewaySettings
 
 

@@ -17,11 +17,10 @@ from starlette.responses import JSONResponse
 
 from common.bus import Bus
 from common.runtime.health import Health
-from gateway_svc.access.connections import OpenAccess
-from gateway_svc.drain import Drain
+from gateway_svc.access import OpenAccess
 from gateway_svc.http.application import all_families, application
-from gateway_svc.http.family import Family
-from gateway_svc.http.gateway import Gateway
+from gateway_svc.http.errors import Family
+from gateway_svc.http.gateway import Drain, Gateway
 from gateway_svc.http.server import TimelyProtocol
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import Problem

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import Opening, SamplesAnswer, TextsRequest, TokenTexts
-from gateway_svc.reading.samples import messages_of, samples_of, tokens_of
+from gateway_svc.samples import messages_of, samples_of, tokens_of
 from gateway_svc.serving import texts as client_of_texts
 from rollout_svc.serving.token_texts import texts_of
 from rollout_svc.text.chat import Chat

@@ -8,10 +8,9 @@ import pytest
 
 from bench.harness.load.hostile import hostile_toml
 from common.formats.toml_reader import read_toml
+from gateway_svc.bodies import TOML, read_json, read_task
 from gateway_svc.limits.preparation_slots import PreparationSlot
 from gateway_svc.problems import Problem
-from gateway_svc.strict_json import read_json
-from gateway_svc.task_bodies import TOML, read_task
 
 MIB = 1024 * 1024
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from marlaas.demo.run import three_tasks
+from marlaas.demo import three_tasks
 from marlaas.reporting.progress import Progress, TrainedStep
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,7 @@ from common.errors import Reject
 from common.messages import ProcessLife, ReplicaReport, ServedCall, ServedMessage, ServedSampling, ServeRequest
 from gateway_svc.serving.client import GRACE_S, MAX_UNHEARD, RESUME_S
 from gateway_svc.serving.progress import SILENT_S
-from gateway_svc.serving.send_window import AT_ONCE
-from gateway_svc.serving.stream_quota import TooManyStreams
+from gateway_svc.serving.stream_quota import AT_ONCE, TooManyStreams
 from tests.conftest import eventually
 from tests.rollout.test_adapter_rules import version
 from tests.serving.replicas import CHAT, CONTEXT, QUESTION, expected, performing

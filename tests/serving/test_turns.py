@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from common.bus import Bus
-from gateway_svc.serving.send_window import AT_ONCE, SendWindow
+from gateway_svc.serving.stream_quota import AT_ONCE, SendWindow
 from tests.conftest import eventually
 from tests.serving.replicas import performing
 

@@ -14,12 +14,11 @@ from common.client_api.training.submission import preview, submit
 from common.messages import Event
 from common.messages.asks import MAX_NUMBER
 from common.spec import TASK_ID_PATTERN
-from gateway_svc.http.dashboard.route import PageRoute
-from gateway_svc.http.dashboard.visitor import Form, Looking, Visitor
-from gateway_svc.http.gateway import gateway_of
+from gateway_svc.bodies import TOML, for_tenant, read_task
+from gateway_svc.http.dashboard.visitor import Form, Looking, PageRoute, Visitor
+from gateway_svc.http.gateway import check_job, gateway_of
 from gateway_svc.http.routes.tasks import DELETE_S
 from gateway_svc.problems import FieldError, Problem, not_found, rejected
-from gateway_svc.task_bodies import TOML, for_tenant, read_task
 from gateway_svc.web.forms import Filled, read_form, task_form
 from gateway_svc.web.reading import read_offers
 from gateway_svc.web.views.task import CONTROLS
@@ -33,7 +32,7 @@ router = APIRouter(route_class=PageRoute)
 
 @router.post("/tasks/{task}/delete")
 async def remove_task(visitor: Looking, form: Form, task: TaskId) -> Response:  # noqa: ARG001  checked
-    visitor.check_job("delete")
+    check_job(visitor.caller, "delete")
     door = visitor.caller.door
     await delete_task(door, await read_status(door, task), timeout_s=DELETE_S)
     return visitor.to("/tasks?done=deleted")
@@ -44,7 +43,7 @@ async def control_task(visitor: Looking, form: Form, task: TaskId, verb: str) ->
     known: dict[str, Verb] = {one: one for one in CONTROLS}
     if verb not in known:
         raise not_found()
-    visitor.check_job(verb)
+    check_job(visitor.caller, verb)
     door = visitor.caller.door
     await control(door, known[verb], await read_status(door, task), REASON)
     return visitor.to(f"/tasks/{task}?done={verb}")
@@ -52,7 +51,7 @@ async def control_task(visitor: Looking, form: Form, task: TaskId, verb: str) ->
 
 @router.post("/tasks/{task}/failures/{letter}/resend")
 async def resend_letter(visitor: Looking, form: Form, task: TaskId, letter: Letter) -> Response:  # noqa: ARG001  checked
-    visitor.check_job("resend")
+    check_job(visitor.caller, "resend")
     door = visitor.caller.door
     failure = await read_failure(door, letter)
     if failure.task != task:
@@ -64,7 +63,7 @@ async def resend_letter(visitor: Looking, form: Form, task: TaskId, letter: Lett
 @router.post("/new")
 async def submit_form(visitor: Looking, form: Form) -> Response:
     """Of the form with a field for each value: checks the task, or submits it."""
-    visitor.check_job("submit")
+    check_job(visitor.caller, "submit")
     found, errors, status = None, list[FieldError](), 200
     try:
         found = await _submit(visitor, read_form(form), form)
@@ -79,7 +78,7 @@ async def submit_form(visitor: Looking, form: Form) -> Response:
 @router.post("/new/toml")
 async def submit_toml(visitor: Looking, form: Form) -> Response:
     """Of a task file as text."""
-    visitor.check_job("submit")
+    check_job(visitor.caller, "submit")
     found, errors, status, text = None, list[FieldError](), 200, form.get("text", "")
     try:
         found = await _submit(visitor, await read_task(text.encode(), TOML, visitor.request.state.place), form)

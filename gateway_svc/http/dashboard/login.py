@@ -5,10 +5,8 @@ import time
 from fastapi import APIRouter, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from gateway_svc.access.access import Unauthorized
-from gateway_svc.http.dashboard.bodies import form_of
-from gateway_svc.http.dashboard.route import THEME, THEMES, PageRoute, root_of, theme_of
-from gateway_svc.http.dashboard.visitor import COOKIE, Form, Looking, check_token
+from gateway_svc.access import Unauthorized
+from gateway_svc.http.dashboard.visitor import COOKIE, THEME, THEMES, Form, Looking, PageRoute, check_token, form_of, root_of, theme_of
 from gateway_svc.http.gateway import Gateway, gateway_of
 from gateway_svc.http.guard import check_site
 from gateway_svc.web.session import LASTS_S

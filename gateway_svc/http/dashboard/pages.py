@@ -1,32 +1,37 @@
-"""Pages to read."""
+"""Pages to read, what they load, and what tells them that their data changed."""
 
 import asyncio
 import json
 import re
+from collections.abc import AsyncGenerator
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from markupsafe import escape
 from pydantic import ValidationError
 
+from common.client_api.asking import Door
 from common.client_api.deployment import read_pools, read_replicas, read_troubles
+from common.client_api.tenancy.billing import Billing
 from common.client_api.training.progress import read_samples, read_spec
+from common.messages import AdapterAnswer, AskAdapter
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
-from gateway_svc.http.dashboard.route import PageRoute
-from gateway_svc.http.dashboard.visitor import Filtered, Looking
-from gateway_svc.http.gateway import gateway_of, token_texts
-from gateway_svc.problems import FieldError, invalid, wrong_fields_of
+from gateway_svc.http.dashboard.visitor import Filtered, Looking, PageRoute
+from gateway_svc.http.download import TAR, Span, adapter_headers, adapter_source, download
+from gateway_svc.http.event_stream import Ends, EventStream, Sse
+from gateway_svc.http.gateway import check_job, check_question, gateway_of, token_texts
+from gateway_svc.problems import FieldError, invalid, not_found, wrong_fields_of
 from gateway_svc.web import reading
 from gateway_svc.web.forms import Filled, filled_from, task_form
+from gateway_svc.web.templates import assets
 from gateway_svc.web.views.charts import OVERS, Over
-from gateway_svc.web.views.compare import MAX_RUNS, compared, differences
 from gateway_svc.web.views.listing import COLUMNS, STATES, wanted_tasks
 from gateway_svc.web.views.samples import BYS, LEGENDS, By, samples_page
-from gateway_svc.web.views.task import CONTROLS
+from gateway_svc.web.views.task import CONTROLS, MAX_RUNS, compared, differences
 from gateway_svc.web.views.timeline import STAGES, as_data, load_of
-from gateway_svc.web.views.usage import NAMES, TOKENS, usage_page
+from gateway_svc.web.views.usage import NAMES, TOKENS, as_csv, usage_page
 
 TaskId = Annotated[str, Path(pattern=TASK_ID_PATTERN)]
 Text = Annotated[str, Query(max_length=200)]
@@ -34,6 +39,11 @@ Number = Annotated[int, Query(ge=1, le=MAX_VERSION)]
 TimelineCursor = Annotated[str, Query(pattern=rf"^$|^[0-9]{{1,20}}~{TASK_ID_PATTERN[1:]}")]
 
 router = APIRouter(route_class=PageRoute)
+SPACING_S = 1.0
+"""Minimum seconds between two updates of a page."""
+REFRESH_S = 20.0
+"""Seconds without an event after which a page reads again: not everything that it shows has events."""
+NEWS = Sse("", event="news")
 
 
 @router.get("")
@@ -86,7 +96,7 @@ async def new_task(
     visitor: Looking, source: Annotated[str, Query(alias="from", pattern=rf"^$|{TASK_ID_PATTERN}")] = "", form: Text = ""
 ) -> Response:
     """`from`: a task whose values fill the form."""
-    visitor.check_job("submit")
+    check_job(visitor.caller, "submit")
     door = visitor.caller.door
     spec = await read_spec(door, source) if source else {}
     if form == "toml":
@@ -140,7 +150,7 @@ async def compare(
 
 @router.get("/usage")
 async def usage(visitor: Filtered, days: Number = 1, tasks: Number = 1) -> Response:
-    visitor.check_question("invoice")
+    check_question(visitor.caller, "invoice")
     found = usage_page(await reading.read_usage(visitor.caller.door), days=days, tasks=tasks)
     return visitor.page("usage", shown=found, names=NAMES, token_columns=TOKENS)
 
@@ -150,3 +160,48 @@ async def stages(visitor: Filtered) -> Response:
     door = visitor.caller.door
     replicas, pools, shared = await read_replicas(door), await read_pools(door), await reading.read_shared(door)
     return visitor.page("stages", replicas=replicas, pools=pools, shared=shared, troubles=await read_troubles(door))
+
+
+@router.get("/static/{digest}/{name}")
+async def asset(digest: str, name: str) -> Response:
+    found = assets().get(name)
+    if found is None or found.digest != digest:
+        raise not_found()
+    headers = {"Cache-Control": "public, immutable, max-age=31536000", "Content-Type": found.media_type}
+    return Response(found.content, headers=headers)
+
+
+@router.get("/tasks/{task}/versions/{version}/adapter.tar")
+async def adapter(visitor: Looking, request: Request, task: TaskId, version: Annotated[int, Path(ge=0, le=MAX_VERSION)]) -> Response:
+    found = (await visitor.caller.door.ask("adapter", AskAdapter(task=task, version=version), AdapterAnswer)).adapter
+    source = adapter_source(visitor.caller.door, found)
+    return await download(request, source, Span(0, source.size_bytes - 1), adapter_headers(f"{task}-v{version}.tar"), media_type=TAR)
+
+
+@router.get("/usage.csv")
+async def usage_csv(visitor: Filtered) -> Response:
+    check_question(visitor.caller, "invoice")
+    content = as_csv(await Billing(visitor.caller.door).invoice())
+    headers = {"Content-Disposition": 'attachment; filename="usage.csv"'}
+    return Response(content, media_type="text/csv; charset=utf-8", headers=headers)
+
+
+TaskName = Annotated[str, Query(pattern=rf"^$|{TASK_ID_PATTERN}")]
+
+
+@router.get("/live")
+async def live(visitor: Filtered, task: TaskName = "") -> Response:
+    """One event immediately, since the page may be older than the stream, and one after each change, of one task or of all."""
+    caller = visitor.caller
+    ends = Ends(caller, gateway_of(visitor.request).drain, is_resumable=True)
+    return EventStream(_news(caller.door, caller.tenant, task or None), ends)
+
+
+async def _news(door: Door, tenant: str | None, task: str | None) -> AsyncGenerator[Sse]:
+    async with door.listening(tenant, task) as events:
+        while True:
+            yield NEWS
+            await asyncio.sleep(SPACING_S)
+            await door.next_event(events, REFRESH_S)
+            while await door.next_event(events, 0.05) is not None:
+                pass

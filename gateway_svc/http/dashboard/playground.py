@@ -7,20 +7,28 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import JsonValue
 
 from common.access.roles import ROLES
-from gateway_svc.http.dashboard.route import PREFIX, PageRoute, root_of
-from gateway_svc.http.dashboard.visitor import Filtered, Form, Visitor
-from gateway_svc.http.errors import as_problem
-from gateway_svc.http.family import Family
-from gateway_svc.http.gateway import count_request
+from gateway_svc.http.dashboard.visitor import PREFIX, Filtered, Form, PageRoute, Visitor, root_of
+from gateway_svc.http.errors import Family, as_problem
+from gateway_svc.http.gateway import check_job, count_request
 from gateway_svc.http.openai_family import render
 from gateway_svc.http.routes.inference import MAX_BODY_BYTES, chat_completions
 from gateway_svc.openai.chat.request import ChatRequest
 from gateway_svc.openai.parsing import parse_request
 from gateway_svc.problems import Problem, roles_of_job
-from gateway_svc.web.playground import MAX_MODELS, MAX_TURNS, SETTINGS, Playground, as_code, first_playground, read_playground
+from gateway_svc.web.playground import (
+    MAX_MODELS,
+    MAX_TURNS,
+    SETTINGS,
+    Answer,
+    Playground,
+    as_code,
+    failed_answer,
+    first_playground,
+    read_playground,
+    whole_answer,
+)
 from gateway_svc.web.playground import ROLES as TURN_ROLES
 from gateway_svc.web.reading import Models, read_models
-from gateway_svc.web.views.answers import Answer, failed_answer, whole_answer
 
 COLUMNS = f"{PREFIX}/playground/columns"
 NO_SESSION = Problem(401, "No session", "the session has ended; log in again", "unauthorized")
@@ -46,7 +54,7 @@ async def answered(visitor: Filtered, form: Form) -> Response:
         return await _page(
             visitor, shown, code=as_code(shown, f"{visitor.request.url.scheme}://{visitor.request.url.netloc}{_api(visitor)}")
         )
-    visitor.check_job("submit")
+    check_job(visitor.caller, "submit")
     return await _page(visitor, shown, answers=await asyncio.gather(*(_whole(visitor, shown, number) for number in shown.used)))
 
 

@@ -10,15 +10,15 @@ from common.client_api.tenancy.files import Files
 from common.client_api.tenancy.webhooks import Webhooks
 from common.messages import WEBHOOK_EVENTS, WebhookEvent
 from common.messages.asks import MAX_VERSION
-from gateway_svc.http.dashboard.route import PageRoute
-from gateway_svc.http.dashboard.visitor import Filtered, Form, Visitor, check_token
+from gateway_svc.http.dashboard.visitor import Filtered, Form, PageRoute, Visitor, check_token
 from gateway_svc.http.errors import as_problem
+from gateway_svc.http.gateway import check_question
 from gateway_svc.http.guard import check_site
 from gateway_svc.http.routes import files, webhooks
-from gateway_svc.openai.files.file import PURPOSE
+from gateway_svc.openai.files import PURPOSE
 from gateway_svc.problems import Problem, wrong_fields_of
 from gateway_svc.web.reading import read_access
-from gateway_svc.web.views.paging import paged
+from gateway_svc.web.views.charts import paged
 
 UPLOAD = "/upload"
 FileId = Annotated[str, Path(max_length=100)]
@@ -84,7 +84,7 @@ async def delete_webhook(visitor: Filtered, form: Form, name: WebhookName) -> Re
 
 @router.get("/keys")
 async def list_keys(visitor: Filtered) -> Response:
-    visitor.check_question("access")
+    check_question(visitor.caller, "access")
     return visitor.page("keys", tenants=await read_access(visitor.caller.door))
 
 
@@ -96,7 +96,7 @@ async def _files(visitor: Visitor, *, page: int = 1, error: str = "", status: in
 async def _webhooks(
     visitor: Visitor, form: dict[str, str], *, made: webhooks.SetWebhookAnswer | None = None, error: str = "", status: int = 200
 ) -> Response:
-    visitor.check_question("webhooks")
+    check_question(visitor.caller, "webhooks")
     found = await Webhooks(visitor.caller.door).all()
     return visitor.page("webhooks", webhooks=found, form=form, made=made, events=WEBHOOK_EVENTS, error=error, status=status)
 

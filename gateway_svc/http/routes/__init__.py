@@ -1,13 +1,11 @@
 """The gateway's own routes, a family each.
 
-health.py      whether it lives and works
 tasks.py       submission, listing, state and control of tasks
 records.py     events, steps, evaluations, usage and failures of a task
 versions.py    versions of its adapter, and their files
-deployment.py  pools, environments, replicas, usage
-billing.py     invoices, prices, budgets and the audit
+deployment.py  whether the gateway works; pools, environments, replicas; usage, invoices, prices, budgets and the audit
 door.py        asks, jobs and events as the SDK sends them
-aliases.py, webhooks.py  names of a tenant; named.py what they share
+aliases.py, webhooks.py  names of a tenant
 files.py       files of rows
 inference.py, fine_tuning.py  OpenAI's
 """

@@ -12,10 +12,8 @@ from common.client_api.tenancy.aliases import AliasChanged, RefusedAlias, delete
 from common.messages import AliasesAnswer, AliasOf
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
-from gateway_svc.http.errors import responses
-from gateway_svc.http.family import Family
-from gateway_svc.http.gateway import Acting, check_job, tenant_of
-from gateway_svc.http.routes.named import check_name, only_one
+from gateway_svc.http.errors import Family, responses
+from gateway_svc.http.gateway import Acting, check_job, check_name, only_one, tenant_of
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import FieldError, Problem, invalid, not_found, rejected
 

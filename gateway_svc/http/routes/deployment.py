@@ -1,30 +1,38 @@
-"""What the deployment offers and does."""
+"""Whether the gateway works; what the deployment offers and does; what it costs, and who has done what."""
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from common.client_api.tenancy.packages import Packages
 from common.client_api.training.download import read_usage
 from common.messages import (
+    AskAudit,
+    AskBudgets,
     AskDeployment,
     AskExecutors,
+    AskInvoice,
+    AskPrices,
     AskSlices,
+    AuditAnswer,
+    BudgetsAnswer,
     EnvironmentsAnswer,
     ExecutorsAnswer,
+    InvoiceAnswer,
     PoolsAnswer,
+    PricesAnswer,
     ReplicasAnswer,
     SlicesAnswer,
     UsageAnswer,
 )
 from common.messages.accelerators import MAX_SLICES
+from common.messages.asks import MAX_NUMBER, MAX_VERSION
 from common.messages.tenancy.access import Role
 from common.spec import Name
-from gateway_svc.http.errors import responses
-from gateway_svc.http.family import Family
-from gateway_svc.http.gateway import Acting, check_question
-from gateway_svc.http.strict import StrictRoute
+from gateway_svc.http.errors import Family, responses
+from gateway_svc.http.gateway import Acting, check_question, gateway_of
+from gateway_svc.http.strict import Day, Moment, StrictRoute
 
 router = APIRouter(prefix="/v1", tags=["deployment"], route_class=StrictRoute)
 FAMILY = Family(router)
@@ -90,3 +98,71 @@ async def read_all_usage(caller: Acting) -> UsageAnswer:
     """Read tokens and stored bytes, in total and by task."""
     check_question(caller, "usage")
     return await read_usage(caller.door)
+
+
+health = APIRouter(tags=["health"])
+HEALTH = Family(health)
+
+
+class HealthBody(BaseModel):
+    ok: bool
+    detail: str
+
+
+@health.get("/healthz", response_model=HealthBody, responses={503: {"model": HealthBody, "description": "Its event loop stands still."}})
+async def alive(request: Request) -> Response:
+    """Liveness of the process."""
+    good = gateway_of(request).health.alive()
+    return _answer(good, "alive" if good else "event loop stalled")
+
+
+@health.get("/readyz", response_model=HealthBody, responses={503: {"model": HealthBody, "description": "What is missing."}})
+async def ready(request: Request) -> Response:
+    """Readiness: NATS is connected, a scheduler answers, and the process is not draining."""
+    found = gateway_of(request).health
+    return _answer(found.ready and found.alive(), found.detail)
+
+
+def _answer(good: bool, detail: str) -> Response:
+    return Response(HealthBody(ok=good, detail=detail).model_dump_json(), 200 if good else 503, media_type="application/json")
+
+
+billing = APIRouter(prefix="/v1", tags=["deployment"], route_class=StrictRoute)
+BILLING = Family(billing)
+
+
+@billing.get("/invoice", responses=COMMON)
+async def read_invoice(
+    caller: Acting,
+    first: Annotated[Day | None, Query(description="First day, in UTC.")] = None,
+    last: Annotated[Day | None, Query(description="Last day.")] = None,
+    cursor: Annotated[int, Query(ge=0, le=MAX_VERSION)] = 0,
+) -> InvoiceAnswer:
+    """List quantities and money by day, pool and kind, paginated."""
+    check_question(caller, "invoice")
+    return await caller.door.ask("invoice", AskInvoice(first=first, last=last, cursor=cursor), InvoiceAnswer)
+
+
+@billing.get("/prices", responses=COMMON)
+async def read_prices(caller: Acting) -> PricesAnswer:
+    """List present and former prices."""
+    check_question(caller, "prices")
+    return await caller.door.ask("prices", AskPrices(), PricesAnswer)
+
+
+@billing.get("/budgets", responses=COMMON)
+async def read_budgets(caller: Acting) -> BudgetsAnswer:
+    """List budgets: spent and reserved in the current period."""
+    check_question(caller, "budgets")
+    return await caller.door.ask("budgets", AskBudgets(), BudgetsAnswer)
+
+
+@billing.get("/audit", responses=COMMON)
+async def read_audit(
+    caller: Acting,
+    since: Annotated[Moment | None, Query(description="With its time zone.")] = None,
+    cursor: Annotated[int, Query(ge=0, le=MAX_NUMBER)] = 0,
+) -> AuditAnswer:
+    """List who did what, oldest first, paginated."""
+    check_question(caller, "audit")
+    return await caller.door.ask("audit", AskAudit(since=since, cursor=cursor), AuditAnswer)

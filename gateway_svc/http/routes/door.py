@@ -1,6 +1,5 @@
 """Questions and jobs as they are over NATS, in JSON: the SDK's way in, and what has no route of its own."""
 
-import json
 import secrets
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
@@ -16,12 +15,11 @@ from common.client_api.asking import UnknownHere
 from common.messages import Message, SubmitTask
 from common.messages.asks import MAX_ASK_BYTES
 from common.messages.verbs import JOBS, QUESTIONS
-from gateway_svc.http.errors import responses
-from gateway_svc.http.family import Family
+from gateway_svc.bodies import IDEMPOTENCY_KEY, JSON
+from gateway_svc.http.errors import Family, responses
 from gateway_svc.http.gateway import Acting, check_job, check_question, gateway_of
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import Problem, not_found
-from gateway_svc.task_bodies import IDEMPOTENCY_KEY, JSON
 
 router = APIRouter(prefix="/v1", tags=["door"], route_class=StrictRoute)
 FAMILY = Family(router, body_bytes={"/v1/ask": MAX_ASK_BYTES})
@@ -34,31 +32,25 @@ M = TypeVar("M", bound=Message)
 
 
 @router.post("/ask/{verb}", response_class=Response, responses=COMMON)
-async def ask_question(caller: Acting, verb: Verb, body: Fields) -> Response:
+async def ask_question(request: Request, caller: Acting, verb: Verb, body: Fields) -> Response:  # noqa: ARG001  described, and checked
     """Ask the scheduler a question; the answer is the verb's message, as over NATS."""
     if (question := QUESTIONS.get(verb)) is None:
         raise _no_verb("question", verb, QUESTIONS)
     check_question(caller, verb)
     try:
-        answer = await caller.door.ask(verb, _read(question.request, body), question.answer)
+        answer = await caller.door.ask(verb, await _read(question.request, request), question.answer)
     except UnknownHere as error:
         raise replace(not_found(), detail=str(error)) from None
     return Response(answer.model_dump_json(), media_type=JSON)
 
 
 @router.post("/jobs/{verb}", status_code=202, response_class=Response, responses=COMMON | responses(402))
-async def send_job(
-    request: Request,
-    caller: Acting,
-    verb: Verb,
-    body: Fields,
-    idempotency_key: Once = None,
-) -> Response:
+async def send_job(request: Request, caller: Acting, verb: Verb, body: Fields, idempotency_key: Once = None) -> Response:  # noqa: ARG001
     """Send the scheduler a job. The answer, 202, says that NATS has stored it; events say what became of it."""
     if (model := JOBS.get(verb)) is None:
         raise _no_verb("job", verb, JOBS)
     check_job(caller, verb)
-    job = _read(model, body)
+    job = await _read(model, request)
     if isinstance(job, SubmitTask) and caller.tenant in (None, job.tenant):  # another tenant's budget is not told; NATS refuses the job
         await gateway_of(request).limiter.check_spending(job.tenant)
     subject = streams.job(verb, getattr(job, "tenant", None))
@@ -70,9 +62,10 @@ def _no_verb(kind: str, verb: str, known: dict[str, Any]) -> Problem:
     return replace(not_found(), detail=f"there is no {kind} '{verb}'; there are: {', '.join(known)}")
 
 
-def _read(model: type[M], body: dict[str, Any]) -> M:
-    """Raises: RequestValidationError, as FastAPI does for a body, so that it costs its sender the same."""
+async def _read(model: type[M], request: Request) -> M:
+    """The message of a body that is strict JSON. Raises: RequestValidationError, as FastAPI does for a body, so that it costs its sender
+    the same."""
     try:
-        return model.model_validate_json(json.dumps(body), extra="forbid")
+        return model.model_validate_json(await request.body(), extra="forbid")
     except ValidationError as error:
         raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)]) from None

@@ -14,19 +14,16 @@ from starlette.formparsers import MultiPartException
 from common.client_api.tenancy.files import Files
 from common.messages import FILE_ID_PATTERN, MAX_FILE_BYTES, StoredFile
 from common.spec import TASK_ID_PATTERN
-from gateway_svc.access.access import Caller
-from gateway_svc.http.download import Closing, download
-from gateway_svc.http.family import Family
+from gateway_svc.access import Caller
+from gateway_svc.http.download import Closing, Span, download, file_source
+from gateway_svc.http.errors import Family
 from gateway_svc.http.gateway import Acting, check_job, tenant_of
 from gateway_svc.http.openai_family import OpenAIRoute, render, responses
 from gateway_svc.http.routes.tasks import status_of
 from gateway_svc.openai.errors import missing, unsupported, wrong_value
-from gateway_svc.openai.files.file import PURPOSE, FileDeleted, FileObject, file_object, page_of_files
-from gateway_svc.openai.files.results import result_object, result_parts
-from gateway_svc.openai.jobs.paging import Page
-from gateway_svc.openai.result_ids import task_of_result
+from gateway_svc.openai.files import PURPOSE, FileDeleted, FileObject, file_object, page_of_files, result_object, result_parts
+from gateway_svc.openai.jobs.job import Page, task_of_result
 from gateway_svc.problems import Problem, not_found, unavailable
-from gateway_svc.reading.downloads import Span, file_source
 
 PATH = "/v1/files"
 MAX_PAGE = 10_000

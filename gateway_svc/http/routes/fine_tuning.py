@@ -6,21 +6,17 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Request
 
 from common.messages import TaskStatus
-from gateway_svc.access.access import Caller
-from gateway_svc.http.family import Family
+from gateway_svc.access import Caller
+from gateway_svc.bodies import IDEMPOTENCY_KEY
+from gateway_svc.http.errors import Family
 from gateway_svc.http.gateway import Acting, check_job, gateway_of, tenant_of
 from gateway_svc.http.openai_family import OpenAIRoute, render, responses
 from gateway_svc.http.routes.tasks import control_task, status_of
-from gateway_svc.openai.graders import GraderAnswer, GraderRequest, check_grader
-from gateway_svc.openai.jobs.creating import Creation
-from gateway_svc.openai.jobs.job import Job
-from gateway_svc.openai.jobs.paging import Page
+from gateway_svc.openai.jobs.creating import COUNT_HEADER, Creation
+from gateway_svc.openai.jobs.job import Checkpoint, Job, JobEvent, Page
 from gateway_svc.openai.jobs.reading import list_checkpoints, list_events, list_jobs, read_job
-from gateway_svc.openai.jobs.records import Checkpoint, JobEvent
-from gateway_svc.openai.jobs.repeats import COUNT_HEADER
-from gateway_svc.openai.jobs.request import JobRequest
+from gateway_svc.openai.jobs.request import GraderAnswer, GraderRequest, JobRequest, check_grader
 from gateway_svc.problems import Problem
-from gateway_svc.task_bodies import IDEMPOTENCY_KEY
 
 PATH = "/v1/fine_tuning"
 MAX_PAGE = 100

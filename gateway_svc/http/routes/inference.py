@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from fastapi import APIRouter, Request, Response
 
 from common.messages.serving import ServedDelta
+from gateway_svc.http.errors import Family
 from gateway_svc.http.event_stream import Sse
-from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting
 from gateway_svc.http.openai_family import DONE, OpenAIRoute, Sampling, chunk, json_answer, render, responses
 from gateway_svc.openai.chat.answer import ChatAnswer, ChatStream, chat_answer
@@ -17,8 +17,7 @@ from gateway_svc.openai.responses.answer import ResponseStream, response_answer
 from gateway_svc.openai.responses.request import ResponseRequest
 from gateway_svc.openai.responses.shapes import Event, ResponseOf
 from gateway_svc.openai.sampling.choices import whole
-from gateway_svc.openai.text.answer import TextAnswer, TextStream, text_answer
-from gateway_svc.openai.text.request import CompletionRequest
+from gateway_svc.openai.text import CompletionRequest, TextAnswer, TextStream, text_answer
 from gateway_svc.problems import Problem
 
 MAX_BODY_BYTES = 8 * 1024 * 1024

@@ -27,15 +27,14 @@ from common.messages import (
 )
 from common.messages.asks import MAX_NUMBER, MAX_VERSION
 from common.spec import NAME_PATTERN, TASK_ID_PATTERN
-from gateway_svc.access.access import Caller
-from gateway_svc.http.errors import responses
+from gateway_svc.access import Caller
+from gateway_svc.http.errors import Family, responses
 from gateway_svc.http.event_stream import Ends, EventStream, Sse
-from gateway_svc.http.family import Family
 from gateway_svc.http.gateway import Acting, check_job, check_question, gateway_of, token_texts
 from gateway_svc.http.routes.tasks import TaskId, check_task_id, status_of
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import FieldError, Problem, invalid, not_found
-from gateway_svc.reading.samples import Samples, samples_of
+from gateway_svc.samples import Samples, samples_of
 
 router = APIRouter(prefix="/v1/tasks/{task}", tags=["tasks"], route_class=StrictRoute)
 FAMILY = Family(router)
@@ -168,6 +167,11 @@ async def resend_message(caller: Acting, task: TaskId, letter: Annotated[int, Pa
     """Resend a dead letter's message. Repeating it is harmless."""
     check_job(caller, "resend")
     await status_of(caller, task)
+    await _resend(caller, letter, task)
+
+
+async def _resend(caller: Caller, letter: int, task: str | None = None) -> None:
+    """Raises: Problem where there is no such letter, or it is of another task; as `resend`."""
     page = await caller.door.ask("failures", AskFailures(task=task, after=letter - 1), FailuresAnswer)
     if not page.failures or page.failures[0].letter != letter:
         raise not_found()
@@ -202,7 +206,4 @@ async def read_all_failures(caller: Acting, after: AfterNumber = 0) -> FailuresA
 async def resend_any_message(caller: Acting, letter: Annotated[int, Path(ge=1, le=MAX_NUMBER)]) -> None:
     """Resend a dead letter's message. Repeating it is harmless."""
     check_job(caller, "resend")
-    page = await caller.door.ask("failures", AskFailures(after=letter - 1), FailuresAnswer)
-    if not page.failures or page.failures[0].letter != letter:
-        raise not_found()
-    await resend(caller.door, await read_failure(caller.door, letter), timeout_s=RESEND_S)
+    await _resend(caller, letter)

@@ -18,13 +18,12 @@ from common.messages import AskTask, AskTasks, Event, SpecAnswer, StatusAnswer, 
 from common.messages.asks import TaskState
 from common.spec import TASK_ID_PATTERN
 from common.task_states import ENDED
-from gateway_svc.access.access import Caller
-from gateway_svc.http.errors import responses
-from gateway_svc.http.family import Family
+from gateway_svc.access import Caller
+from gateway_svc.bodies import IDEMPOTENCY_KEY, JSON, TOML, for_tenant, id_of, read_task
+from gateway_svc.http.errors import Family, responses
 from gateway_svc.http.gateway import Acting, check_job, gateway_of
 from gateway_svc.http.strict import Flag, StrictRoute, check_content_type
 from gateway_svc.problems import FieldError, Problem, invalid, not_found, rejected, wrong_fields_of
-from gateway_svc.task_bodies import IDEMPOTENCY_KEY, JSON, TOML, for_tenant, id_of, read_task
 
 router = APIRouter(prefix="/v1/tasks", tags=["tasks"], route_class=StrictRoute)
 FAMILY = Family(router)

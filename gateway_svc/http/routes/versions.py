@@ -9,16 +9,14 @@ from common.client_api.asking import UnknownHere
 from common.formats.wrong_values import described
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskVersions, VersionsAnswer
 from common.messages.asks import MAX_VERSION
-from gateway_svc.access.access import Caller
-from gateway_svc.http.download import TAR, adapter_headers, download
-from gateway_svc.http.errors import responses
-from gateway_svc.http.family import Family
+from gateway_svc.access import Caller
+from gateway_svc.http.download import TAR, Span, adapter_headers, adapter_source, download, files_of
+from gateway_svc.http.errors import Family, responses
 from gateway_svc.http.gateway import Acting
 from gateway_svc.http.routes.records import AfterVersion
 from gateway_svc.http.routes.tasks import TaskId, status_of
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import not_found
-from gateway_svc.reading.downloads import Span, adapter_source, files_of
 
 router = APIRouter(prefix="/v1/tasks/{task}/versions", tags=["versions"], route_class=StrictRoute)
 FAMILY = Family(router)

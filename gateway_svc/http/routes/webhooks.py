@@ -10,10 +10,8 @@ from common.client_api.asking import UnknownHere
 from common.client_api.tenancy.webhooks import RefusedWebhook, Webhooks
 from common.messages import WEBHOOK_EVENTS, WebhookEvent, WebhookOf, WebhooksAnswer
 from common.messages.tenancy.webhooks import WebhookUrl
-from gateway_svc.http.errors import responses
-from gateway_svc.http.family import Family
-from gateway_svc.http.gateway import Acting, check_job, check_question, tenant_of
-from gateway_svc.http.routes.named import check_name, only_one
+from gateway_svc.http.errors import Family, responses
+from gateway_svc.http.gateway import Acting, check_job, check_name, check_question, only_one, tenant_of
 from gateway_svc.http.strict import StrictRoute
 from gateway_svc.problems import not_found, rejected
 

@@ -155,7 +155,7 @@ class ChatStream:
 
 def chat_answer(head: Head, choices: Sequence[Sequence[ServedDelta]], *, logprobs: bool, metadata: Mapping[str, str]) -> ChatAnswer:
     """The whole answer, of all deltas of each choice."""
-    counted = [_counted(deltas) for deltas in choices]
+    counted = [Counted.of(deltas) for deltas in choices]
     found = [_answer_choice(index, deltas, counted[index], logprobs=logprobs) for index, deltas in enumerate(choices)]
     return ChatAnswer(
         id=f"chatcmpl-{head.request}",
@@ -166,13 +166,6 @@ def chat_answer(head: Head, choices: Sequence[Sequence[ServedDelta]], *, logprob
         system_fingerprint=counted[0].fingerprint or None,
         metadata=dict(metadata) or None,
     )
-
-
-def _counted(deltas: Sequence[ServedDelta]) -> Counted:
-    counted = Counted()
-    for delta in deltas:
-        counted.add(delta)
-    return counted
 
 
 def _answer_choice(index: int, deltas: Sequence[ServedDelta], counted: Counted, *, logprobs: bool) -> AnswerChoice:

@@ -1,4 +1,4 @@
-"""Creates a job: its task file is submitted as any other."""
+"""Creates a job: its task file is submitted as any other, and once, although OpenAI's client repeats requests without a key."""
 
 import time
 from collections.abc import Mapping
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from common.client_api.asking import UnknownHere
+from common.client_api.asking import Door, UnknownHere
 from common.client_api.errors import TaskRejected, Unanswered, rejection_reasons
 from common.client_api.tenancy.files import Files
 from common.client_api.training.progress import read_status
 from common.client_api.training.submission import preview, submit
-from common.messages import SubmitTask, TaskStatus
+from common.messages import AskTask, AskTasks, SpecAnswer, SubmitTask, TasksAnswer, TaskStatus
 from common.spec import new_task_id
-from gateway_svc.access.access import Caller
+from gateway_svc.access import Caller
+from gateway_svc.bodies import for_tenant, id_of
 from gateway_svc.openai.errors import wrong_value
 from gateway_svc.openai.jobs.job import Job, job_of
 from gateway_svc.openai.jobs.reading import read_job
-from gateway_svc.openai.jobs.repeats import submitted_before
 from gateway_svc.openai.jobs.request import (
     NO_ROWS,
     JobRequest,
@@ -32,7 +32,13 @@ from gateway_svc.openai.jobs.request import (
 )
 from gateway_svc.openai.models import resolve
 from gateway_svc.problems import Problem, rejected
-from gateway_svc.task_bodies import for_tenant, id_of
+
+COUNT_HEADER = "x-stainless-retry-count"
+"""Header in which the client says how often it has sent the request before."""
+WINDOW_S = 120.0
+"""Age up to which an equal task counts as submitted by the attempt before."""
+LATEST = 20
+"""Tasks of the tenant that are compared."""
 
 
 @dataclass(frozen=True)
@@ -128,3 +134,15 @@ def _unanswered(task: str, spec: Values) -> TaskStatus:
         submitted_s=now_s,
         updated_s=now_s,
     )
+
+
+async def submitted_before(door: Door, job: SubmitTask) -> TaskStatus | None:
+    """The newest task of the tenant that was just submitted with the same task file. Raises: as `Door.ask`."""
+    asked = AskTasks(sort="created", descending=True, most=LATEST)
+    for status in (await door.ask("tasks", asked, TasksAnswer, tenant=job.tenant)).tasks:
+        if time.time() - status.submitted_s > WINDOW_S:
+            return None
+        found = await door.ask("spec", AskTask(task=status.task), SpecAnswer, tenant=job.tenant)
+        if found.submission == job.digest:
+            return status
+    return None

@@ -1,15 +1,14 @@
-"""A task's state as a job."""
+"""A task's state, events and checkpoints in the shapes of a job, and pages of them."""
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from pydantic import BaseModel, JsonValue
 
-from common.messages import FILE_FAMILY, TaskStatus, is_file
+from common.messages import FILE_FAMILY, Event, StepOf, TaskStatus, VersionOf, is_file
 from gateway_svc.openai.jobs.request import ENVIRONMENT
-from gateway_svc.openai.model_names import name_of
-from gateway_svc.openai.result_ids import result_id
+from gateway_svc.openai.models import name_of
 
 Status = Literal["validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled"]
 STATUSES: Mapping[str, Status] = {
@@ -21,6 +20,13 @@ STATUSES: Mapping[str, Status] = {
     "cancelled": "cancelled",
 }
 ENDED = ("succeeded", "failed", "cancelled")
+LEVELS: Mapping[str, Literal["info", "warn", "error"]] = {
+    "failed": "error", "rejected": "error", "warning": "warn", "storage": "warn", "expiring": "warn",
+}  # fmt: skip
+"""Event → level; others are `info`."""
+METRICS = ("step", "evaluation")
+T = TypeVar("T", bound=BaseModel)
+PREFIX = "steps-"
 
 
 class JobError(BaseModel):
@@ -171,3 +177,106 @@ def _model(status: TaskStatus, start: Mapping[str, JsonValue]) -> str:
 def _table(spec: Mapping[str, JsonValue], name: str) -> Mapping[str, JsonValue]:
     found = spec.get(name)
     return found if isinstance(found, dict) else {}
+
+
+class JobEvent(BaseModel):
+    id: str
+    object: Literal["fine_tuning.job.event"] = "fine_tuning.job.event"
+    created_at: int
+    level: Literal["info", "warn", "error"]
+    message: str
+    type: Literal["message", "metrics"]
+    data: dict[str, JsonValue]
+    """`event`: its name in docs/events.md; the rest is its data."""
+
+
+class CheckpointMetrics(BaseModel):
+    """Metrics of the step that made a version: its reward, and the trainer's by name."""
+
+    model_config = {"extra": "allow"}
+    step: float
+    reward: float
+
+
+class Checkpoint(BaseModel):
+    id: str
+    object: Literal["fine_tuning.job.checkpoint"] = "fine_tuning.job.checkpoint"
+    created_at: int
+    fine_tuned_model_checkpoint: str
+    fine_tuning_job_id: str
+    metrics: CheckpointMetrics
+    step_number: int
+
+
+def event_of(event: Event) -> JobEvent:
+    return JobEvent(
+        id=f"{event.task}.{event.number}",
+        created_at=int(event.at_s),
+        level=LEVELS.get(event.event, "info"),
+        message=_message(event),
+        type="metrics" if event.event in METRICS else "message",
+        data={**event.data, "event": event.event},
+    )
+
+
+def number_of_event(event_id: str, task: str) -> int | None:
+    """Number of the task's event with this id; None where it is none of its."""
+    of, _, number = event_id.rpartition(".")
+    return int(number) if of == task and number.isascii() and number.isdigit() and len(number) < 19 else None
+
+
+def _message(event: Event) -> str:
+    data = event.data
+    match event.event:
+        case "step":
+            return f"Step {data.get('version')} is trained: reward {_shown(data.get('reward'))}"
+        case "evaluation":
+            return f"Version {data.get('version')} is evaluated by '{data.get('protocol')}': reward {_shown(data.get('reward'))}"
+        case "rejected":
+            reasons = data.get("reasons")
+            return f"The job is rejected: {'; '.join(map(str, reasons)) if isinstance(reasons, list) else data.get('reason', '')}"
+        case _:
+            reason = data.get("reason")
+            return f"The job: {event.event}" + (f": {reason}" if reason else "")
+
+
+def _shown(reward: JsonValue) -> str:
+    return f"{reward:.4f}" if isinstance(reward, int | float) else "none"
+
+
+def checkpoint_of(task: str, version: VersionOf, step: StepOf | None) -> Checkpoint:
+    """`step`: the one that made it, where it is known."""
+    metrics = {**(step.metrics if step is not None else {}), "step": float(version.version), "reward": version.reward}
+    name = name_of(task, version.version)
+    return Checkpoint(
+        id=name,
+        created_at=int(version.advanced_s),
+        fine_tuned_model_checkpoint=name,
+        fine_tuning_job_id=task,
+        metrics=CheckpointMetrics.model_validate(metrics),
+        step_number=version.version,
+    )
+
+
+class Page(BaseModel, Generic[T]):
+    object: Literal["list"] = "list"
+    data: list[T]
+    has_more: bool
+    first_id: str | None = None
+    last_id: str | None = None
+
+
+def page_of(found: list[T], limit: int) -> Page[T]:
+    """`found`: what follows, one more than `limit` where there is more."""
+    kept = found[:limit]
+    ids = [str(getattr(one, "id", "")) for one in kept]
+    return Page(data=kept, has_more=len(found) > limit, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None)
+
+
+def result_id(task: str) -> str:
+    return f"{PREFIX}{task}"
+
+
+def task_of_result(file: str) -> str | None:
+    """The task whose result has this id; None where it is none."""
+    return file.removeprefix(PREFIX) if file.startswith(PREFIX) else None

@@ -13,9 +13,21 @@ from common.messages import FILE_ID_PATTERN, AskEvents, AskTasks, EventsAnswer, 
 from common.messages.asks import MAX_NUMBER, cursor_after
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.openai.errors import wrong_value
-from gateway_svc.openai.jobs.job import ENDED, Job, job_of, metadata_of, status_of, training_file_of
-from gateway_svc.openai.jobs.paging import Page, page_of
-from gateway_svc.openai.jobs.records import Checkpoint, JobEvent, checkpoint_of, event_of, number_of_event
+from gateway_svc.openai.jobs.job import (
+    ENDED,
+    Checkpoint,
+    Job,
+    JobEvent,
+    Page,
+    checkpoint_of,
+    event_of,
+    job_of,
+    metadata_of,
+    number_of_event,
+    page_of,
+    status_of,
+    training_file_of,
+)
 
 MAX_SCANNED = 2000
 """Maximum tasks that are looked at for one page of a filtered list."""

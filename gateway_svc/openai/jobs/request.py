@@ -1,26 +1,97 @@
-"""The request that creates a job, and the task file that it stands for."""
+"""The request that creates a job, and the task file that it stands for. docs/openai.md has the table of hyperparameters."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, Field, JsonValue
 
+from common.graders import WrongGrader, read_grader
 from common.messages import FILE_FAMILY, FILE_ID_PATTERN
 from common.spec import NAME_PATTERN
 from common.spec.task import MetadataName, MetadataText
 from gateway_svc.openai.errors import missing, unsupported, wrong_value
-from gateway_svc.openai.graders import check_grader
-from gateway_svc.openai.jobs.hyperparams import HyperparametersIn
 from gateway_svc.openai.parsing import Strict, Unset, WholeRequest, not_honoured
 from gateway_svc.problems import FieldError, Problem
 
+Auto = Literal["auto"]
+Multiplier = Annotated[float, Field(gt=0, le=1000)] | Auto
+Positive = Annotated[int, Field(ge=1)] | Auto
+FIELDS = {"batch_size": "algorithm.groups_per_step", "eval_interval": "evaluation.every", "eval_samples": "evaluation.prompts"}
+"""Hyperparameter → field of a task file."""
 ENVIRONMENT = "env:"
 """Beginning of a `training_file` that names an environment."""
 DEFAULT_NAME = "job"
 MAX_HELD_OUT = 64
 """Held-out rows of an evaluation, where a job does not say how many."""
+SCALED_BY = {"optimizer.learning_rate": "learning_rate_multiplier", "algorithm.group_size": "compute_multiplier", "steps": "n_epochs"}
+"""Field of a task file → hyperparameter that it follows from."""
+
+
+def _is_default(value: JsonValue) -> JsonValue:
+    if value not in (None, "default"):
+        raise not_honoured("models have no such setting; marlaas.sampling.template sets what a chat template reads")
+    return value
+
+
+class HyperparametersIn(Strict):
+    """`auto` is the default of the pool."""
+
+    batch_size: Positive = "auto"
+    """algorithm.groups_per_step"""
+    eval_interval: Positive = "auto"
+    """evaluation.every"""
+    eval_samples: Positive = "auto"
+    """evaluation.prompts"""
+    learning_rate_multiplier: Multiplier = "auto"
+    """Times the default of optimizer.learning_rate."""
+    compute_multiplier: Multiplier = "auto"
+    """Times the default of algorithm.group_size, rounded."""
+    n_epochs: Positive = "auto"
+    """Times the rows of the file, by the groups of a step: steps. One, for a file without `marlaas.steps`."""
+    reasoning_effort: Annotated[Literal["default"] | None, BeforeValidator(_is_default)] = None
+
+    def fields(self) -> Iterator[tuple[str, str, int]]:
+        """Field of a task file, hyperparameter, value."""
+        for name, path in FIELDS.items():
+            value: int | Auto = getattr(self, name)
+            if value != "auto":
+                yield path, name, value
+
+    @property
+    def needs_defaults(self) -> bool:
+        return self.learning_rate_multiplier != "auto" or self.compute_multiplier != "auto"
+
+    def steps_for(self, rows: int, defaults: Mapping[str, JsonValue]) -> int:
+        """Steps in which each row of a file is sampled so often. `defaults`: a task file with all values."""
+        groups = _number(defaults, "algorithm", "groups_per_step")
+        return math.ceil(rows * (1 if self.n_epochs == "auto" else self.n_epochs) / groups)
+
+    def scaled(self, defaults: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+        """Field of a task file → its default times the multiplier. `defaults`: a task file with all of them.
+
+        Raises: Problem where a group would have fewer than two attempts.
+        """
+        found: dict[str, JsonValue] = {}
+        if self.learning_rate_multiplier != "auto":
+            found["optimizer.learning_rate"] = _number(defaults, "optimizer", "learning_rate") * self.learning_rate_multiplier
+        if self.compute_multiplier != "auto":
+            size = round(_number(defaults, "algorithm", "group_size") * self.compute_multiplier)
+            if size < 1:
+                raise wrong_value("method.reinforcement.hyperparameters.compute_multiplier", "a group would have no attempts")
+            found["algorithm.group_size"] = size
+        return found
+
+
+def _number(values: Mapping[str, JsonValue], section: str, field: str) -> float:
+    table = values.get(section)
+    value = table.get(field) if isinstance(table, dict) else None
+    assert isinstance(value, int | float), f"a completed task has {section}.{field}"
+    return value
+
+
 Values = dict[str, JsonValue]
 
 
@@ -139,10 +210,6 @@ def _given(request: JobRequest, origin: Origin, scaled: Mapping[str, JsonValue])
         yield GivenField(path, value, f"method.reinforcement.hyperparameters.{SCALED_BY[path]}")
 
 
-SCALED_BY = {"optimizer.learning_rate": "learning_rate_multiplier", "algorithm.group_size": "compute_multiplier", "steps": "n_epochs"}
-"""Field of a task file → hyperparameter that it follows from."""
-
-
 def is_file_id(name: str) -> bool:
     return re.fullmatch(FILE_ID_PATTERN, name) is not None
 
@@ -210,3 +277,20 @@ def named(problem: Problem, request: JobRequest, origin: Origin, scaled: Mapping
     errors = [FieldError(params.get(one.field) or (f"marlaas.{one.field}" if one.field else ""), one.reason) for one in problem.errors]
     detail = "; ".join(f"{one.field}: {one.reason}" if one.field else one.reason for one in errors) or problem.detail
     return Problem(problem.status, problem.title, detail, problem.code, errors, problem.headers)
+
+
+class GraderRequest(WholeRequest):
+    grader: dict[str, JsonValue]
+
+
+class GraderAnswer(BaseModel):
+    grader: dict[str, JsonValue]
+
+
+def check_grader(grader: JsonValue, param: str) -> None:
+    """Raises: Problem for one that is wrong, or not honoured. `param`: where it is."""
+    try:
+        read_grader(grader)
+    except WrongGrader as error:
+        place = f"{param}.{error.field}" if error.field else param
+        raise (unsupported if "not supported" in error.reason else wrong_value)(place, error.reason) from None

@@ -1,1 +1,1 @@
-"""`/v1/responses`: items, the request, shapes, and the answer with its events."""
+"""`/v1/responses`: request.py has items and settings, shapes.py what is answered, answer.py makes it of deltas."""

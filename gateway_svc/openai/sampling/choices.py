@@ -1,18 +1,89 @@
-"""Choices of one request, sampled concurrently: their deltas as they come, or all of them."""
+"""Choices of one request, sampled concurrently by replicas: their deltas as they come, or all of them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import math
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from pydantic import JsonValue
+
+from common.messages.artifacts import AdapterRef
 from common.messages.served import ServingEnded
-from common.messages.serving import ServedDelta
+from common.messages.serving import ServedDelta, ServedMessage, ServedSampling, ServeRequest
 from common.messages.tenancy.access import Key
-from gateway_svc.openai.errors import failed_sampling
-from gateway_svc.openai.sampling.order import Choice, Target
+from gateway_svc.openai.errors import RETRY_LATER, failed_sampling
+from gateway_svc.problems import Problem
+from gateway_svc.serving.client import Serving
+from gateway_svc.serving.pools import Offers
+from gateway_svc.serving.stream_quota import TooManyStreams
 
 WAITING = 1
 """Maximum deltas of all choices that wait to be taken: they are booked as given. The sampler's own buffers are behind it."""
+NOT_SAMPLED = ("overdue", "engine_lost")
+"""Failures that a sampler which restarts explains."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Exactly one of `messages`, `text` and `ids` is given."""
+
+    messages: Sequence[ServedMessage] | None = None
+    text: str | None = None
+    ids: Sequence[int] | None = None
+    tools: Sequence[dict[str, JsonValue]] = ()
+    parallel_calls: bool = True
+    template: dict[str, JsonValue] = field(default_factory=dict)
+    param: str = "messages"
+    """Field of the request that it is from."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One continuation of a prompt."""
+
+    prompt: Prompt
+    sampling: ServedSampling
+
+
+@dataclass(frozen=True)
+class Target:
+    """The model that a request is about: one version, which stays the same until its end."""
+
+    model: str
+    """Exact name."""
+    tenant: str
+    """Whose it is, and who is billed."""
+    pool: str
+    adapter: AdapterRef | None
+    """None: the base model."""
+    weight: float = 1.0
+    """The tenant's, where requests wait."""
+
+
+def serve_request(choice: Choice, target: Target, *, request: str, gateway: str, key: Key | None, first_token_by_s: float) -> ServeRequest:
+    """The message of a first attempt. `request`: id of the choice."""
+    prompt = choice.prompt
+    return ServeRequest(
+        request=request,
+        attempt=0,
+        gateway=gateway,
+        tenant=target.tenant,
+        key=key,
+        weight=target.weight,
+        pool=target.pool,
+        adapter=target.adapter,
+        messages=None if prompt.messages is None else list(prompt.messages),
+        text=prompt.text,
+        ids=None if prompt.ids is None else np.asarray(prompt.ids, dtype="<i4").tobytes(),
+        tools=list(prompt.tools),
+        parallel_calls=prompt.parallel_calls,
+        template=prompt.template,
+        sampling=choice.sampling,
+        first_token_by_s=first_token_by_s,
+    )
 
 
 class Sampler(Protocol):
@@ -95,3 +166,48 @@ async def whole(deltas: AsyncGenerator[tuple[int, ServedDelta]], choices: int) -
         async for number, delta in deltas:
             found[number].append(delta)
     return found
+
+
+def restarting(pool: str, expected_s: float) -> Problem:
+    """No sampler of the pool works now, and one is expected."""
+    seconds = str(math.ceil(expected_s))
+    return Problem(
+        503, "Unavailable", f"the sampler of pool '{pool}' is restarting, about {seconds} s", "restarting", headers={"Retry-After": seconds}
+    )
+
+
+class Replicas:
+    """Samples at whichever replica of the pool takes a choice."""
+
+    def __init__(self, serving: Serving, offers: Offers, now_s: Callable[[], float], first_token_s: float) -> None:
+        """`now_s`: NATS's clock. `first_token_s`: seconds after which a choice that no replica has begun is not sampled."""
+        self._serving = serving
+        self._offers = offers
+        self._now_s = now_s
+        self._first_token_s = first_token_s
+
+    async def sample(
+        self, choice: Choice, target: Target, *, request: str, key: Key | None, held: list[ServingEnded] | None = None
+    ) -> AsyncGenerator[ServedDelta]:
+        """As `Sampler.sample`. Raises: Problem when the pool serves nothing, or this process has as many streams as it may; as
+        `Serving.deltas`."""
+        self._offers.check(target.pool)
+        if (expected_s := self._serving.restarts.expected_s(target.pool)) is not None and expected_s > self._first_token_s:
+            raise restarting(target.pool, expected_s)
+        begin_by_s = self._now_s() + self._first_token_s
+        message = serve_request(choice, target, request=request, gateway=self._serving.gateway, key=key, first_token_by_s=begin_by_s)
+        try:
+            async with aclosing(self._serving.deltas(message, None if held is None else held.append)) as deltas:
+                has_begun = False
+                async for delta in deltas:
+                    expected_s = self._serving.restarts.expected_s(target.pool) if delta.failure in NOT_SAMPLED else None
+                    if expected_s is not None and not has_begun:
+                        raise restarting(target.pool, expected_s)
+                    has_begun = True
+                    yield delta
+        except TooManyStreams as error:
+            raise Problem(503, "Unavailable", str(error), "too_many_streams", headers=RETRY_LATER) from None
+
+    def book(self, ended: Sequence[ServingEnded]) -> None:
+        for one in ended:
+            self._serving.reports.send(one)

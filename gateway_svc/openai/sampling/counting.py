@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel
 
 from common.messages.serving import Finish, ServedDelta
-from gateway_svc.serving.given import Given
+from gateway_svc.serving.progress import Given
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 
@@ -19,6 +19,14 @@ class Counted(Given):
     has_calls: bool = False
     fingerprint: str = ""
     finish: Finish | None = None
+
+    @classmethod
+    def of(cls, deltas: Iterable[ServedDelta]) -> Self:
+        """Of a whole choice."""
+        found = cls()
+        for delta in deltas:
+            found.add(delta)
+        return found
 
     def add(self, delta: ServedDelta) -> None:
         super().add(delta)

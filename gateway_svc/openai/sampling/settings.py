@@ -1,14 +1,13 @@
-"""Settings of sampling, which all three APIs have in common, and seeds of choices."""
+"""Settings of sampling and tools, as the APIs have them, and seeds of choices."""
 
 import hashlib
 import secrets
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
 from common.messages.serving import ServedSampling
-from gateway_svc.openai.fields import HARMLESS, REFUSED
-from gateway_svc.openai.parsing import WholeRequest
+from gateway_svc.openai.parsing import CONSTRAINED, HARMLESS, REFUSED, Strict, WholeRequest, not_honoured
 
 MAX_CHOICES = 8
 """Maximum choices for one prompt."""
@@ -16,6 +15,7 @@ MAX_STOP_CHARS = 256
 MAX_TOKEN_ID = 2**31 - 1
 MAX_BIASES = 1024
 SEEDS = 2**63
+MAX_TOOLS = 128
 
 
 def _as_list(value: JsonValue) -> JsonValue:
@@ -82,3 +82,56 @@ def seed_of_choice(seed: int, choice: int) -> int:
     if choice == 0:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed}:{choice}".encode()).digest()[:8]) % SEEDS
+
+
+def _is_loose(value: JsonValue) -> JsonValue:
+    if value is True:
+        raise not_honoured(CONSTRAINED)
+    return value
+
+
+def _is_free(value: JsonValue) -> JsonValue:
+    if value not in ("auto", "none"):
+        raise not_honoured(f"it is 'auto' or 'none'; for others, {CONSTRAINED}")
+    return value
+
+
+def _is_a_function(value: JsonValue) -> JsonValue:
+    match value:
+        case {"type": str(kind)} if kind != "function":
+            raise not_honoured(f"tools of the type '{kind[:40]}' are not supported; describe functions, which the caller runs")
+        case _:
+            return value
+
+
+NotStrict = Annotated[bool | None, BeforeValidator(_is_loose)]
+ToolChoice = Annotated[Literal["auto", "none"], BeforeValidator(_is_free)]
+
+
+class FunctionIn(Strict):
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, JsonValue] | None = None
+    """JSON schema; None: no arguments."""
+    strict: NotStrict = None
+
+    def for_template(self) -> dict[str, JsonValue]:
+        shown: dict[str, JsonValue] = {"name": self.name}
+        if self.description is not None:
+            shown["description"] = self.description
+        shown["parameters"] = self.parameters or {"type": "object", "properties": {}}
+        return {"type": "function", "function": shown}
+
+
+class _ChatTool(Strict):
+    type: Literal["function"]
+    function: FunctionIn
+
+
+class _ResponseTool(FunctionIn):
+    type: Literal["function"]
+
+
+ChatTool = Annotated[_ChatTool, BeforeValidator(_is_a_function)]
+ResponseTool = Annotated[_ResponseTool, BeforeValidator(_is_a_function)]
+"""In `/v1/responses` the function's fields are the tool's own."""

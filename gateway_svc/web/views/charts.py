@@ -1,8 +1,11 @@
-"""Charts. Each is a table, which the page shows as its text alternative; the script draws what the table says, and nothing else."""
+"""Charts, small curves, and parts of long tables.
+
+A chart is a table, which the page shows as its text alternative; the script draws what the table says, and nothing else.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 MAX_ROWS = 240
 """Maximum rows of a chart, of which a plot shows each; of more, some at equal distances, and the last."""
@@ -10,6 +13,10 @@ Over = Literal["step", "time", "tokens"]
 OVERS: Mapping[Over, str] = {"step": "step", "time": "seconds since the first step", "tokens": "sampled tokens so far"}
 
 T = TypeVar("T")
+WIDTH, HEIGHT, MARGIN = 96.0, 24.0, 2.0
+"""Of a small curve."""
+ROWS = 50
+"""Rows of a page of a table."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +87,42 @@ def series(items: Sequence[T], xs: Sequence[float], value: Callable[[T], float |
 
 def _is_finite(value: float | None) -> bool:
     return value is not None and value - value == 0
+
+
+@dataclass(frozen=True)
+class Sparkline:
+    points: str
+    """Of a polyline in a box of WIDTH × HEIGHT; y grows downwards."""
+    label: str
+    """The same in words."""
+
+
+def sparkline(values: Sequence[float], name: str) -> Sparkline | None:
+    """None for fewer than two values that are finite."""
+    kept = [value for value in values if value - value == 0]
+    if len(kept) < 2:
+        return None
+    low, high = min(kept), max(kept)
+    span = (high - low) or 1.0
+    across = (WIDTH - 2 * MARGIN) / (len(kept) - 1)
+    places = [(MARGIN + across * index, HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * (value - low) / span) for index, value in enumerate(kept)]
+    label = f"{name} of the last {len(kept)} steps: from {kept[0]:.3f} to {kept[-1]:.3f}, lowest {low:.3f}, highest {high:.3f}"
+    return Sparkline(" ".join(f"{x:.1f},{y:.1f}" for x, y in places), label)
+
+
+@dataclass(frozen=True)
+class Paged(Generic[T]):
+    items: Sequence[T]
+    number: int
+    """From 1."""
+    count: int
+    """Pages, at least one."""
+    total: int
+    """Items of all pages."""
+
+
+def paged(items: Sequence[T], number: int) -> Paged[T]:
+    """The page of that number; the last one where there are fewer."""
+    count = max(-(-len(items) // ROWS), 1)
+    number = min(number, count)
+    return Paged(items[(number - 1) * ROWS : number * ROWS], number, count, len(items))

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from common.messages import AskTasks, StepOf, TaskStatus, WhyAnswer
 from common.messages.asks import TaskOrder, TaskState
 from common.task_states import ENDED
-from gateway_svc.web.sparkline import Sparkline, sparkline
+from gateway_svc.web.views.charts import Sparkline, sparkline
 
 PAGE = 25
 """Tasks of a page."""

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Literal
 
 from common.messages import KeptAttempt, SamplesAnswer, TokenTexts
-from gateway_svc.reading.samples import Call, Token, joined, messages_of, tokens_of
+from gateway_svc.samples import Call, Token, joined, messages_of, tokens_of
 
 By = Literal["logprob", "difference", "advantage"]
 BYS: Mapping[By, str] = {"logprob": "log-probability", "difference": "sampler − trainer", "advantage": "advantage"}

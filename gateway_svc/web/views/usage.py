@@ -10,7 +10,7 @@ from typing import Literal
 from common.messages import BudgetOf, InvoiceLine, PriceOf, TaskUsage, TenantUsage
 from common.messages.asks import Usage
 from common.messages.tenancy.billing import TOKEN_KINDS, Kind
-from gateway_svc.web.views.paging import Paged, paged
+from gateway_svc.web.views.charts import Paged, paged
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a cell that a spreadsheet would compute."""

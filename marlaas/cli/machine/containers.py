@@ -27,8 +27,7 @@ def init(
     """Make keys and passwords in the volumes of a deployment, unless they are there, and write to each service's what it needs."""
     from common.access.services import Deployment
     from common.pools import read_accelerators, read_pools
-    from marlaas.containers.preparation import prepare
-    from marlaas.containers.volumes import Volumes
+    from marlaas.containers import Volumes, prepare
     from marlaas.stack.keys import installed_families
 
     known = dict.fromkeys([*installed_families(None), *(name.strip() for name in families.split(",") if name.strip())])
@@ -49,7 +48,7 @@ def accounts(
     """Make the operator's key and a first tenant with a key, unless there are any, and say where they are. Needs NATS and PostgreSQL."""
     from common.access.folder import open_folder
     from common.access.roles import ADMIN
-    from marlaas.containers.accounts import open_accounts
+    from marlaas.containers import open_accounts
 
     quiet()
     signing = open_folder(keys)

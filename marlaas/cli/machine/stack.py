@@ -1,4 +1,4 @@
-"""Commands for the stack on this machine: start, stop, inspect, benchmark."""
+"""Commands for the stack on this machine: prepare, start, stop, inspect, benchmark."""
 
 import os
 import subprocess
@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, exec_module, open_console, operator_key, pools_file, with_client
+from marlaas.cli.session import (
+    CHECKOUT,
+    DEFAULT_DATA,
+    Data,
+    Url,
+    Wide,
+    data_root,
+    echo,
+    exec_module,
+    open_console,
+    operator_key,
+    pools_file,
+    with_client,
+)
 from marlaas.cli.user.tasks import ps
 
 
@@ -103,10 +116,9 @@ def dashboard(
     """Print the address of the dashboard, and open it in a browser."""
     import webbrowser
 
-    from marlaas.stack import gateways
-    from marlaas.stack.state_files import running_stack
+    from marlaas.stack.state_files import dashboard_of, running_stack
 
-    address = gateways.dashboard(running_stack(data))
+    address = dashboard_of(running_stack(data))
     echo(address)
     if not no_open and not webbrowser.open(address):
         echo("no browser is here to open it", to=sys.stderr)
@@ -173,16 +185,15 @@ def psql(
 
 def bench(context: typer.Context) -> None:
     """Measure: scaling, machinery, gpu, trl, … with their options; needs a checkout. `marlaas bench scaling --help`"""
-    from marlaas import package_data as shipped
     from marlaas.client import ClientError
 
-    folder = shipped.CHECKOUT / "bench"
+    folder = CHECKOUT / "bench"
     modules = {path.stem for path in folder.glob("*.py") if "__main__" in path.read_text()}
     names = sorted(modules | {path.parent.name for path in folder.glob("*/__main__.py")})
     name, *options = context.args or [""]
     if name not in names:
         raise ClientError(f"no benchmark '{name}' here: {', '.join(names) or 'benchmarks need a checkout'}")
-    os.chdir(shipped.CHECKOUT)
+    os.chdir(CHECKOUT)
     os.execv(sys.executable, [sys.executable, "-m", f"bench.{name}", *options])
 
 
@@ -194,11 +205,32 @@ def demo(
     compose: Annotated[bool, typer.Option("--compose", help="One task that is learned from nothing, in place of the three.")] = False,
 ) -> None:
     """Start a stack, train three tasks of three tenants concurrently on one base model, and show their gains."""
-    from marlaas import package_data as shipped
-    from marlaas.demo.composition import composition
-    from marlaas.demo.run import run_demo, three_tasks
+    from marlaas.demo import composition, run_demo, three_tasks
 
-    root = shipped.root()
+    root = data_root()
     show = composition(root, seed, steps) if compose else three_tasks(root / "examples", pools_file(), seed, steps)
     if not run_demo(open_console(), data, show, keep_running=keep_running):
         raise typer.Exit(1)
+
+
+def init(
+    data: Data = DEFAULT_DATA,
+    pools: Annotated[
+        Path | None, typer.Option(help="Pools file; default: the stack's, that here, or the project's.", envvar="MARLAAS_POOLS_FILE")
+    ] = None,
+    keys: Annotated[Path | None, typer.Option(help="Folder of signing keys; default: that of the last run, or `keys` in --data.")] = None,
+    rekey: Annotated[
+        bool, typer.Option("--rekey", help="Make new keys for a stopped stack whose folder of keys was lost or stolen; its tasks continue.")
+    ] = False,
+) -> None:
+    """Make keys and what else a stack needs, without starting it. Repeated after an interruption, it does the rest."""
+    from marlaas.stack import control, first_start
+    from marlaas.stack.keys import rekey as replace_keys
+    from marlaas.stack.state_files import plan_pools_file
+
+    first_start.refuse_running(data)
+    if rekey:
+        replace_keys(keys or control.keys_of_last_run(data) or data / "keys", data / "nats")
+    folder = first_start.make_ready(control.make_plan(data, pools or plan_pools_file(data) or pools_file(), keys=keys))
+    then = ", then marlaas tenants push --new-accounts --delete-others" if rekey else ""
+    echo(f"keys are in {folder}: back it up apart from the data; next: marlaas up{then}")

@@ -1,11 +1,9 @@
-"""Commands that operators type.
+"""Commands that operators type, with their tables.
 
-tenants.py   accounts, weights, limits and deletion of tenants
+tenants.py   accounts, weights, limits and deletion of tenants; those that read their own rows
 keys.py      keys
-prices.py    prices
+billing.py   prices and budgets
 pools.py     pools and shared accelerators · calibration.py measured moves
-budgets.py   budgets
 audit.py     who has done what; for owners too
 streams.py   copies of streams
-database.py  tenants that read their own rows
 """

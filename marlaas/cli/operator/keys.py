@@ -2,17 +2,20 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, check_is_nats, echo, is_insecure, named_creds, print_table, quiet, tls_files
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, check_is_nats, echo, is_insecure, named_creds, print_found, quiet, tls_files
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from common.access.folder import SigningKeys
+    from common.messages import KeyRecord
     from marlaas.tenancy.recording import Operator
 
 T = TypeVar("T")
@@ -79,8 +82,7 @@ def create(  # noqa: PLR0913 - each is an option with a name of its own
 ) -> None:
     """Make a key, and write it to a file that this user alone can read, or print an HTTP key. It is kept nowhere else."""
     from common.access.roles import ROLES
-    from marlaas.tenancy.keys import create_key
-    from marlaas.tenancy.receiving import Receiver
+    from marlaas.tenancy.keys import Receiver, create_key
 
     if to is None and not http:
         raise typer.BadParameter("name a file for the key with --to, or make an HTTP key with --http")
@@ -101,14 +103,10 @@ def create(  # noqa: PLR0913 - each is an option with a name of its own
 @app.command("list")
 def list_keys(tenant: Tenant, data: Data = DEFAULT_DATA, url: Url = "", keys: Keys = None, wide: Wide = False) -> None:
     """List a tenant's keys, revoked ones included."""
-    from marlaas.reporting.tenancy.access import key_table
     from marlaas.tenancy import recording
 
     access = with_operator(data, url, keys, lambda operator: recording.with_account(operator.door, tenant))
-    if access.keys:
-        print_table(lambda width: key_table(access.keys, width), wide)
-    else:
-        echo(f"'{tenant}' has no keys yet; `marlaas keys create {tenant} NAME --to FILE` makes one")
+    print_found(access.keys, key_table, wide, f"'{tenant}' has no keys yet; `marlaas keys create {tenant} NAME --to FILE` makes one")
 
 
 @app.command()
@@ -122,8 +120,7 @@ def rotate(
     keys: Keys = None,
 ) -> None:
     """Make another key in place of one; the old one is revoked once the new one is written."""
-    from marlaas.tenancy.keys import rotate_key
-    from marlaas.tenancy.receiving import Receiver
+    from marlaas.tenancy.keys import Receiver, rotate_key
 
     _check_name(name)
     with_operator(data, url, keys, lambda operator: rotate_key(operator, tenant, name, Receiver(to, echo), keep_old=keep_old))
@@ -171,3 +168,18 @@ def _check_name(name: str) -> None:
 
     if not re.fullmatch(NAME_PATTERN, name):
         raise typer.BadParameter(f"'{name}' cannot be a key's name: small letters, digits and hyphens, 40 at most")
+
+
+def key_table(keys: "Sequence[KeyRecord]", width: int | None = None) -> "Table":
+    from rich.table import Table
+
+    table = Table("key", "for", "role", "state", "created", "ends", "last job", "public key", box=None, header_style="bold", width=width)
+    for one in keys:
+        state = f"revoked {_shown(one.revoked)}" if one.revoked else "valid"
+        door, times = "HTTP" if one.is_http else "NATS", (one.created, one.ends, one.last_used)
+        table.add_row(one.name, door, one.role, state, *map(_shown, times), one.key)
+    return table
+
+
+def _shown(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M}" if at else ""

@@ -1,18 +1,35 @@
 """Commands for pools: what there is, who computes on a shared accelerator, and orders of operators."""
 
+import math
 import os
 import sys
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, exec_module, open_console, pools_file, print_table, with_client
+from marlaas.cli.session import (
+    DEFAULT_DATA,
+    Data,
+    Url,
+    Wide,
+    echo,
+    exec_module,
+    open_console,
+    pools_file,
+    print_found,
+    print_table,
+    with_client,
+)
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from common.accelerators.trace import Trace
-    from common.messages import PoolVerb
+    from common.messages import ExecutorOf, MoveOf, PoolVerb, SliceOf
 
 app = typer.Typer(invoke_without_command=True, help="Base models, and the accelerators that they share.")
 Pool = Annotated[str, typer.Argument(help="Name of the pool.")]
@@ -47,8 +64,6 @@ def pools(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "", file
             echo(trouble.sentence)
     if not shared:
         return
-    from marlaas.reporting import pools as reporting
-
     try:
         executors = with_client(data, url, lambda client: client.accelerators.executors())
     except (ClientError, StackError) as error:
@@ -56,7 +71,7 @@ def pools(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "", file
         return
     if executors:
         echo("")
-        print_table(lambda width: reporting.executor_table(executors, time.time(), width), wide)
+        print_table(lambda width: executor_table(executors, time.time(), width), wide)
 
 
 @app.command("slices")
@@ -68,14 +83,9 @@ def list_slices(
     wide: Wide = False,
 ) -> None:
     """List slices of shared accelerators, the oldest first, with who paid for them; of a tenant, those that served its tasks."""
-    from marlaas.reporting import pools as reporting
-
     since_s = time.time() - _duration_s(since)
     found = with_client(data, url, lambda client: client.accelerators.slices(since_s, accelerator=accelerator))
-    if found:
-        print_table(lambda width: reporting.slice_table(found[::-1], width), wide)
-    else:
-        echo(f"no slice was ordered in the last {since}")
+    print_found(found[::-1], slice_table, wide, f"no slice was ordered in the last {since}")
 
 
 @app.command()
@@ -105,13 +115,8 @@ def release(pool: Pool, data: Data = DEFAULT_DATA, url: Url = "", accelerator: O
 @app.command()
 def moves(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List what moves between tiers take, measured; for operators."""
-    from marlaas.reporting import pools as reporting
-
     found = with_client(data, url, lambda client: client.accelerators.moves())
-    if found:
-        print_table(lambda width: reporting.move_table(found, width), wide)
-    else:
-        echo("no move was measured yet; `marlaas pools calibrate` measures those of every executor")
+    print_found(found, move_table, wide, "no move was measured yet; `marlaas pools calibrate` measures those of every executor")
 
 
 @app.command()
@@ -127,12 +132,11 @@ def calibrate(
     from functools import partial
 
     from marlaas.cli.operator import calibration
-    from marlaas.reporting import pools as reporting
 
     complain = partial(echo, to=sys.stderr)
     are_all = with_client(data, url, lambda client: calibration.calibrate(client.accelerators, rounds, echo, complain))
     found = with_client(data, url, lambda client: client.accelerators.moves())
-    print_table(lambda width: reporting.move_table(found, width))
+    print_table(lambda width: move_table(found, width))
     if not are_all:
         raise typer.Exit(1)
 
@@ -191,3 +195,74 @@ def _duration_s(text: str) -> float:
         return float(text[:-1]) * lengths[text[-1]]
     except (ValueError, KeyError, IndexError):
         raise typer.BadParameter(f"'{text}' is no duration; give one as 90s, 30m, 12h or 7d") from None
+
+
+def executor_table(executors: "Sequence[ExecutorOf]", now_s: float, width: int | None = None) -> "Table":
+    from marlaas.reporting.listing import Field, listing
+
+    fields: list[Field[ExecutorOf]] = [
+        Field("accelerator", lambda one: one.accelerator),
+        Field("executor", lambda one: one.executor),
+        Field("state", lambda one: one.state.value + (f" ({one.held})" if one.held else "")),
+        Field("tier", lambda one: one.tier.value, rank=2),
+        Field("holder", lambda one: "yes" if one.is_holder else ""),
+        Field("since", lambda one: lasting(one.since_s, now_s), rank=3),
+        Field("waiting", lambda one: lasting(one.waiting_since_s, now_s)),
+        Field("to wake", lambda one: "" if one.wake_s is None else f"{'' if one.is_measured else '~'}{one.wake_s:.2f} s", rank=1),
+        Field("switching", lambda one: "" if one.switch_share is None else f"{one.switch_share:.0%}", rank=4),
+    ]
+    return listing(executors, fields, lambda one: one.fault or "", width)
+
+
+def slice_table(slices: "Sequence[SliceOf]", width: int | None = None) -> "Table":
+    from marlaas.reporting.listing import Field, listing
+
+    fields: list[Field[SliceOf]] = [
+        Field("ordered (UTC)", lambda one: datetime.fromtimestamp(one.ordered_s, UTC).strftime("%Y-%m-%d %H:%M:%S")),
+        Field("accelerator", lambda one: one.accelerator),
+        Field("epoch", lambda one: str(one.epoch), rank=3),
+        Field("executor", lambda one: one.executor),
+        Field("function", lambda one: one.function.value, rank=2),
+        Field("why", lambda one: one.reason, rank=1),
+        Field("switch", lambda one: _seconds(one.switch_ms)),
+        Field("busy", lambda one: _seconds(one.busy_ms)),
+        Field("score", lambda one: _seconds(one.score_ms or None), rank=4),
+        Field("idle", lambda one: _seconds(one.idle_ms)),
+        Field("ended", lambda one: one.ended or "open"),
+    ]
+    return listing(slices, fields, _shares, width)
+
+
+def move_table(moves: "Sequence[MoveOf]", width: int | None = None) -> "Table":
+    from marlaas.reporting.listing import Field, listing
+
+    fields: list[Field[MoveOf]] = [
+        Field("accelerator", lambda one: one.accelerator),
+        Field("executor", lambda one: one.executor),
+        Field("from", lambda one: one.from_tier.value),
+        Field("to", lambda one: one.to_tier.value),
+        Field("n", lambda one: str(one.n)),
+        Field("median", lambda one: f"{one.p50_s:.3f} s"),
+        Field("p90", lambda one: f"{one.p90_s:.3f} s"),
+    ]
+    return listing(moves, fields, lambda _: "", width)
+
+
+def lasting(since_s: float | None, now_s: float) -> str:
+    """Time until now: 12 s, 5 min, 3 h; empty where it never began."""
+    if since_s is None:
+        return ""
+    seconds = max(0.0, now_s - since_s)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{math.floor(seconds / length)} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _seconds(ms: int | None) -> str:
+    return "" if ms is None else f"{ms / 1000:.2f} s"
+
+
+def _shares(one: "SliceOf") -> str:
+    """Who paid."""
+    return ", ".join(f"{share.task or 'nobody'} {share.ms / 1000:.2f} s" for share in one.shares)

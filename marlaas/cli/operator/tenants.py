@@ -1,16 +1,23 @@
-"""Commands for tenants, for operators: accounts, weights, limits and deletion."""
+"""Commands for tenants, for operators: accounts, weights, limits, deletion, and their own rows by psql."""
 
 import secrets
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from marlaas.cli.operator.keys import Keys, is_operator, with_operator
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, run_module, with_client
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, exec_module, print_found, print_table, run_module, with_client
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from common.messages import TenantAccess
 
 app = typer.Typer(no_args_is_help=True, help="Accounts, weights, limits and deletion of tenants, for operators.")
+database = typer.Typer(help="Let tenants read their own rows with psql.", no_args_is_help=True)
 Tenant = Annotated[str, typer.Argument(help="Name of a tenant.")]
 OrAll = Annotated[str, typer.Argument(help="Name of a tenant; '_all' for the default limits.")]
 NO_LIMIT, DEFAULT = "none", "default"
@@ -54,14 +61,10 @@ def create(tenant: Tenant, data: Data = DEFAULT_DATA, url: Url = "", keys: Keys 
 @app.command("list")
 def list_tenants(data: Data = DEFAULT_DATA, url: Url = "", keys: Keys = None, wide: Wide = False) -> None:
     """List all tenants, and how many keys each has."""
-    from marlaas.reporting.tenancy.access import tenant_table
     from marlaas.tenancy import recording
 
     found = [one for one in with_operator(data, url, keys, lambda operator: recording.read_all(operator.door)) if one.tenant]
-    if found:
-        print_table(lambda width: tenant_table(found, width), wide)
-    else:
-        echo("no tenants yet; `marlaas tenants create NAME` makes one")
+    print_found(found, tenant_table, wide, "no tenants yet; `marlaas tenants create NAME` makes one")
 
 
 @app.command()
@@ -161,7 +164,7 @@ def delete(
     role = "not removed here; `marlaas database revoke` does, where the stack is" if url else _revoke_role(data, tenant)
     if is_operator(data, keys):
         from marlaas.client import DELETE_TIMEOUT_S
-        from marlaas.tenancy.deletion import delete_with_account
+        from marlaas.tenancy.accounts import delete_with_account
 
         receipt = with_operator(data, url, keys, lambda operator: delete_with_account(operator, tenant, DELETE_TIMEOUT_S))
     else:  # an owner, or a deployment without keys
@@ -188,7 +191,6 @@ def _print(tenant: str, data: Any, url: str, **changes: Any) -> None:
     from common.formats.wrong_values import complaints
     from common.messages import SetTenant
     from common.streams import EVERY_TENANT
-    from marlaas.reporting.tenancy.access import limit_table
 
     try:
         request = SetTenant(tenant=None if tenant == EVERY_TENANT else tenant, request=secrets.token_hex(6), **changes)
@@ -198,3 +200,52 @@ def _print(tenant: str, data: Any, url: str, **changes: Any) -> None:
     limits, width = found.pop("limits"), max(map(len, found))
     echo("\n".join(f"{name:{width}}  {value}" for name, value in found.items()))
     print_table(lambda width: limit_table(limits, width), wide=False)
+
+
+def tenant_table(tenants: "Sequence[TenantAccess]", width: int | None = None) -> "Table":
+    from rich.table import Table
+
+    table = Table("tenant", "state", "valid keys", "account", box=None, header_style="bold", width=width)
+    for one in tenants:
+        state = "deleted" if one.deleted else "suspended" if one.suspended else "active" if one.account else "no account"
+        table.add_row(one.tenant, state, str(sum(key.revoked is None for key in one.keys)), one.account or "")
+    return table
+
+
+def limit_table(limits: Mapping[str, Mapping[str, int | None]], width: int | None = None) -> "Table":
+    """`limits`: value, default and use by name, as the event `tenant` has them."""
+    from rich.table import Table
+
+    from common.limits import LIMITS
+
+    table = Table("limit", "value", "default", "used", "of", box=None, header_style="bold", width=width)
+    for name, limit in limits.items():
+        value, default = ("no limit" if limit[each] is None else str(limit[each]) for each in ("value", "default"))
+        used = "" if limit["used"] is None else str(limit["used"])
+        table.add_row(name, value, default, used, next((kind.of for known, kind in LIMITS.items() if known == name), ""))
+    return table
+
+
+@database.command()
+def grant(tenant: Tenant, data: Data = DEFAULT_DATA) -> None:
+    """Make a role that reads this tenant's rows, and print its password once; again: another password."""
+    _access(data, "grant", tenant)
+
+
+@database.command()
+def revoke(tenant: Tenant, data: Data = DEFAULT_DATA) -> None:
+    """Remove the tenant's role, and end its sessions."""
+    _access(data, "revoke", tenant)
+
+
+@database.command(name="list")
+def list_roles(data: Data = DEFAULT_DATA) -> None:
+    """List tenants with a role, and the roles."""
+    _access(data, "list")
+
+
+def _access(data: Data, *arguments: str) -> None:
+    from marlaas.stack.state_files import read_plan, running_stack
+
+    running_stack(data)
+    exec_module(["scheduler_svc.tenant_access", *arguments], read_plan(data).prepare_env)

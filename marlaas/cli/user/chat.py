@@ -55,7 +55,7 @@ def chat(  # noqa: PLR0913 - each is an option with a name of its own
 
     async def run() -> None:
         from marlaas.over_http.chat import Chat
-        from marlaas.over_http.connecting import entered
+        from marlaas.over_http.door import entered
 
         if own:
             await _until_told(where, own)
@@ -97,12 +97,11 @@ async def _version_of(door: "HttpDoor", model: str) -> str:
 def _gateway_of(data: Path) -> str:
     """Raises: StackError when no stack runs, or it has no gateway that answers."""
     from common.client_api.errors import ClientError
-    from marlaas.stack import gateways
-    from marlaas.stack.state_files import running_stack
+    from marlaas.stack.state_files import DASHBOARD, dashboard_of, running_stack
 
     if os.environ.get("MARLAAS_NATS_URL"):
         raise ClientError("a chat goes over HTTP: name the gateway with --url https://HOST, or MARLAAS_URL")
-    return gateways.dashboard(running_stack(data)).removesuffix(gateways.DASHBOARD)
+    return dashboard_of(running_stack(data)).removesuffix(DASHBOARD)
 
 
 def _operators_key(data: Path) -> str | None:

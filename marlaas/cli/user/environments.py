@@ -3,12 +3,19 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, with_client
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_found, with_client
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from common.messages import OwnPackage
 
 app = typer.Typer()
 
@@ -38,7 +45,7 @@ def new_environment(
     to: Annotated[Path | None, typer.Option(help="Folder to write; default: ./<name>.")] = None,
 ) -> None:
     """Write a package with a working environment, its test and a task file."""
-    from marlaas.scaffold import write_package
+    from marlaas.packages import write_package
 
     folder = to or Path(name)
     for path in write_package(name, folder):
@@ -55,7 +62,7 @@ def upload_package(
 ) -> None:
     """Upload a package with environments of a tenant, and wait until it is checked."""
     from common.messages import DIGEST_CHARS
-    from marlaas.wheels import read_wheel
+    from marlaas.packages import read_wheel
 
     wheel = read_wheel(package)
 
@@ -72,13 +79,8 @@ def upload_package(
 @app.command("list")
 def list_packages(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List the packages that a tenant has uploaded."""
-    from marlaas.reporting.tenancy.packages import package_table
-
     found = with_client(data, url, lambda client: client.packages.all())
-    if not found:
-        echo("no packages; upload one with `marlaas envs upload FOLDER`")
-        return
-    print_table(lambda width: package_table(found, width), wide)
+    print_found(found, package_table, wide, "no packages; upload one with `marlaas envs upload FOLDER`")
 
 
 @app.command("delete")
@@ -108,7 +110,7 @@ def check_environment(
     turns: Annotated[int, typer.Option(min=1, help="Maximum turns of an episode.")] = 16,
 ) -> None:
     """Play an environment with a scripted policy, and report whether it is fit to train on."""
-    from marlaas.scaffold import registered
+    from marlaas.packages import registered
 
     here = Path.cwd()  # a package that is not installed is found in this folder or one below
     for folder in (here, here / name):
@@ -120,3 +122,19 @@ def check_environment(
     argv += ["--rows", str(rows), "--seed", str(seed), "--turns", str(turns)]
     paths = os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.execve(argv[0], argv, os.environ | {"PYTHONPATH": paths})
+
+
+def package_table(packages: "Sequence[OwnPackage]", width: int | None = None) -> "Table":
+    """One row for each; the tenant where there are several."""
+    from rich.table import Table
+
+    from common.messages import DIGEST_CHARS
+
+    tenants = {one.tenant for one in packages}
+    columns = ("package", "version", "digest", "state", "environments", "live tasks", "bytes", "uploaded", "reason")
+    table = Table(*(("tenant",) if len(tenants) > 1 else ()), *columns, box=None, header_style="bold", width=width)
+    for one in packages:
+        uploaded = f"{datetime.fromtimestamp(one.uploaded_s, UTC):%Y-%m-%d %H:%M}"
+        cells = (one.package, one.version, one.digest[:DIGEST_CHARS], one.state, ", ".join(one.environments), str(one.live_tasks))
+        table.add_row(*((one.tenant,) if len(tenants) > 1 else ()), *cells, str(one.size_bytes), uploaded, one.reason)
+    return table

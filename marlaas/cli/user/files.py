@@ -1,13 +1,17 @@
 """Files of rows to train on: put, list, get, delete."""
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, with_client
+from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_found, with_client
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from common.messages import StoredFile
     from marlaas.client import Client
 
@@ -40,13 +44,8 @@ def put_file(
 @app.command("list")
 def list_files(tenant: Whose = "", data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List the files that a tenant has uploaded."""
-    from marlaas.reporting.tenancy.files import file_table
-
     found = with_client(data, url, lambda client: client.files.all(tenant=tenant or None))
-    if not found:
-        echo("no files; upload one with `marlaas files put FILE`")
-        return
-    print_table(lambda width: file_table(found, width), wide)
+    print_found(found, file_table, wide, "no files; upload one with `marlaas files put FILE`")
 
 
 @app.command("get")
@@ -90,3 +89,17 @@ def delete_file(
 
     name, freed = with_client(data, url, deleted)
     echo(f"{name} is deleted; {freed} bytes")
+
+
+def file_table(files: "Sequence[StoredFile]", width: int | None = None) -> "Table":
+    """One row for each; the tenant where there are several."""
+    from rich.table import Table
+
+    tenants = {one.tenant for one in files}
+    columns = ("file", "name", "state", "rows", "bytes", "live tasks", "uploaded", "reason")
+    table = Table(*(("tenant",) if len(tenants) > 1 else ()), *columns, box=None, header_style="bold", width=width)
+    for one in files:
+        uploaded = f"{datetime.fromtimestamp(one.uploaded_s, UTC):%Y-%m-%d %H:%M}"
+        cells = (one.file, one.name, one.state, str(one.rows), str(one.size_bytes), str(one.live_tasks), uploaded, one.reason)
+        table.add_row(*((one.tenant,) if len(tenants) > 1 else ()), *cells)
+    return table

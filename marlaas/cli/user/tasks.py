@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from contextlib import aclosing
-from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -21,6 +20,7 @@ from marlaas.cli.session import (
     exec_module,
     operator_key,
     pools_file,
+    print_found,
     print_table,
     valid_ids,
     with_client,
@@ -37,7 +37,8 @@ Reason = Annotated[str, typer.Option(help="Text kept with the task.")]
 
 def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List every task, with as many columns as fit; `marlaas show TASK` has all of one, --wide adds storage."""
-    from marlaas.reporting import storage, tables
+    from marlaas.cli.user import usage as storage
+    from marlaas.reporting import tables
 
     async def ask(client: "Client") -> "tuple[list[TaskStatus], UsageAnswer | None, dict[str, float], list[TroubleOf]]":
         statuses = await client.tasks()
@@ -56,33 +57,6 @@ def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
         echo(said)
     for trouble in troubles:
         echo(trouble.sentence)
-
-
-def usage(
-    data: Data = DEFAULT_DATA,
-    url: Url = "",
-    wide: Wide = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print the invoice as CSV, amounts to the last digit.")] = False,
-    first: Annotated[datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="First day of the invoice, in UTC.")] = None,
-    last: Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day of the invoice.")] = None,
-) -> None:
-    """List the tokens that each tenant and task used, and what they have stored; or their invoice by day, pool and kind."""
-    from marlaas.reporting import storage
-    from marlaas.reporting.tenancy import billing
-
-    if as_csv or first or last:
-        days = first.date() if first else None, last.date() if last else None
-        lines = with_client(data, url, lambda client: client.billing.invoice(*days))
-        if as_csv:
-            echo(billing.invoice_csv(lines).rstrip("\n"))
-        else:
-            print_table(lambda width: billing.invoice_table(lines, width), wide)
-        return
-    found = with_client(data, url, lambda client: client.usage())
-    if found.tenants:
-        print_table(lambda width: storage.usage_table(found, width), wide)
-    else:
-        echo("nothing was used yet; submit a task with `marlaas submit task.toml`")
 
 
 def show(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
@@ -201,25 +175,10 @@ def resume(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason 
 
 def delete(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
     """Delete a task that has ended: adapters, checkpoints, messages and rows; its ledger stays."""
-    from marlaas.reporting import storage
+    from marlaas.cli.user.usage import size
 
     freed = with_client(data, url, lambda client: client.delete(task))
-    echo(f"deleted {task}: {storage.size(freed)} freed")
-
-
-def prune(
-    data: Data = DEFAULT_DATA,
-    url: Url = "",
-    tenant: Annotated[str | None, typer.Option(help="Tenant; default: all.")] = None,
-    older_than: Annotated[float | None, typer.Option(min=0.001, help="Delete also tasks that ended more than this many days ago.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be deleted, and delete nothing.")] = False,
-) -> None:
-    """Delete what no task's section `keep` retains, and tasks that ended long ago."""
-    from marlaas.reporting import storage
-
-    age_s = None if older_than is None else older_than * 86_400
-    pruned = with_client(data, url, lambda client: client.prune(tenant, ended_before_s=age_s, dry_run=dry_run))
-    echo("\n".join(storage.pruned_lines(pruned, dry_run)))
+    echo(f"deleted {task}: {size(freed)} freed")
 
 
 def failures(
@@ -232,10 +191,7 @@ def failures(
     from marlaas.reporting import tables
 
     found = with_client(data, url, lambda client: client.failures(task))
-    if found:
-        print_table(lambda width: tables.failures_table(found, width), wide)
-    else:
-        echo("no dead letters")
+    print_found(found, tables.failures_table, wide, "no dead letters")
 
 
 def samples(

@@ -1,10 +1,17 @@
 """Commands for webhooks: `marlaas webhooks`."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, with_client
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from common.messages import DeliveryOf, WebhookOf
 
 app = typer.Typer(no_args_is_help=True, help="Addresses that are told when tasks finish or fail, and when a budget is spent; for owners.")
 NameOf = Annotated[str, typer.Argument(help="Name of the webhook.")]
@@ -42,8 +49,6 @@ def list_webhooks(
     wide: Wide = False,
 ) -> None:
     """List webhooks; of one, the outcomes of its latest messages."""
-    from marlaas.reporting.tenancy.webhooks import delivery_table, webhook_table
-
     found = with_client(data, url, lambda client: client.webhooks.all(name or None, tenant=tenant or None))
     if not found:
         echo("no such webhook" if name else "no webhooks; `marlaas webhooks set NAME https://…` makes one")
@@ -61,3 +66,29 @@ def delete_webhook(name: NameOf, tenant: Whose = "", data: Data = DEFAULT_DATA, 
     """Delete a webhook, and what waits to be sent to it."""
     with_client(data, url, lambda client: client.webhooks.delete(name, tenant=tenant or None))
     echo(f"{name} is deleted")
+
+
+def webhook_table(webhooks: "Sequence[WebhookOf]", width: int | None = None) -> "Table":
+    """One row for each; the tenant where there are several."""
+    from rich.table import Table
+
+    has_tenants = len({one.tenant for one in webhooks}) > 1
+    columns = ("webhook", "address", "events", "waiting", "dropped", "last")
+    table = Table(*(("tenant",) if has_tenants else ()), *columns, box=None, header_style="bold", width=width)
+    for one in webhooks:
+        last = one.deliveries[0].state if one.deliveries else ""
+        cells = (one.name, one.url, ", ".join(one.events), str(one.waiting), str(one.dropped), last)
+        table.add_row(*((one.tenant,) if has_tenants else ()), *cells)
+    return table
+
+
+def delivery_table(deliveries: "Sequence[DeliveryOf]", width: int | None = None) -> "Table":
+    """One row for each message."""
+    from rich.table import Table
+
+    table = Table("message", "event", "created", "state", "attempts", "status", "reason", box=None, header_style="bold", width=width)
+    for one in deliveries:
+        created = f"{datetime.fromtimestamp(one.created_s, UTC):%Y-%m-%d %H:%M}"
+        status = "" if one.status is None else str(one.status)
+        table.add_row(one.id, one.event, created, one.state, str(one.attempts), status, one.reason)
+    return table

@@ -1,10 +1,4 @@
-"""Tables of what tenants are, have and pay for.
+"""Tables of what tenants have.
 
-access.py    tenants and keys
-billing.py   invoices, prices and budgets
-audit.py     who has done what
 aliases.py   names of versions
-packages.py  uploaded packages
-files.py     uploaded files
-webhooks.py  webhooks, and messages to them
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from env_svc.packages.wheel import BOUNDS, MIB, WheelBounds, WheelRefused, missing_requirements, read_wheel
-from marlaas.scaffold import write_package
+from marlaas.packages import write_package
 from tests.env.packages import making
 from tests.env.packages.making import zipped
 

@@ -13,7 +13,7 @@ from common.bus import Bus
 from common.client_api.asking import Door
 from common.messages import GroupContext
 from common.messages.tenancy.access import Role
-from gateway_svc.access.access import Caller, Unauthorized
+from gateway_svc.access import Caller, Unauthorized
 from tests.scheduler.stages import World, spec
 
 CHROMIUM = "/usr/bin/chromium"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway_svc.web import fetch_vendor
-from gateway_svc.web.assets import address_of, assets
+from gateway_svc.web.templates import address_of, assets
 
 WEB = Path(fetch_vendor.__file__).parent
 REPOSITORY = WEB.parent.parent

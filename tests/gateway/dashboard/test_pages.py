@@ -15,7 +15,7 @@ from common.client_api.asking import Door
 from common.client_api.tenancy.billing import Billing
 from common.client_api.training.progress import read_steps, read_versions
 from common.messages import AskTask, StatusAnswer
-from gateway_svc.access.access import Caller
+from gateway_svc.access import Caller
 from gateway_svc.http.application import all_families, described
 from tests.gateway.dashboard.reading import cells, texts_of
 from tests.gateway.dashboard.site import Site, csrf_of, session

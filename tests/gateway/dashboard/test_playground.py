@@ -13,7 +13,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page
 
-from gateway_svc.openai.sampling.order import Choice
+from gateway_svc.openai.sampling.choices import Choice
 from gateway_svc.web.playground import Playground, Turn, as_code, first_playground, read_playground
 from tests.conftest import eventually
 from tests.gateway.dashboard.hostile import TEXTS

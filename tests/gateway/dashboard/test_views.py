@@ -13,12 +13,10 @@ import pytest
 
 from common.formats.step_times import MISSING, pack_steps, unpack_steps
 from common.messages import InvoiceLine, TaskTimes, TaskUsage, TenantUsage, WhyAnswer
-from gateway_svc.web import figures
-from gateway_svc.web.sparkline import HEIGHT, WIDTH, sparkline
-from gateway_svc.web.views.charts import chart, thinned
-from gateway_svc.web.views.compare import Run, compared, differences
+from gateway_svc.web import text
+from gateway_svc.web.views.charts import HEIGHT, WIDTH, chart, sparkline, thinned
 from gateway_svc.web.views.listing import Listing, listing, wanted_tasks
-from gateway_svc.web.views.task import flat, places, task_charts
+from gateway_svc.web.views.task import Run, compared, differences, flat, places, task_charts
 from gateway_svc.web.views.timeline import as_data, line_of, load_of
 from gateway_svc.web.views.usage import Ledger, as_csv, usage_page
 from tests.gateway.dashboard.made import evaluation, status, step
@@ -204,15 +202,15 @@ def test_usage_is_added_by_kind_and_its_table_is_safe_in_a_spreadsheet() -> None
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
-        (figures.number(None), "–"),
-        (figures.number(1234.5678), "1,234.568"),
-        (figures.number(0.00001234), "1.23e-05"),
-        (figures.number(0.0), "0.000"),
-        (figures.whole(1234567), "1,234,567"),
-        (figures.size(512), "512 B"),
-        (figures.size(3 * 1024**2), "3.0 MiB"),
-        (figures.size(5 * 1024**5), "5120.0 TiB"),
-        (figures.moment(0), "1970-01-01 00:00:00"),
+        (text.number(None), "–"),
+        (text.number(1234.5678), "1,234.568"),
+        (text.number(0.00001234), "1.23e-05"),
+        (text.number(0.0), "0.000"),
+        (text.whole(1234567), "1,234,567"),
+        (text.size(512), "512 B"),
+        (text.size(3 * 1024**2), "3.0 MiB"),
+        (text.size(5 * 1024**5), "5120.0 TiB"),
+        (text.moment(0), "1970-01-01 00:00:00"),
     ],
 )
 def test_figures(shown: str, expected: str) -> None:

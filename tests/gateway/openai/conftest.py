@@ -7,7 +7,7 @@ import pytest
 from openai import AsyncOpenAI
 from sqlalchemy import text
 
-from gateway_svc.access.access import Access
+from gateway_svc.access import Access
 from tests.gateway.openai.deltas import Source
 from tests.gateway.serving import gateway
 from tests.scheduler.stages import World

@@ -11,7 +11,7 @@ import numpy as np
 from common.messages.served import ServingEnded
 from common.messages.serving import Failure, Finish, ServedCall, ServedDelta, ServedToken, TopToken
 from common.messages.tenancy.access import Key
-from gateway_svc.openai.sampling.order import Choice, Target
+from gateway_svc.openai.sampling.choices import Choice, Target
 
 FINGERPRINT = "vllm-0.32.0/tiny/0123456789ab"
 HELLO: Any = [{"role": "user", "content": "Say hello."}]

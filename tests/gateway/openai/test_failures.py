@@ -12,13 +12,12 @@ import pytest
 
 from common.client_api.asking import Door
 from common.messages.serving import Failure, ServedSampling
-from gateway_svc.access.access import Caller
-from gateway_svc.drain import Drain
+from gateway_svc.access import Caller
 from gateway_svc.http.event_stream import Ends, Sse
+from gateway_svc.http.gateway import Drain
 from gateway_svc.http.openai_family import SamplingStream, error_event
 from gateway_svc.openai.errors import failed_sampling
-from gateway_svc.openai.sampling.choices import sampled
-from gateway_svc.openai.sampling.order import Choice, Prompt, Target
+from gateway_svc.openai.sampling.choices import Choice, Prompt, Target, sampled
 from tests.conftest import eventually
 from tests.gateway.openai.conftest import Opened
 from tests.gateway.openai.deltas import HELLO, WORDS, Source, deltas, failing

@@ -15,7 +15,7 @@ from openai.types.responses import Response
 
 from common.bus import Bus
 from common.client_api.asking import Door
-from gateway_svc.access.access import Caller
+from gateway_svc.access import Caller
 from gateway_svc.openai.sampling.choices import id_of
 from tests.gateway.openai.conftest import Opened
 from tests.gateway.openai.deltas import FINGERPRINT, HELLO, WORDS, Part, Source, call, deltas

@@ -12,16 +12,15 @@ from openai.types.fine_tuning.job_create_params import JobCreateParams
 from openai.types.responses.response_create_params import ResponseCreateParamsBase as ResponseParams
 from pydantic import JsonValue
 
+from gateway_svc.bodies import read_json
 from gateway_svc.openai.chat.request import ChatRequest
-from gateway_svc.openai.fields import HARMLESS, REFUSED
 from gateway_svc.openai.jobs.request import JobRequest
-from gateway_svc.openai.model_names import PlainName, VersionName, parse_name
-from gateway_svc.openai.parsing import WholeRequest, parse_request
+from gateway_svc.openai.models import PlainName, VersionName, parse_name
+from gateway_svc.openai.parsing import HARMLESS, REFUSED, WholeRequest, parse_request
 from gateway_svc.openai.responses.request import ResponseRequest
 from gateway_svc.openai.sampling.settings import SEEDS, seed_of_choice
-from gateway_svc.openai.text.request import CompletionRequest
+from gateway_svc.openai.text import CompletionRequest
 from gateway_svc.problems import Problem
-from gateway_svc.strict_json import read_json
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]}
 TEXT: dict[str, Any] = {"model": "tiny", "prompt": "x"}

@@ -4,7 +4,7 @@ import weakref
 from typing import Any
 
 from common.messages import AskSteps, StepDurations, StepOf, StepsAnswer, StepTimes, TaskStatus
-from gateway_svc.openai.files.results import result_object, result_parts
+from gateway_svc.openai.files import result_object, result_parts
 
 PAGES, OF_PAGE = 20, 3
 

@@ -12,8 +12,7 @@ from common.access.folder import open_folder
 from common.access.services import Deployment
 from common.passwords import read_passwords
 from common.resilience.crashpoints import PREPARING
-from marlaas.containers.preparation import prepare
-from marlaas.containers.volumes import SERVICES, Volumes
+from marlaas.containers import SERVICES, Volumes, prepare
 from marlaas.stack.state_files import StackError
 
 DEPLOYMENT = Deployment(("tiny",), ("module", "own"))

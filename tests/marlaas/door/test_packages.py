@@ -10,7 +10,7 @@ from common.bus import Bus
 from common.client_api.errors import ClientError
 from common.messages import MAX_PACKAGE_BYTES
 from marlaas.client import Client
-from marlaas.wheels import read_wheel
+from marlaas.packages import read_wheel
 from tests.scheduler.packages.uploads import WHEEL, PackageStages, digest_of, serving_own
 from tests.scheduler.stages import running_world, spec
 

@@ -10,7 +10,7 @@ from common.bus import NO_FILES, Bus, TlsFiles
 from common.client_api.asking import UnknownHere
 from common.client_api.errors import NoAnswer, NotPermitted, TooManyJobs, WrongState
 from marlaas.client import Client, ClientError
-from marlaas.over_http.refusals import Invalid, refusal
+from marlaas.over_http.connection import Invalid, refusal
 from marlaas.stack import servers
 from tests.common.access.keyed import Keyed
 from tests.common.bus.test_tls import Authority

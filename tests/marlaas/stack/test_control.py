@@ -17,7 +17,7 @@ from common.bus import Bus
 from common.messages import ProcessLife
 from common.messages.lives import LIVES
 from common.streams import HISTORY_BUCKET
-from marlaas.stack import control, gateways, os_processes, servers
+from marlaas.stack import control, os_processes, servers, state_files
 from marlaas.stack.servers import HOST
 from marlaas.stack.state_files import (
     Component,
@@ -46,7 +46,7 @@ def plan_for(data: Path, *, services: list[list[str]] | None = None, prepare: li
         data=data,
         nats_port=nats_port,
         postgres_port=servers.free_port(),
-        gateway=gateways.gateway(servers.free_port(), {}),
+        gateway=state_files.gateway_at(servers.free_port(), {}),
         pools_file=ROOT / "pools.toml",
         prepare=prepare or [],
         services=[Service(name=f"dummy{number}", argv=argv, env=env) for number, argv in enumerate(services or [DUMMY])],
@@ -243,7 +243,7 @@ def test_process_ids_from_before_a_reboot_are_left_alone(data: Path) -> None:
         before = now.model_copy(update={"started": "another-boot:17"})
         component = Component(name="nats", condition="ready", process=before)
         urls = {"nats_url": "nats://x", "database_url": "postgresql://x"}
-        gateway = gateways.gateway(3, {})
+        gateway = state_files.gateway_at(3, {})
         stack = Stack(supervisor=before, nats_port=1, postgres_port=2, started_s=0, gateway=gateway, components=[component], **urls)
         write_stack(data, stack)
         assert control.end_leftovers(data) == []

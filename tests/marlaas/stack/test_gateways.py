@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from marlaas.stack import control, gateways, servers
+from marlaas.stack import control, servers, state_files
 from marlaas.stack.os_processes import Identity
 from marlaas.stack.state_files import Component, Gateway, Stack, StackError, StackPlan, log_path
 from marlaas.stack.supervised_process import ProcessSpec
@@ -64,11 +64,11 @@ def test_stack_with_keys_lets_in_holders_of_keys_and_keeps_its_address(data: Pat
 def test_stack_without_keys_lets_in_everybody_on_this_machine(data: Path) -> None:
     stack = started(plan_of(data, without_keys=True))
     assert status(stack) == 200
-    assert gateways.dashboard(stack) == f"http://127.0.0.1:{stack.gateway.port}/ui"
+    assert state_files.dashboard_of(stack) == f"http://127.0.0.1:{stack.gateway.port}/ui"
 
 
 def test_stack_without_keys_does_not_start_a_gateway_for_others(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(gateways.HOST, "0.0.0.0")
+    monkeypatch.setenv(state_files.GATEWAY_HOST, "0.0.0.0")
     with pytest.raises(StackError, match=r"gateway does not run.*MARLAAS_GATEWAY_HOST"):
         started(plan_of(data, without_keys=True))
 
@@ -83,7 +83,7 @@ def test_stack_without_keys_does_not_start_a_gateway_for_others(data: Path, monk
     ],
 )
 def test_address_follows_from_the_gateways_settings(settings: dict[str, str], url: str) -> None:
-    assert gateways.gateway(81, {f"MARLAAS_GATEWAY_{name}": value for name, value in settings.items()}).url == url
+    assert state_files.gateway_at(81, {f"MARLAAS_GATEWAY_{name}": value for name, value in settings.items()}).url == url
 
 
 def test_port_in_use_is_named_with_the_way_out(data: Path) -> None:
@@ -96,11 +96,11 @@ def test_port_in_use_is_named_with_the_way_out(data: Path) -> None:
 
 def test_drain_ends_before_the_supervisor_kills_unless_the_user_says_otherwise(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def drain_s() -> float:
-        return float(next(one.env[gateways.DRAIN] for one in plan_of(data).services if one.name == "gateway"))
+        return float(next(one.env[state_files.GATEWAY_DRAIN] for one in plan_of(data).services if one.name == "gateway"))
 
-    monkeypatch.delenv(gateways.DRAIN, raising=False)
+    monkeypatch.delenv(state_files.GATEWAY_DRAIN, raising=False)
     assert drain_s() < GRACE_S
-    monkeypatch.setenv(gateways.DRAIN, "3")
+    monkeypatch.setenv(state_files.GATEWAY_DRAIN, "3")
     assert drain_s() == 3
 
 
@@ -111,7 +111,7 @@ def test_dashboard_of_a_gateway_that_is_not_ready_says_why() -> None:
         components=[Component(name="gateway", condition="restarting")],
     )  # fmt: skip
     with pytest.raises(StackError, match="is restarting"):
-        gateways.dashboard(stack)
+        state_files.dashboard_of(stack)
 
 
 def test_dashboard_of_a_stack_that_has_none_is_one_line(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import yaml
 from bench.harness.models import QWEN3_0_6B
 from common.pools import Pool, read_accelerators, read_pools
 from common.pools.memory import ELEMENT_BYTES, GIB, ModelShape
-from marlaas.stack.executors import processes
-from marlaas.stack.placement import Machine
+from marlaas.stack.placement import Machine, executors
 from rollout_svc.accelerators.sizes import expected_sizes
 from rollout_svc.engine.config import EngineSettings
 from trainer_svc.model.memory import MemoryNeeds
@@ -30,7 +29,7 @@ def services() -> dict[str, Any]:
 def test_each_executor_is_a_service_with_the_settings_of_a_stack() -> None:
     pools = read_pools(EXAMPLE / "pools.toml")
     accelerators = read_accelerators(EXAMPLE / "pools.toml", pools)
-    wanted = [one.env for one in processes(Path("/data"), pools, accelerators, Machine((0, 1), ()))]
+    wanted = [one.env for one in executors(Path("/data"), pools, accelerators, Machine((0, 1), ()))]
     found = [{name: value for name, value in one["environment"].items() if name != "TMPDIR"} for one in services().values()]
     for env in wanted:
         env["MARLAAS_ACCELERATORS_DIR"] = FOLDER

@@ -17,7 +17,7 @@ from common.client_api.errors import NoAnswer
 from common.errors import Fatal, QueueFull, Unavailable
 from common.messages import ControlTask
 from marlaas.tenancy import accounts, keys, recording
-from marlaas.tenancy.receiving import Receiver
+from marlaas.tenancy.keys import Receiver
 from marlaas.tenancy.recording import Operator
 from tests.common.access.keyed import TENANTS, Keyed, keyed_server
 from tests.conftest import HASTY, at_work, eventually, running

@@ -1,24 +1,25 @@
-"""Connections to NATS on behalf of callers: each key has one of its own, so that NATS refuses what the key may not do."""
+"""Who sends a request: its key, and the key's own connection to NATS, so that NATS refuses what the key may not do."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
 from common.access.credentials import credentials_of
 from common.access.http_keys import digest_of, seed_of
 from common.access.keys import Seed
-from common.bus import NO_FILES, Bus, TlsFiles
+from common.bus import NO_FILES, REREAD_S, Bus, FollowedBucket, TlsFiles
 from common.bus.transport.timings import DEFAULT, Timings
 from common.client_api.asking import Door
-from common.errors import Fatal, KeyRefused, Unavailable
+from common.errors import Fatal, KeyRefused, MarlaasError, Unavailable
 from common.messages import HttpKey
+from common.messages.tenancy.access import Role
 from common.resilience.task_set import TaskSet
-from gateway_svc.access.access import Caller, Unauthorized
-from gateway_svc.access.keys import HttpKeys
+from common.streams import HTTP_KEYS_BUCKET
 
 IDLE_S = 300.0
 MAX_CONNECTIONS = 1_000
@@ -27,8 +28,64 @@ SWEEP_S = 0.25
 """Interval at which connections are looked at that are idle, or whose key ends."""
 NO_VALID_KEY = "no valid key"
 """What every caller is told whose key is not taken."""
-
 log = structlog.get_logger()
+
+
+class Unauthorized(MarlaasError):
+    """No key, or none that is valid: the answer is the same for all of them."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The sender of a request."""
+
+    door: Door
+    """What its key opens; NATS refuses what the key's role does not permit."""
+    tenant: str | None
+    """None for an admin, who acts for every tenant."""
+    role: Role
+    key: str
+    """The key's public part; empty on a server without keys."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the key is revoked or has ended: streams end with it."""
+
+
+class Access(Protocol):
+    def entered(self, bearer: str | None) -> AbstractAsyncContextManager[Caller]:
+        """The caller, for the time of one request. Raises: Unauthorized; Unavailable when NATS does not answer."""
+        ...
+
+
+class HttpKeys:
+    """Latest known HTTP keys, by the digest of their text. While NATS is away they stay as they were."""
+
+    def __init__(self, bus: Bus, *, clock: Callable[[], float] = time.time, reread_s: float = REREAD_S) -> None:
+        """`clock`: Unix time."""
+        self._clock = clock
+        self._removed: Callable[[str], None] = lambda _: None
+        self._followed = FollowedBucket(bus, HTTP_KEYS_BUCKET, HttpKey, self._note, reread_s=reread_s)
+
+    def on_removal(self, call: Callable[[str], None]) -> None:
+        """`call` gets the digest of each key that is revoked, or whose tenant is suspended or deleted."""
+        self._removed = call
+
+    def _note(self, digest: str, key: HttpKey | None) -> None:
+        if key is None:
+            self._removed(digest)
+
+    def find(self, digest: str) -> HttpKey | None:
+        """None for one that is unknown, revoked or ended. Raises: Unavailable when it may be known to NATS only, which is away."""
+        found = self._followed.known.get(digest)
+        if found is None and not self._followed.is_current:
+            raise Unavailable("NATS does not answer, which has the keys")
+        return None if found is None or self.has_ended(found) else found
+
+    def has_ended(self, key: HttpKey) -> bool:
+        return key.ends is not None and key.ends.timestamp() <= self._clock()
+
+    async def follow(self) -> None:
+        """Follow the bucket until cancelled."""
+        await self._followed.follow()
 
 
 class OpenAccess:

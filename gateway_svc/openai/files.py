@@ -1,13 +1,16 @@
-"""A tenant's file in OpenAI's shape."""
+"""OpenAI's files: a tenant's uploaded rows, and the results of jobs, a line for each step."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
 from pydantic import BaseModel
 
-from common.messages import StoredFile
+from common.client_api.asking import Door
+from common.client_api.training.progress import step_pages
+from common.formats.strict_json import on_one_line
+from common.messages import StoredFile, TaskStatus
 from gateway_svc.openai.errors import wrong_value
-from gateway_svc.openai.jobs.paging import Page, page_of
+from gateway_svc.openai.jobs.job import Page, page_of, result_id
 
 PURPOSE = "fine-tune"
 STATUSES: dict[str, Literal["uploaded", "processed", "error"]] = {"usable": "processed", "refused": "error"}
@@ -80,3 +83,24 @@ def page_of_files(files: Sequence[StoredFile], after: str | None, limit: int, *,
             raise wrong_value("after", "there is no such file")
         found = found[places[0] + 1 :]
     return page_of([file_object(one) for one in found[: limit + 1]], limit)
+
+
+async def result_parts(door: Door, task: str) -> AsyncGenerator[bytes]:
+    """Every step of the task as a line of JSON, oldest first. Raises: as `Door.ask`."""
+    async for page in step_pages(door, task):
+        yield "".join(f"{on_one_line(step.model_dump_json())}\n" for step in page).encode()
+
+
+async def result_object(door: Door, status: TaskStatus) -> FileObject:
+    """Its bytes are counted: every page of steps is asked for. Raises: as `Door.ask`."""
+    size = 0
+    async for part in result_parts(door, status.task):
+        size += len(part)
+    return FileObject(
+        id=result_id(status.task),
+        bytes=size,
+        created_at=int(status.updated_s),
+        filename=f"{status.task}.steps.jsonl",
+        purpose="fine-tune-results",
+        status="processed",
+    )

@@ -1,4 +1,4 @@
-"""Task files as requests have them: JSON or TOML, for one tenant."""
+"""Bodies of requests: strict JSON without what PostgreSQL cannot store, bounded before anything is built; and task files."""
 
 import asyncio
 import hashlib
@@ -12,13 +12,16 @@ from typing import Protocol, cast
 from pydantic import JsonValue
 
 from common.client_api.errors import TaskRejected, check_spec
-from common.formats import toml_reader
+from common.formats import strict_json, toml_reader
+from common.formats.bounds import OutOfBounds, check_json
 from common.formats.toml_reader import read_toml
 from common.resilience.turns import own_turn
 from common.spec import NAME_PATTERN, marked
 from gateway_svc.problems import FieldError, Problem, forbidden, invalid, rejected
-from gateway_svc.strict_json import check_values, read_json
 
+INTEGERS = range(-(2**63), 2**64)
+"""Whole numbers that messages can have."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 JSON, TOML = "application/json", "application/toml"
 SHORT_BYTES = 8 * 1024
 """TOML that is read in this process: 10 ms of the loop at most."""
@@ -26,6 +29,56 @@ READER_S = 30.0
 """Maximum seconds of the process that reads more, of which few run concurrently."""
 _READERS = asyncio.Semaphore(2)
 IDEMPOTENCY_KEY = r"^[\x21-\x7e]{1,255}$"
+
+
+def read_json(body: bytes) -> JsonValue:
+    """Raises: Problem for what is no JSON, exceeds a bound, or has NaN, duplicate keys, NUL or lone surrogates."""
+    try:
+        may_be_unstorable = check_json(body)
+    except OutOfBounds as error:
+        raise wrong(str(error)) from None
+    return read_scanned(body, may_be_unstorable=may_be_unstorable)
+
+
+def read_scanned(body: bytes, *, may_be_unstorable: bool) -> JsonValue:
+    """The same of a body that a JsonScan has seen. Raises: Problem."""
+    try:
+        found = strict_json.read(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise wrong(f"not UTF-8: byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise wrong(f"not JSON: {error.msg} at character {error.pos}") from None
+    except ValueError as error:
+        raise wrong(str(error)) from None
+    if may_be_unstorable:
+        check_values(found)
+    return found
+
+
+def check_values(value: JsonValue) -> None:
+    """Raises: Problem for a text with NUL or a lone surrogate, keys included, and for a whole number that no message can have."""
+    match value:
+        case int():
+            if value not in INTEGERS:
+                raise wrong(f"{value if abs(value) < 2**70 else 'a whole number'} is too large")
+        case str():
+            if "\0" in value:
+                raise wrong("a text has the character NUL")
+            if _SURROGATE.search(value):
+                raise wrong("a text has half of a surrogate pair")
+        case list():
+            for one in value:
+                check_values(one)
+        case dict():
+            for name, one in value.items():
+                check_values(name)
+                check_values(one)
+        case _:
+            pass
+
+
+def wrong(reason: str) -> Problem:
+    return invalid(FieldError("", reason))
 
 
 class Place(Protocol):

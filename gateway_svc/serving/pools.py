@@ -1,16 +1,38 @@
-"""When a pool that has no sampler now is expected to have one: what a client reads in place of a timeout."""
+"""Pools as the scheduler offers them, and when one that has no sampler now is expected to have one."""
 
 from collections.abc import Sequence
 
 import structlog
 
 from common.bus import Bus
-from common.messages import ProcessLife, ReplicaReport, trouble_of
+from common.messages import PoolOffer, ProcessLife, ReplicaReport, trouble_of
 from common.messages.lives import LIVES, life_key
 from common.periodic import run_forever
 from common.streams import HISTORY_BUCKET, REPLICA_TTL_S, REPLICAS_BUCKET
+from gateway_svc.problems import FieldError, Problem
 
 log = structlog.get_logger()
+
+
+class Offers:
+    def __init__(self) -> None:
+        self._pools: Sequence[PoolOffer] = ()
+
+    def update(self, pools: Sequence[PoolOffer]) -> None:
+        self._pools = pools
+
+    def has(self, pool: str) -> bool:
+        return any(one.name == pool for one in self._pools)
+
+    def check(self, pool: str) -> None:
+        """Raises: Problem for a pool that serves no version or is gone, so that no request waits without a replica."""
+        found = next((one for one in self._pools if one.name == pool), None)
+        if not self._pools or (found is not None and found.serves):
+            return
+        serving = ", ".join(sorted(one.name for one in self._pools if one.serves)) or "none"
+        missing = f"no [{pool}.serving] in the pools file" if found else "it is not in the pools file any more"
+        reason = f"pool '{pool}' serves no versions ({missing}); pools that do: {serving}"
+        raise Problem(409, "Pool without serving", reason, "pool_without_serving", [FieldError("model", reason)])
 
 
 class Restarts:

@@ -1,1 +1,0 @@
-"""`/v1/completions`: the request, the answer and its chunks."""

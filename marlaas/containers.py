@@ -1,0 +1,214 @@
+"""What docker-compose.yml runs before its services: keys and passwords in the volumes, and the first accounts.
+
+Both steps run at each `up`, and find nothing to do once they are complete; interrupted, they are completed by the next.
+"""
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.access.claims import tenant_user_token
+from common.access.credentials import write_credentials
+from common.access.folder import SYSTEM, SigningKeys, holds_keys, open_folder
+from common.access.roles import ADMIN
+from common.access.services import Deployment
+from common.bus import Bus
+from common.messages import NewKey, SetAccess, TenantAccess
+from common.passwords import new_password, read_passwords, scram_verifier, write_passwords
+from common.resilience import crashpoints
+from marlaas.stack import database_folder, keys, servers
+from marlaas.stack.database_folder import APP, OWNER, READER
+from marlaas.stack.state_files import StackError
+from marlaas.tenancy.accounts import push_access
+
+SERVICE_USER = 10_001
+"""User of the services' images (Dockerfile)."""
+NATS_USER = 65_532
+"""User of the container `nats` (docker-compose.yml)."""
+SERVICES = ("scheduler", "gateway", "env", "trainer", "rollout")
+"""Services with a volume of their own for secrets; `migrate` has another."""
+CREDS = "nats.creds"
+PASSWORDS = "pgpass"
+RESOLVER = "/data/accounts"
+"""Folder of tenants' tokens, as the container `nats` sees it."""
+OPERATOR = "operator"
+"""Name of the operator's key of the role admin, which any NATS client can use for every tenant."""
+FIRST_KEY = "first"
+"""Name of the first tenant's key."""
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """Folders below `root`, one for each volume."""
+
+    root: Path
+    service_user: int = SERVICE_USER
+    nats_user: int = NATS_USER
+
+    @property
+    def keys(self) -> Path:
+        """Signing keys. `init`, `accounts` and `marlaas` have this volume, and no service."""
+        return self.root / "keys"
+
+    @property
+    def creds(self) -> Path:
+        """Tenants' keys, until they are copied out."""
+        return self.root / "creds"
+
+    @property
+    def nats(self) -> Path:
+        """Folder with NATS's store in `jetstream`, as `marlaas.stack.keys` expects one."""
+        return self.root / "nats"
+
+    @property
+    def nats_store(self) -> Path:
+        return self.nats / servers.STORE
+
+    @property
+    def nats_access(self) -> Path:
+        """The part of NATS's configuration about accounts."""
+        return self.root / "nats-access"
+
+    @property
+    def postgres_access(self) -> Path:
+        """The statement that gives PostgreSQL's superuser its password."""
+        return self.root / "postgres-access"
+
+    def secrets(self, service: str) -> Path:
+        return self.root / "secrets" / service
+
+    @property
+    def passwords(self) -> Path:
+        """Password file of libpq with every role's."""
+        return self.secrets("migrate") / PASSWORDS
+
+
+def publish(path: Path, text: str, user: int, *, mode: int = 0o600) -> None:
+    """Write a file for one user. It is complete and that user's before it has its name, so a running service never finds another."""
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(file, "w") as written:
+        os.fchmod(file, mode)
+        os.fchown(file, user, user)
+        written.write(text)
+        written.flush()
+        os.fsync(file)
+    part.replace(path)
+
+
+def give(folder: Path, user: int) -> None:
+    """Give a folder with all that is in it to a user, and close it to others."""
+    folder.chmod(0o700)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, user, user, follow_symlinks=False)
+
+
+def prepare(volumes: Volumes, deployment: Deployment, *, rekey: bool = False) -> bool:
+    """Make what is missing, and write to each volume what its service needs; whether keys were made. May be repeated.
+
+    `rekey`: make new keys for a deployment whose volume of keys was lost or stolen.
+    Raises: StackError, before anything is changed, when the streams are of other keys, or with `rekey` of these; Fatal when the folder of
+    keys is not complete.
+    """
+    is_new = not holds_keys(volumes.keys)
+    volumes.keys.chmod(0o700)
+    if rekey:
+        keys.rekey(volumes.keys, volumes.nats)
+    elif keys.belongs_to_accounts(volumes.nats) and not keys.has_store_of(volumes.keys, volumes.nats):
+        raise StackError(
+            "the volume `nats` holds streams of other keys than those in the volume `keys`. Restore that one from its backup;"
+            ' docs/tenancy.md, "Lost or stolen signing keys", says what to do without one'
+        )
+    write_database_secrets(volumes)
+    crashpoints.reached("before_keys")
+    accounts = keys.prepared(volumes.keys, volumes.nats, deployment, resolver=RESOLVER)
+    crashpoints.reached("before_secrets")
+    publish(volumes.nats_access / "nats.conf", accounts, volumes.nats_user)
+    signing = open_folder(volumes.keys)
+    for service in SERVICES:
+        volumes.secrets(service).chmod(0o700)
+        publish(volumes.secrets(service) / CREDS, signing.credentials(service).read_text(), volumes.service_user)
+    for folder in (volumes.keys, volumes.creds, volumes.secrets("migrate"), *map(volumes.secrets, SERVICES)):
+        give(folder, volumes.service_user)
+    for folder in (volumes.nats_access, volumes.nats_store):  # a new volume belongs to root, and NATS runs as another user
+        os.chown(folder, volumes.nats_user, volumes.nats_user)
+    return is_new
+
+
+def write_database_secrets(volumes: Volumes) -> None:
+    """Passwords of PostgreSQL's roles: all of them for `migrate`, the scheduler's own for the scheduler.
+
+    PostgreSQL itself is given a hash, from which no password can be derived: it is executed when the volume is initialised.
+    """
+    known = read_passwords(volumes.passwords)
+    passwords = {role: known.get(role) or new_password() for role in (database_folder.ADMIN, OWNER, APP, READER)}
+    write_passwords(volumes.passwords, passwords)
+    crashpoints.reached("before_passwords")
+    for_scheduler = volumes.secrets("scheduler") / PASSWORDS
+    publish(for_scheduler, f"*:*:*:{APP}:{passwords[APP]}\n", volumes.service_user)
+    # Readable by all in that container: the user that initialises the database is the image's choice.
+    statement = f"ALTER ROLE {database_folder.ADMIN} PASSWORD '{scram_verifier(passwords[database_folder.ADMIN])}';\n"
+    publish(volumes.postgres_access / "password.sql", statement, 0, mode=0o644)
+
+
+Record = Callable[[Sequence[SetAccess]], list[TenantAccess]]
+"""Records requests in PostgreSQL, and returns what it has then, the operators' access first."""
+
+
+def open_accounts(signing: SigningKeys, url: str, first: str, creds: Path, record: Record) -> list[str]:
+    """Make the operator's key, and the tenant `first` with an owner's key in `creds`, unless there are such; names of tenants made.
+
+    Repeated, it completes what was interrupted. `url`: NATS, in the network of the containers, so that no TLS is asked for.
+    Raises: ClientError; Unavailable; Fatal when NATS refuses the folder's keys, or no tenant can be named `first`.
+    """
+    found = record([])
+    makes_operators = not signing.credentials(ADMIN).exists() or signing.is_pending(ADMIN, OPERATOR)
+    makes_tenant = first != "" and (len(found) == 1 or signing.is_pending(first, FIRST_KEY))
+    requests = [*([_operators(signing, found[0])] if makes_operators else []), *([_tenants(signing, first)] if makes_tenant else [])]
+    if requests:
+        crashpoints.reached("before_record")
+        found = record(requests)
+    if makes_operators:
+        _write_key(signing, ADMIN, OPERATOR, signing.credentials(ADMIN))
+        asyncio.run(_push(signing, url, found[0]))
+        signing.made(ADMIN, OPERATOR)
+    if makes_tenant:
+        _write_key(signing, first, FIRST_KEY, creds / f"{first}.creds")
+        asyncio.run(_push(signing, url, next(one for one in found if one.tenant == first)))
+        signing.made(first, FIRST_KEY)
+    return [first] if makes_tenant else []
+
+
+def _operators(signing: SigningKeys, access: TenantAccess) -> SetAccess:
+    """It revokes the key that it replaces, whose file was lost with its folder."""
+    add = NewKey(key=signing.pending(ADMIN, OPERATOR).public, name=OPERATOR, role=ADMIN)
+    lost = [one.key for one in access.keys if one.name == OPERATOR and not one.is_http and one.key != add.key]
+    return SetAccess(tenant=None, request=_request(), add=add, beside=True, revoke=lost)
+
+
+def _tenants(signing: SigningKeys, tenant: str) -> SetAccess:
+    account = signing.new_tenant(tenant).public
+    add = NewKey(key=signing.pending(tenant, FIRST_KEY).public, name=FIRST_KEY, role="owner")
+    return SetAccess(tenant=tenant, request=_request(), account=account, add=add, beside=True)
+
+
+def _request() -> str:
+    return f"init-{secrets.token_hex(6)}"
+
+
+def _write_key(signing: SigningKeys, tenant: str, name: str, to: Path) -> None:
+    crashpoints.reached("before_creds")
+    seed = signing.pending(tenant, name)
+    role = ADMIN if tenant == ADMIN else "owner"
+    write_credentials(to, tenant_user_token(signing.tenant(tenant), seed.public, name, tenant, role, int(time.time())), seed)
+
+
+async def _push(signing: SigningKeys, url: str, access: TenantAccess) -> None:
+    crashpoints.reached("before_push")
+    async with await Bus.connect(url, OPERATOR, creds=signing.credentials(SYSTEM), insecure=True) as system:
+        await push_access(signing, system, access)
