@@ -28,8 +28,7 @@ from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.tenancy import keys
 from scheduler_svc.tenancy.announced_keys import post_http_keys
-from scheduler_svc.training.aliases import queries as aliases
-from scheduler_svc.training.aliases.announced import post_aliases
+from scheduler_svc.training import aliases
 from scheduler_svc.training.queries import announcements, dead_letters, groups, steps, tasks
 from scheduler_svc.training.queries.tasks import Task
 from scheduler_svc.training.results.dead_letters import concerns_dead_letter
@@ -82,14 +81,14 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
         http_keys = await keys.http_keys(tx.connection)
         post_http_keys(tx, http_keys)
         named = await aliases.all_aliases(tx.connection)
-        post_aliases(tx, named)
+        aliases.post_aliases(tx, named)
         for task in known:
             await publish_status(tx, task.id)
             if (announced := await announcements.announcement(tx.connection, task)) is not None:
                 subject = streams.weight_updated(task.spec.pool, task.id)
                 tx.post([OutboxMessage(subject, announced, f"{task.id}:v{task.version}:weights")])
     await _delete_others(bus, HTTP_KEYS_BUCKET, {each.value.digest for each in http_keys})
-    await _delete_others(bus, ALIASES_BUCKET, {each.known.key for each in named})
+    await _delete_others(bus, ALIASES_BUCKET, {each.key for each in named})
     done.unknown = await _delete_stale_statuses(bus, {task.id: task.is_live for task in known})
     await bus.kv.put(HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment=relayed.deployment, position=position))
     return done

@@ -11,6 +11,6 @@ fair_queue.py       virtual times of a task that starts to run
 group_messages.py   messages that open groups
 accounting.py       ledger rows and corrected charges
 task_events.py      events and the published status
-aliases/            names for versions · homes/ which replica of its pool a task keeps to
+aliases.py          names for versions · homes/ which replica of its pool a task keeps to
 decisions/          pure functions · queries/ SQL
 """

@@ -20,7 +20,7 @@ from scheduler_svc.tenancy.answer_terms import answer_terms
 from scheduler_svc.tenancy.billing.answers import answer_budgets, answer_invoice, answer_prices
 from scheduler_svc.tenancy.question import Question
 from scheduler_svc.tenancy.webhooks.answers import answer_webhooks
-from scheduler_svc.training.aliases.answers import answer_aliases
+from scheduler_svc.training.aliases import answer_aliases
 from scheduler_svc.uploads.file_answers import answer_file_chunk, answer_files
 
 

@@ -26,7 +26,7 @@ from scheduler_svc.tenancy.billing.price_jobs import set_price
 from scheduler_svc.tenancy.job_rates import within_rate
 from scheduler_svc.tenancy.tenant_settings import set_tenant
 from scheduler_svc.tenancy.webhooks.jobs import delete_webhook, set_webhook
-from scheduler_svc.training.aliases.jobs import delete_alias, set_alias
+from scheduler_svc.training.aliases import delete_alias, set_alias
 from scheduler_svc.training.dispatch.steps import send_ready_steps
 from scheduler_svc.training.fair_queue import join_fair_queue
 from scheduler_svc.training.intake.catalog import Catalog

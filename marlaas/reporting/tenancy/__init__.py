@@ -3,7 +3,6 @@
 access.py    tenants and keys
 billing.py   invoices, prices and budgets
 audit.py     who has done what
-aliases.py   names of versions
 packages.py  uploaded packages
 files.py     uploaded files
 webhooks.py  webhooks, and messages to them

@@ -5,7 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.errors import Reject
 from common.messages import AdapterRef
 from common.spec import Lora, TaskSpec
-from scheduler_svc.training.aliases.kept_adapters import kept_adapter
+from scheduler_svc.training.aliases import kept_adapter
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.queries.tasks import Task
 

@@ -23,7 +23,7 @@ from scheduler_svc.base.queries.deleted import DeletedTenant
 from scheduler_svc.base.states import TaskState
 from scheduler_svc.tenancy import keys
 from scheduler_svc.tenancy.announced_keys import revoke_all
-from scheduler_svc.training.aliases.announced import remove_all
+from scheduler_svc.training.aliases import remove_all
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.termination import end_task
 from scheduler_svc.upkeep.deletion.deletion import PATIENCE_S, delete_ended
