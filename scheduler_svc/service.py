@@ -33,8 +33,7 @@ from scheduler_svc.tenancy.shares import work_in_flight
 from scheduler_svc.tenancy.webhooks.post import Post
 from scheduler_svc.tenancy.webhooks.sender import WebhookSender
 from scheduler_svc.training.budget_pauses import enforce_budgets
-from scheduler_svc.training.decisions.sharing.oversubscription import OversubscriptionController, PoolLoad
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes, capacities
+from scheduler_svc.training.decisions.pool_load import OversubscriptionController, PoolLoad, PoolTimes, capacities
 from scheduler_svc.training.dispatch import admission
 from scheduler_svc.training.evaluations import end_overdue
 from scheduler_svc.training.homes.keeper import Homes

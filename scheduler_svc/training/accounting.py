@@ -11,7 +11,7 @@ from scheduler_svc.tenancy.billing import ledger
 from scheduler_svc.tenancy.billing.ledger import Entry
 from scheduler_svc.tenancy.decisions.billing import Payer, payer_of_void
 from scheduler_svc.tenancy.shares import Charge
-from scheduler_svc.training.decisions.evaluation.plan import is_group
+from scheduler_svc.training.decisions.evaluation import is_group
 from scheduler_svc.training.queries.groups import EndedGroup, VoidedGroups
 from scheduler_svc.training.queries.tasks import Task
 

@@ -36,7 +36,7 @@ from scheduler_svc.base.sql.statement import Statement
 from scheduler_svc.base.tables import aliases
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.tenancy.question import Question, cursor_of_names, names_after, page
-from scheduler_svc.training.decisions.endings.retention import RetentionWindow
+from scheduler_svc.training.decisions.retention import RetentionWindow
 from scheduler_svc.training.queries import evaluations, steps, tasks, versions
 from scheduler_svc.training.queries.tasks import Task
 

@@ -3,7 +3,7 @@
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.tenancy import shares
-from scheduler_svc.training.decisions.sharing.fair_share import starting_virtual_time
+from scheduler_svc.training.decisions.admission import starting_virtual_time
 from scheduler_svc.training.queries.tasks import Task
 
 

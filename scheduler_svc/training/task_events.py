@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from common import streams
 from common.messages import TaskStatus
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
-from scheduler_svc.training.decisions.endings.task_warnings import TaskWarning
+from scheduler_svc.training.decisions.endings import TaskWarning
 from scheduler_svc.training.queries.progress import TaskProgress, end_of_task, progress_of
 from scheduler_svc.training.queries.tasks import Task, find_task, set_warnings
 

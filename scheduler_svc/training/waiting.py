@@ -13,7 +13,7 @@ from scheduler_svc.tenancy.billing import budgets
 from scheduler_svc.tenancy.decisions.budgets import NO_PRICES, sentence
 from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight, Load
 from scheduler_svc.tenancy.shares import work_in_flight
-from scheduler_svc.training.decisions.sharing.waiting import Cause, FullQueue, Kind, OverBudget, Places, Replicas, cause_of
+from scheduler_svc.training.decisions.waiting import Cause, FullQueue, Kind, OverBudget, Places, Replicas, cause_of
 from scheduler_svc.training.intake.environment_resolution import family_of
 from scheduler_svc.training.queries.tasks import checks_requested
 from scheduler_svc.training.queries.waiting import Found, waiting_task

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from common.spec import parse_spec
 from scheduler_svc.base.database import Database
 from scheduler_svc.tenancy.decisions.shares import Capacity
-from scheduler_svc.training.decisions.sharing.admission import Admission, groups_to_admit
+from scheduler_svc.training.decisions.admission import Admission, groups_to_admit
 from scheduler_svc.training.queries import candidates, tasks
 from scheduler_svc.training.queries.candidates import Candidates
 from scheduler_svc.training.queries.waiting import waiting_task

@@ -27,7 +27,7 @@ from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.tenancy.decisions.shares import Capacity
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
+from scheduler_svc.training.decisions.pool_load import PoolTimes
 from scheduler_svc.training.dispatch import admission
 from scheduler_svc.training.intake import environment_checks
 from scheduler_svc.training.intake.catalog import Catalog

@@ -11,7 +11,7 @@ from common.messages import MAX_SENTENCE_CHARS, ResendLetter, SubmitTask
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.states import VoidReason
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
-from scheduler_svc.training.decisions.endings.task_end import MIN_FAILURES_TO_FAIL
+from scheduler_svc.training.decisions.endings import MIN_FAILURES_TO_FAIL
 from scheduler_svc.training.intake.catalog import Catalog
 from scheduler_svc.training.queries import evaluations, groups
 from scheduler_svc.training.results import scores

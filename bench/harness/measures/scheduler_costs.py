@@ -20,7 +20,7 @@ from common.spec import parse_spec
 from marlaas.stack import servers
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.tenancy.decisions.shares import Capacity
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
+from scheduler_svc.training.decisions.pool_load import PoolTimes
 
 TIMED = 40
 """Admissions and steps measured per case."""

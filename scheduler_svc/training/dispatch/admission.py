@@ -14,8 +14,8 @@ from scheduler_svc.tenancy.decisions.budgets import Purse
 from scheduler_svc.tenancy.decisions.shares import Capacity
 from scheduler_svc.tenancy.shares import Charge, work_in_flight
 from scheduler_svc.training import evaluations
-from scheduler_svc.training.decisions.sharing.admission import Admission, groups_to_admit, pools_with_room
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
+from scheduler_svc.training.decisions.admission import Admission, groups_to_admit, pools_with_room
+from scheduler_svc.training.decisions.pool_load import PoolTimes
 from scheduler_svc.training.dispatch.candidates import ADMISSION_BATCH_SIZE, find_candidates
 from scheduler_svc.training.dispatch.pace import allowance_of_task
 from scheduler_svc.training.dispatch.steps import send_steps_together

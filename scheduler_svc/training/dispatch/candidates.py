@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy, allowances
 from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight
-from scheduler_svc.training.decisions.sharing.min_share import min_shares
+from scheduler_svc.training.decisions.admission import min_shares
 from scheduler_svc.training.dispatch.pace import task_snapshots
 from scheduler_svc.training.queries import candidates
 from scheduler_svc.training.queries.candidates import NOTHING, AdmissibleWork, Candidates, LeftOut

@@ -3,7 +3,7 @@
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.base.scheduling_policy import TaskSnapshot
-from scheduler_svc.training.decisions.sharing.admission import allowance
+from scheduler_svc.training.decisions.admission import allowance
 from scheduler_svc.training.queries import groups, steps, tasks
 from scheduler_svc.training.queries.tasks import Task
 

@@ -18,8 +18,8 @@ from common.messages import ReplicaReport, StepPhases
 from scheduler_svc.accelerators.queries import asked
 from scheduler_svc.base.database import HOMES_LOCK, Database
 from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.training.decisions.homes import Keyed, homes
 from scheduler_svc.training.homes import rows
-from scheduler_svc.training.homes.choice import Keyed, homes
 from scheduler_svc.training.homes.rows import LiveTask, Replica
 from scheduler_svc.training.queries.tasks import Home
 

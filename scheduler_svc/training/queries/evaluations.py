@@ -13,8 +13,7 @@ from common.spec import TaskSpec
 from scheduler_svc.base.sql.parameters import GroupKey, in_state, keyed, keys
 from scheduler_svc.base.states import EvaluationState, GroupState, TrajectoryState
 from scheduler_svc.base.tables import IN_TRAINING, evaluations, groups, trajectories
-from scheduler_svc.training.decisions.evaluation.plan import PlannedGroups, prompt_of, prompt_seed, row_of
-from scheduler_svc.training.decisions.evaluation.results import Attempt, BestSoFar
+from scheduler_svc.training.decisions.evaluation import Attempt, BestSoFar, PlannedGroups, prompt_of, prompt_seed, row_of
 from scheduler_svc.training.queries.groups import NewGroup, members_of
 
 EvaluationKey = tuple[str, int, str]

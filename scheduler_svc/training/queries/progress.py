@@ -26,8 +26,7 @@ from scheduler_svc.base.tables import (
     tasks,
     trajectories,
 )
-from scheduler_svc.training.decisions.endings.task_end import Failures
-from scheduler_svc.training.decisions.endings.task_warnings import Stall, TaskWarning
+from scheduler_svc.training.decisions.endings import Failures, Stall, TaskWarning
 from scheduler_svc.training.queries.steps import StepSummary
 
 LATEST_GROUPS = 100

@@ -62,7 +62,7 @@ class Task:
     failures_in_a_row: int
     virtual_time: float
     warnings: dict[str, str]
-    """Standing warnings: sentences by name (`training/decisions/endings/task_warnings.py`)."""
+    """Standing warnings: sentences by name (`training/decisions/endings.py`)."""
     start: AdapterRef | None
     """Adapter of version 0 after a warm start."""
     package: BlobRef | None

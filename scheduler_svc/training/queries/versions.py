@@ -13,8 +13,7 @@ from common.spec import TaskSpec
 from scheduler_svc.base.sql.parameters import Rows, in_state
 from scheduler_svc.base.states import EvaluationState, GroupState, StepState
 from scheduler_svc.base.tables import evaluations, groups, ledger, steps, stored_blobs, tasks, trajectories
-from scheduler_svc.training.decisions.evaluation.best_version import LATEST_STEPS, Judged, best_version
-from scheduler_svc.training.decisions.evaluation.plan import prompt_of
+from scheduler_svc.training.decisions.evaluation import LATEST_STEPS, Judged, best_version, prompt_of
 from scheduler_svc.training.queries.tasks import Task, accepted_spec
 
 

@@ -12,7 +12,7 @@ from scheduler_svc.base.states import LIVE, GroupState, StepState, TaskState
 from scheduler_svc.base.tables import IN_TRAINING, allowance_of, groups, steps, tasks, tenants
 from scheduler_svc.tenancy.decisions.shares import InFlightLimits, Load
 from scheduler_svc.tenancy.limits import USED_UP, WITH_LIMITS, limit_of, used_up
-from scheduler_svc.training.decisions.sharing.waiting import Limits, TrainerQueue, WaitingTask
+from scheduler_svc.training.decisions.waiting import Limits, TrainerQueue, WaitingTask
 
 IN_FLIGHT: tuple[Limit, ...] = ("max_sequences", "max_pool_sequences", "max_pool_tokens")
 LATEST_STEPS = 20

@@ -24,7 +24,7 @@ from scheduler_svc.base.sql.parameters import GroupKey
 from scheduler_svc.base.states import TaskState, VoidReason
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.training import evaluations
-from scheduler_svc.training.decisions.evaluation.plan import is_group
+from scheduler_svc.training.decisions.evaluation import is_group
 from scheduler_svc.training.queries import dead_letters, groups, tasks
 from scheduler_svc.training.queries.tasks import Task
 from scheduler_svc.training.task_events import publish_status

@@ -15,8 +15,7 @@ from scheduler_svc.base.states import TaskState
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.billing import ledger
 from scheduler_svc.training import evaluations
-from scheduler_svc.training.decisions.endings.task_end import Failures, reason_to_finish
-from scheduler_svc.training.decisions.endings.task_warnings import WINDOW, warnings_of_steps
+from scheduler_svc.training.decisions.endings import WINDOW, Failures, reason_to_finish, warnings_of_steps
 from scheduler_svc.training.dispatch.steps import send_ready_steps
 from scheduler_svc.training.queries import announcements, steps, tasks
 from scheduler_svc.training.queries.announcements import AnnouncedTask

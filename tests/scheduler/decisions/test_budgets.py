@@ -6,7 +6,7 @@ import pytest
 
 from scheduler_svc.tenancy.decisions.budgets import Budget, GroupBound, Purse, Unit, UnitPrices, sentence
 from scheduler_svc.tenancy.decisions.shares import Capacity, TaskShare, TenantShare
-from scheduler_svc.training.decisions.sharing.admission import groups_to_admit
+from scheduler_svc.training.decisions.admission import groups_to_admit
 
 PRICES = {"p": UnitPrices(Decimal(2), Decimal(3), Decimal(7), Decimal(11))}
 

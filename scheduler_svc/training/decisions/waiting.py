@@ -13,8 +13,7 @@
     trainer       its step is with the trainers: others are trained before it
     pace          its next step waits for its own groups
 
-The first that holds is the cause, in the order of `cause_of`. Others appear as numbers, never by name.
-"""
+The first that holds is the cause, in the order of `cause_of`. Others appear as numbers, never by name."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from enum import StrEnum
 from common.limits import Limit, sentence
 from scheduler_svc.accelerators.decisions.waits import AcceleratorWait
 from scheduler_svc.tenancy.decisions.shares import NO_LIMITS, NOTHING, Capacity, InFlightLimits, Load
-from scheduler_svc.training.decisions.sharing.oversubscription import IDLE_SHARE, LATE
+from scheduler_svc.training.decisions.pool_load import IDLE_SHARE, LATE
 
 
 class Kind(StrEnum):
