@@ -29,8 +29,9 @@ from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.tenancy import keys
 from scheduler_svc.tenancy.announced_keys import post_http_keys
 from scheduler_svc.training import aliases
-from scheduler_svc.training.queries import announcements, dead_letters, groups, steps, tasks
+from scheduler_svc.training.queries import groups, steps, tasks
 from scheduler_svc.training.queries.tasks import Task
+from scheduler_svc.training.results import dead_letters, weight_updates
 from scheduler_svc.training.results.dead_letters import concerns_dead_letter
 from scheduler_svc.training.task_events import publish_status
 from scheduler_svc.training.termination import void_live_groups
@@ -84,7 +85,7 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
         aliases.post_aliases(tx, named)
         for task in known:
             await publish_status(tx, task.id)
-            if (announced := await announcements.announcement(tx.connection, task)) is not None:
+            if (announced := await weight_updates.announcement(tx.connection, task)) is not None:
                 subject = streams.weight_updated(task.spec.pool, task.id)
                 tx.post([OutboxMessage(subject, announced, f"{task.id}:v{task.version}:weights")])
     await _delete_others(bus, HTTP_KEYS_BUCKET, {each.value.digest for each in http_keys})

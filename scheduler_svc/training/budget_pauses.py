@@ -15,9 +15,9 @@ from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.billing import budgets
 from scheduler_svc.tenancy.billing.budgets import BudgetedTask, BudgetUsage
 from scheduler_svc.tenancy.decisions.budgets import NO_PRICES, Budget, Purse, sentence
-from scheduler_svc.training.dispatch.steps import send_ready_steps
-from scheduler_svc.training.fair_queue import join_fair_queue
+from scheduler_svc.training.accounting import join_fair_queue
 from scheduler_svc.training.queries import tasks
+from scheduler_svc.training.steps import send_ready_steps
 from scheduler_svc.training.task_events import publish_status
 
 log = structlog.get_logger()

@@ -1,5 +1,6 @@
 """Evaluations: planned when their version is trained, opened group by group as fairness allows, reported when all groups have ended.
-A task's last evaluation, or one that reaches its target, ends the task."""
+A task's last evaluation, or one that reaches its target, ends the task.
+"""
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime

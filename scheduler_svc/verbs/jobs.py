@@ -26,15 +26,13 @@ from scheduler_svc.tenancy.billing.price_jobs import set_price
 from scheduler_svc.tenancy.job_rates import within_rate
 from scheduler_svc.tenancy.tenant_settings import set_tenant
 from scheduler_svc.tenancy.webhooks.jobs import delete_webhook, set_webhook
+from scheduler_svc.training.accounting import join_fair_queue
 from scheduler_svc.training.aliases import delete_alias, set_alias
-from scheduler_svc.training.dispatch.steps import send_ready_steps
-from scheduler_svc.training.fair_queue import join_fair_queue
-from scheduler_svc.training.intake.catalog import Catalog
-from scheduler_svc.training.intake.environment_resolution import check_environment, family_of
-from scheduler_svc.training.intake.examination import examine
-from scheduler_svc.training.intake.preview import preview_task
+from scheduler_svc.training.environment_checks import check_environment, family_of
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.results.dead_letters import resend_message
+from scheduler_svc.training.steps import send_ready_steps
+from scheduler_svc.training.submission import Catalog, examine, preview_task
 from scheduler_svc.training.task_events import publish_status
 from scheduler_svc.training.termination import end_task
 from scheduler_svc.upkeep.deletion.jobs import delete_task, delete_tenant, prune_tasks

@@ -106,7 +106,7 @@ async def run_tasks(database: Any, count: int, *, one_tenant: bool) -> None:
 
 async def admission_times(database: Any) -> tuple[list[float], list[float]]:
     """Seconds of admissions of one group, each rolled back, and of this process's processor in them. Raises: BenchError."""
-    from scheduler_svc.training.dispatch import admission
+    from scheduler_svc.training import admission
 
     spent: list[float] = []
     computed: list[float] = []

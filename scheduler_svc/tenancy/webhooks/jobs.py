@@ -1,5 +1,6 @@
 """Handles webhooks: addresses of a tenant that are told of ends and budgets. Answers never have the address or the secret: members hear
-events, and only owners may see these."""
+events, and only owners may see these.
+"""
 
 import structlog
 

@@ -8,5 +8,4 @@ evaluation.py  which versions are evaluated, their results, and which is the bes
 endings.py     why a task ends early, and what warns of it
 retention.py   which blobs of past versions are kept
 homes.py       which replica of its pool a key keeps to
-replica_support.py  what live replicas cannot do for a task
 """

@@ -6,7 +6,8 @@
            it pays the move
 
 Work at a replica is expected to wait in proportion to the load of other keys there. So the sum of load × load over all pairs of keys at one
-replica falls with each move for a gain: on unchanged input moves end, and none is undone."""
+replica falls with each move for a gain: on unchanged input moves end, and none is undone.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -13,7 +13,8 @@
     trainer       its step is with the trainers: others are trained before it
     pace          its next step waits for its own groups
 
-The first that holds is the cause, in the order of `cause_of`. Others appear as numbers, never by name."""
+The first that holds is the cause, in the order of `cause_of`. Others appear as numbers, never by name.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

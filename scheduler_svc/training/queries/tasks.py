@@ -306,8 +306,3 @@ async def count_voided(connection: AsyncConnection, task: str, groups: int, *, f
     if failures_in_a_row is not None:
         values["failures_in_a_row"] = failures_in_a_row
     await connection.execute(update(tasks).where(tasks.c.id == task).values(values))
-
-
-async def now(connection: AsyncConnection) -> datetime:
-    """PostgreSQL's time, by which tasks are accepted."""
-    return (await connection.execute(select(func.now()))).scalar_one()

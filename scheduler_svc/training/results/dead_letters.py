@@ -2,13 +2,15 @@
 
 Resending is safe, because every handler is idempotent. It is refused where it has no use: a task that has ended is not resumed,
 and an abandoned group has been refilled. Useful to resend are jobs that the scheduler could not handle, results that it could not
-settle, and messages that only a newer version understands.
-"""
+settle, and messages that only a newer version understands."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
+from sqlalchemy import delete, func, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.access.roles import MEMBER_VERBS
@@ -22,10 +24,11 @@ from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.sql.parameters import GroupKey
 from scheduler_svc.base.states import TaskState, VoidReason
+from scheduler_svc.base.tables import dead_letters
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.training import evaluations
 from scheduler_svc.training.decisions.evaluation import is_group
-from scheduler_svc.training.queries import dead_letters, groups, tasks
+from scheduler_svc.training.queries import groups, tasks
 from scheduler_svc.training.queries.tasks import Task
 from scheduler_svc.training.task_events import publish_status
 from scheduler_svc.training.termination import end_task, void_and_refund
@@ -37,6 +40,39 @@ SELF_STAGE_PREFIX = "failed.settle."
 """Subject prefix of dead letters written by this service."""
 ABOUT_GROUPS = {"open": OpenGroup, "sample": SampleTurns, "turn": TurnsSampled}
 """Stage → the message that it handles, where that is about a group in flight."""
+
+
+# -------------------------------------------------------------------------------------------------------------- records
+
+
+async def forget_dead_letters(connection: AsyncConnection, *, after: int) -> None:
+    """Delete records after sequence `after`, where the stream FAILED ends: NATS will reuse their numbers."""
+    await connection.execute(delete(dead_letters).where(dead_letters.c.sequence > after))
+
+
+async def record_dead_letter(connection: AsyncConnection, sequence: int, task: str | None, letter: DeadLetter) -> bool:
+    """Record a dead letter; False when it was recorded before."""
+    values = {
+        "sequence": sequence,
+        "stage": letter.stage,
+        "task": task,
+        "subject": letter.subject,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+    }
+    statement = insert(dead_letters).values(values).on_conflict_do_nothing().returning(dead_letters.c.id)
+    return (await connection.execute(statement)).first() is not None
+
+
+async def mark_resent(connection: AsyncConnection, sequence: int, by: int) -> bool:
+    """Record that the job `by` resends a dead letter; False when it was resent already, or is unknown."""
+    statement = (
+        update(dead_letters)
+        .where(dead_letters.c.sequence == sequence, dead_letters.c.resent_by.is_distinct_from(by))
+        .values(resent_by=by, resent_at=func.now())
+        .returning(dead_letters.c.id)
+    )
+    return (await connection.execute(statement)).first() is not None
 
 
 # -------------------------------------------------------------------------------------------------------------- settle
@@ -55,7 +91,7 @@ async def message_failed(tx: Transaction, delivery: Delivery) -> None:
     task_id = about(delivery.subject)
     if task_id and await deleted.find(tx.connection, task_id) is not None:
         return
-    if not await dead_letters.record_dead_letter(tx.connection, delivery.sequence, task_id, letter):
+    if not await record_dead_letter(tx.connection, delivery.sequence, task_id, letter):
         return
     if _sender(letter.subject) is not None:
         tx.record(Refused(actor_of(letter.subject, None), "malformed"))
@@ -177,7 +213,7 @@ async def resend(tx: Transaction, request: ResendRequest) -> None:
         tx.emit_event(request.tenant, request.task or "none", "rejected", {"letter": request.number, "reasons": [objection]})
         return
     assert request.letter is not None and request.body is not None
-    if not await dead_letters.mark_resent(tx.connection, request.number, request.by):
+    if not await mark_resent(tx.connection, request.number, request.by):
         return
     headers = {name: value for name, value in request.letter.headers.items() if not name.startswith("Nats-")}
     message_id = f"resent:{request.number}:{request.by}"

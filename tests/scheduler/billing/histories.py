@@ -39,11 +39,10 @@ from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.tenancy.billing import budgets, prices, served
 from scheduler_svc.tenancy.decisions.shares import Capacity
+from scheduler_svc.training import admission, environment_checks
 from scheduler_svc.training.budget_pauses import enforce_budgets
-from scheduler_svc.training.dispatch import admission
-from scheduler_svc.training.intake import environment_checks
-from scheduler_svc.training.intake.catalog import Catalog
 from scheduler_svc.training.results import dead_letters, scores, weight_updates
+from scheduler_svc.training.submission import Catalog
 from scheduler_svc.upkeep.deletion import jobs as deletion
 from scheduler_svc.verbs import jobs
 from tests.scheduler.billing.prices import SERVED, price_at, spent_by_unit

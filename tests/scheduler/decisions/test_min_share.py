@@ -14,10 +14,10 @@ from common.spec import Protocol, parse_spec
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
+from scheduler_svc.training.admission import ADMISSION_BATCH_SIZE, admit
 from scheduler_svc.training.decisions.admission import GUARANTEED_FRACTION, MinShares, groups_to_admit
 from scheduler_svc.training.decisions.evaluation import PlannedGroups
 from scheduler_svc.training.decisions.pool_load import PoolTimes
-from scheduler_svc.training.dispatch.admission import ADMISSION_BATCH_SIZE, admit
 from scheduler_svc.training.queries import evaluations, tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
