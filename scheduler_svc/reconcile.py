@@ -27,7 +27,7 @@ from scheduler_svc.base.states import TaskState, VoidReason
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.tenancy import keys
-from scheduler_svc.tenancy.announced_keys import post_http_keys
+from scheduler_svc.tenancy.keys import post_http_keys
 from scheduler_svc.training import aliases
 from scheduler_svc.training.queries import groups, steps, tasks
 from scheduler_svc.training.queries.tasks import Task

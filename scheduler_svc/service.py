@@ -24,14 +24,12 @@ from scheduler_svc.base.queries import replicas
 from scheduler_svc.base.rights import tenant_roles
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.settings import SchedulerSettings
-from scheduler_svc.tenancy.billing import ledger
-from scheduler_svc.tenancy.billing import served_sql as served
+from scheduler_svc.tenancy.billing import ledger, served
 from scheduler_svc.tenancy.billing.served import handle_served
 from scheduler_svc.tenancy.decisions.shares import Capacity
 from scheduler_svc.tenancy.question import Sources
 from scheduler_svc.tenancy.shares import work_in_flight
-from scheduler_svc.tenancy.webhooks.post import Post
-from scheduler_svc.tenancy.webhooks.sender import WebhookSender
+from scheduler_svc.tenancy.webhooks.sender import Post, WebhookSender
 from scheduler_svc.training import admission, environment_checks
 from scheduler_svc.training.budget_pauses import enforce_budgets
 from scheduler_svc.training.decisions.pool_load import OversubscriptionController, PoolLoad, PoolTimes, capacities

@@ -1,6 +1,6 @@
-"""Accounts and keys: what an operator records, and what is asked for."""
+"""Accounts and keys: what an operator records, what is asked for, and the bucket from which gateways know HTTP keys."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
@@ -8,13 +8,16 @@ from sqlalchemy import ColumnElement, exists, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common import streams
 from common.errors import Reject
 from common.limits import IN_ACCOUNT, LIMITS
 from common.messages import HttpKey, KeyRecord, NewKey, SetAccess, TenantAccess
 from common.messages.tenancy.access import MAX_KEYS
 from scheduler_svc.base.tables import keys, tenants
+from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.tenancy.limits import WITH_LIMITS, limit_of
 
+SUSPENSIONS = ("suspend-tenant", "end-suspension")
 OPERATORS_LOCK = 7_341_021
 """Advisory lock in place of a tenant's row, for the operators' keys."""
 OVER_S = 3_600
@@ -31,8 +34,52 @@ class Effect:
     detail: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
 
-async def set_access(connection: AsyncConnection, request: SetAccess) -> list[Effect]:
-    """Record it; returns what that has changed. Raises: Reject with the reason; nothing of it is recorded then."""
+@dataclass(frozen=True)
+class RecordedHttpKey:
+    """An HTTP key, as gateways are told of it."""
+
+    value: HttpKey
+    is_valid: bool
+    """False where it is revoked, or its tenant is suspended or deleted. One that has ended is valid: gateways know its end."""
+    is_over: bool
+    """Whether it was revoked, or has ended, OVER_S ago or earlier."""
+
+
+async def set_access(tx: Transaction, request: SetAccess) -> list[Effect]:
+    """Record it, and tell gateways; returns what it has changed. Raises: Reject with the reason; nothing of it is recorded then."""
+    async with tx.connection.begin_nested():
+        effects = await _record(tx.connection, request)
+    if any(effect.verb in SUSPENSIONS for effect in effects):
+        post_http_keys(tx, await http_keys(tx.connection, tenant=request.tenant))
+    else:
+        await _post_changed(tx, effects)
+    return effects
+
+
+async def revoke_all(tx: Transaction, tenant: str) -> list[Effect]:
+    """Revoke the keys of a tenant that is deleted. NATS learns of it from the operator's command."""
+    effects = await _revoke(tx.connection, keys.c.tenant == tenant)
+    await _post_changed(tx, effects)
+    return effects
+
+
+def post_http_keys(tx: Transaction, found: Iterable[RecordedHttpKey]) -> None:
+    """Publish those that are valid, and remove the others."""
+    for each in found:
+        subject = streams.value_subject(streams.HTTP_KEYS_BUCKET, each.value.digest)
+        if each.is_valid:
+            tx.post([OutboxMessage(subject, each.value, "", as_json=True)])
+        else:
+            tx.outbox.post_encoded(subject, b"", "", {"KV-Operation": "DEL"})
+
+
+async def _post_changed(tx: Transaction, effects: Sequence[Effect]) -> None:
+    if effects:
+        post_http_keys(tx, await http_keys(tx.connection, of=[effect.target for effect in effects]))
+
+
+async def _record(connection: AsyncConnection, request: SetAccess) -> list[Effect]:
+    """As `set_access`."""
     tenant, effects = request.tenant, list[Effect]()
     if tenant is None:
         await connection.execute(select(func.pg_advisory_xact_lock(OPERATORS_LOCK)))
@@ -61,11 +108,6 @@ async def set_access(connection: AsyncConnection, request: SetAccess) -> list[Ef
     if request.revoke:
         effects += await _revoke(connection, _of(tenant) & keys.c.key.in_(request.revoke))
     return effects
-
-
-async def revoke_all(connection: AsyncConnection, tenant: str) -> list[Effect]:
-    """Revoke the keys of a tenant that is deleted. NATS learns of it from the operator's command."""
-    return await _revoke(connection, keys.c.tenant == tenant)
 
 
 async def note_use(connection: AsyncConnection, used: Sequence[str]) -> None:
@@ -114,17 +156,6 @@ async def accesses(connection: AsyncConnection, tenant: str | None, *, after: st
         operators = TenantAccess(tenant=None, account=None, suspended=False, keys=[], max_connections=connections, max_message_bytes=size)
         found.insert(0, operators)
     return [one.model_copy(update={"keys": await _keys(connection, one.tenant)}) for one in found]
-
-
-@dataclass(frozen=True)
-class RecordedHttpKey:
-    """An HTTP key, as gateways are told of it."""
-
-    value: HttpKey
-    is_valid: bool
-    """False where it is revoked, or its tenant is suspended or deleted. One that has ended is valid: gateways know its end."""
-    is_over: bool
-    """Whether it was revoked, or has ended, OVER_S ago or earlier."""
 
 
 async def http_keys(connection: AsyncConnection, *, of: Collection[str] | None = None, tenant: str | None = None) -> list[RecordedHttpKey]:

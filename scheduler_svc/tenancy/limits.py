@@ -1,4 +1,7 @@
-"""Limits of tenants, and what is used of them. A tenant without a value of its own has the default, which is the row of EVERY_TENANT."""
+"""Limits of tenants, what is used of them, and what a submission exceeds. A tenant without a value of its own has that of EVERY_TENANT.
+
+What is in flight is bounded by admission, and rates where requests are taken.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +12,8 @@ from sqlalchemy import BigInteger, ColumnElement, Text, and_, bindparam, case, c
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.limits import LIMITS, NO_LIMIT, OF_HTTP, Limit
+from common.limits import LIMITS, NO_LIMIT, OF_HTTP, Limit, sentence
+from common.spec import TaskSpec
 from common.streams import EVERY_TENANT
 from scheduler_svc.base.states import LIVE, TaskState
 from scheduler_svc.base.tables import deleted_tasks, limits, packages, served_usage, stored_blobs, tasks, tenants
@@ -146,3 +150,29 @@ async def used_by(connection: AsyncConnection, tenant: str) -> dict[Limit, int]:
     """What is used of the limits that PostgreSQL counts, but of those in flight."""
     row = (await connection.execute(_USED_BY, {"of_tenant": tenant})).one()
     return {one: int(value) for one, value in zip(_COUNTED, row, strict=True)}
+
+
+OF_SUBMISSIONS: tuple[Limit, ...] = ("max_tasks", "max_unchecked", "max_stored_bytes", "max_adapters")
+"""Limits at which no further task is accepted."""
+
+
+async def objections_to(connection: AsyncConnection, tenant: str, spec: TaskSpec) -> list[str]:
+    """Limits that the tenant has met, and that the task exceeds."""
+    allowed = await limits_of(connection, tenant)
+    found = list[str]()
+    if any(allowed[name] is not None for name in OF_SUBMISSIONS):
+        used = await used_by(connection, tenant)
+        for name in OF_SUBMISSIONS:
+            value = allowed[name]
+            if value is not None and used[name] >= value:
+                found.append(sentence(name, value, used[name], tenant))
+    largest, needed = allowed["max_task_tokens"], task_tokens(spec)
+    if largest is not None and needed > largest:
+        found.append(sentence("max_task_tokens", largest, 0, tenant, needed=needed))
+    return found
+
+
+def task_tokens(spec: TaskSpec) -> int:
+    """Maximum tokens that the task may train on: steps × groups × attempts × tokens."""
+    algorithm = spec.algorithm
+    return spec.steps * algorithm.groups_per_step * algorithm.group_size * spec.trajectory_tokens

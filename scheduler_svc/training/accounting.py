@@ -9,7 +9,7 @@ from scheduler_svc.base.states import VoidReason
 from scheduler_svc.tenancy import shares
 from scheduler_svc.tenancy.billing import ledger
 from scheduler_svc.tenancy.billing.ledger import Entry
-from scheduler_svc.tenancy.decisions.billing import Payer, payer_of_void
+from scheduler_svc.tenancy.decisions.budgets import Payer, payer_of_void
 from scheduler_svc.tenancy.shares import Charge
 from scheduler_svc.training.decisions.admission import starting_virtual_time
 from scheduler_svc.training.decisions.evaluation import is_group

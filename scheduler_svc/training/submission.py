@@ -15,7 +15,7 @@ from common.spec import Lora, TaskSpec, complete, sources
 from scheduler_svc.base.audit import accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.transaction import Transaction
-from scheduler_svc.tenancy.announced_limits import objections_to
+from scheduler_svc.tenancy.limits import objections_to
 from scheduler_svc.training.aliases import kept_adapter
 from scheduler_svc.training.environment_checks import family_of, sampler_objections
 from scheduler_svc.training.queries import tasks

@@ -21,10 +21,10 @@ from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy import keys, limits
 from scheduler_svc.tenancy.access import set_access
 from scheduler_svc.tenancy.billing import budgets
-from scheduler_svc.tenancy.billing.budget_jobs import set_budget
-from scheduler_svc.tenancy.billing.price_jobs import set_price
-from scheduler_svc.tenancy.job_rates import within_rate
-from scheduler_svc.tenancy.tenant_settings import set_tenant
+from scheduler_svc.tenancy.billing.budgets import set_budget
+from scheduler_svc.tenancy.billing.prices import set_price
+from scheduler_svc.tenancy.rates import within_rate
+from scheduler_svc.tenancy.tenants import set_tenant
 from scheduler_svc.tenancy.webhooks.jobs import delete_webhook, set_webhook
 from scheduler_svc.training.accounting import join_fair_queue
 from scheduler_svc.training.aliases import delete_alias, set_alias

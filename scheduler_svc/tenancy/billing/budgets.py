@@ -1,7 +1,8 @@
-"""Queries on budgets: what is spent in the present period, and the worst case of what is in flight.
+"""Budgets: jobs that set them, what is spent in the present period, the worst case of what is in flight, and answers to asks.
 
-What a tenant pays is the sum of its tasks' totals, which triggers keep, of deleted tasks, of its packages' bytes, and of served tokens. A
-budget's row has what that sum was when its period began, so that no query reads the ledger but the one that begins a period.
+They count from the next admission on. What a tenant pays is the sum of its tasks' totals, which triggers keep, of deleted tasks, of its
+packages' bytes, and of served tokens. A budget's row has what that sum was when its period began, so that no query reads the ledger but
+the one that begins a period.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,13 +10,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
+import structlog
+from pydantic import JsonValue
 from sqlalchemy import TextClause, delete, literal_column, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.bus import Delivery
+from common.errors import Reject
+from common.messages import AskBudgets, AskTerms, BudgetOf, BudgetsAnswer, SetBudget, SpentBudget, TermsAnswer, as_json
 from common.messages.tenancy.billing import SERVED_KINDS, TOKEN_KINDS, Period, Unit
+from scheduler_svc.base.audit import accepted, refused
+from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.tables import budgets, tasks
+from scheduler_svc.tenancy import limits
 from scheduler_svc.tenancy.decisions.budgets import Budget, GroupBound, Purse, UnitPrices
+from scheduler_svc.tenancy.question import Question
+from scheduler_svc.tenancy.tenants import find_tenant, weight_of
+
+log = structlog.get_logger()
 
 _TOKEN_KINDS, _PAID_TOKENS = str(TOKEN_KINDS), str((*TOKEN_KINDS, *SERVED_KINDS))
 """As a list of SQL, which a tuple of words is written as in Python too."""
@@ -135,7 +148,26 @@ class Standings:
         return {tenant: Purse(own, self.prices) for tenant, own in by_tenant.items()}
 
 
-async def set_budget(connection: AsyncConnection, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
+async def set_budget(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.set-budget.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    request = delivery.read(SetBudget)
+    answer: dict[str, JsonValue] = {"request": request.request}
+    async with context.transaction() as tx:
+        if await find_tenant(tx.connection, request.tenant) is None:
+            objection = f"tenant: no tenant '{request.tenant}'; there is one from its first task on"
+            answer["reasons"] = [objection]
+            tx.record(refused(sender_of(delivery), objection))
+        else:
+            await put_budget(tx.connection, request.tenant, request.period, request.unit, request.amount)
+            await begin_periods(tx.connection)
+            given = {name: value for name, value in as_json(request).items() if name in ("period", "unit", "amount")}
+            answer.update(given)
+            tx.record(accepted(sender_of(delivery), request.tenant, given))
+            log.info("budget_set", tenant=request.tenant, period=request.period, unit=request.unit, amount=answer["amount"])
+        tx.emit_event(request.tenant, "none", "budget", answer)
+
+
+async def put_budget(connection: AsyncConnection, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
     """Set a budget, or remove it."""
     if amount is None:
         of_it = (budgets.c.tenant == tenant, budgets.c.period == period, budgets.c.unit == unit)
@@ -232,3 +264,27 @@ async def there_are_any(connection: AsyncConnection) -> bool:
     """Whether any tenant has a budget, or any task is paused by one."""
     paused = select(tasks.c.id).where(tasks.c.over_budget).exists()
     return bool((await connection.execute(select(select(budgets.c.tenant).exists() | paused))).scalar_one())
+
+
+async def answer_budgets(question: Question, _: AskBudgets) -> BudgetsAnswer:
+    async with question.reading() as connection:
+        found = (await standings(connection, [question.tenant] if question.tenant else None)).found
+    names = BudgetOf.model_fields
+    return BudgetsAnswer(budgets=[BudgetOf.model_validate({name: getattr(one.budget, name) for name in names}) for one in found])
+
+
+async def answer_terms(question: Question, _: AskTerms) -> TermsAnswer:
+    """What a tenant's HTTP requests may use, and budgets with nothing left. Raises: Reject where no tenant is named; Unavailable."""
+    if question.tenant is None:
+        raise Reject("terms are of one tenant: name it")
+    async with question.reading() as connection:
+        weight = await weight_of(connection, question.tenant)
+        if weight is None:
+            return TermsAnswer(is_known=False)
+        spent = [
+            SpentBudget(unit=one.unit, period=one.period, amount=one.amount, spent=one.spent, until=one.ends)
+            for one in await used_up(connection, question.tenant)
+        ]
+        if (tokens := await limits.tokens_used_up(connection, question.tenant)) is not None:
+            spent.append(SpentBudget(unit="tokens", period="total", amount=tokens.most, spent=tokens.used, until=None))
+        return TermsAnswer(is_known=True, weight=weight, limits={**await limits.http_limits(connection, question.tenant)}, spent=spent)

@@ -1,4 +1,4 @@
-"""Budgets: whether a tenant can pay for the worst case of another group. Pure.
+"""Budgets: whether a tenant can pay for the worst case of another group; and who pays for work that trained nothing. Pure.
 
 A budget of a tenant bounds, for a day, a month or in all, what it pays, in tokens or money. What is open reserves its worst case:
 every attempt as long as the task allows, sampled and, unless it is of an evaluation, trained, and its environment at work until the
@@ -9,6 +9,7 @@ Beyond it may only be what no group decides: stored bytes, and a price that rise
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Literal
 
 from common.messages.tenancy.billing import Period, Unit
 
@@ -102,3 +103,19 @@ def _text(amount: Decimal) -> str:
     """Without trailing zeros or an exponent."""
     written = format(amount, "f")
     return written.rstrip("0").rstrip(".") if "." in written else written
+
+
+Payer = Literal["tenant", "nobody"]
+
+NOT_OF_THE_TASK = frozenset({"failed", "deadline", "stale"})
+"""Reasons of void work that a task does not cause by what it learns, or that its owner did not ask for."""
+
+
+def payer_of_void(reason: str, environment: str) -> Payer:
+    """Who pays for a void group of a task with this environment.
+
+    Failures of an operator's environment, an installed entry point, are the operator's, like those of the services. A tenant pays for
+    what its own code (`module:attribute`) breaks, for groups of equal rewards, and for work that it cancels.
+    """
+    is_own = ":" in environment
+    return "tenant" if is_own or reason not in NOT_OF_THE_TASK else "nobody"

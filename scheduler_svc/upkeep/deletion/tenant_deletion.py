@@ -22,7 +22,7 @@ from scheduler_svc.base.queries import webhook_deliveries as webhooks
 from scheduler_svc.base.queries.deleted import DeletedTenant
 from scheduler_svc.base.states import TaskState
 from scheduler_svc.tenancy import keys
-from scheduler_svc.tenancy.announced_keys import revoke_all
+from scheduler_svc.tenancy.keys import revoke_all
 from scheduler_svc.training.aliases import remove_all
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.termination import end_task

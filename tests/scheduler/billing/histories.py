@@ -151,7 +151,7 @@ class History:
 
     async def _limit(self, unit: str, amount: Decimal) -> None:
         self.limits[unit] = amount
-        await self._change(lambda tx: budgets.set_budget(tx.connection, "acme", "total", unit, amount), may_die=False)  # type: ignore[arg-type]
+        await self._change(lambda tx: budgets.put_budget(tx.connection, "acme", "total", unit, amount), may_die=False)  # type: ignore[arg-type]
 
     async def _price(self, request: str, kind: Any, price: Decimal) -> None:
         given = SetPrice(request=request, of=kind, price=price)
