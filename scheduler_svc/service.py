@@ -51,8 +51,7 @@ from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
 from scheduler_svc.upkeep.stability import StabilityMonitor
 from scheduler_svc.upkeep.stalls import warn_about_stalls
 from scheduler_svc.upkeep.step_rescuer import resend_lost_steps
-from scheduler_svc.uploads.package_deletion import clean_packages
-from scheduler_svc.uploads.package_jobs import handle_package_checks
+from scheduler_svc.uploads.package_jobs import clean_packages, handle_package_checks
 from scheduler_svc.uploads.packages import CHECKS_PER_TENANT, request_waiting_checks
 from scheduler_svc.verbs.asks import Asks
 from scheduler_svc.verbs.job_intake import JobIntake

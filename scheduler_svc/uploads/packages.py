@@ -35,7 +35,7 @@ from scheduler_svc.base.states import PackageKind, PackageState
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.tenancy import limits
 from scheduler_svc.uploads import package_queries as packages
-from scheduler_svc.uploads.listing import NO_REPLICA
+from scheduler_svc.uploads.own_environments import NO_REPLICA
 from scheduler_svc.uploads.package_queries import MAX_REQUESTS, Key, Package
 
 CHECKS_PER_TENANT = 4

@@ -20,7 +20,7 @@ from scheduler_svc.tenancy.billing.prices import answer_invoice, answer_prices
 from scheduler_svc.tenancy.question import Question
 from scheduler_svc.tenancy.webhooks.jobs import answer_webhooks
 from scheduler_svc.training.aliases import answer_aliases
-from scheduler_svc.uploads.file_answers import answer_file_chunk, answer_files
+from scheduler_svc.uploads.files import answer_file_chunk, answer_files
 
 
 @dataclass(frozen=True)

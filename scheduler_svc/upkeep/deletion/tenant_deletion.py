@@ -28,7 +28,7 @@ from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.termination import end_task
 from scheduler_svc.upkeep.deletion.deletion import PATIENCE_S, delete_ended
 from scheduler_svc.upkeep.deletion.garbage_collector import POSTPONED_S, GarbageCollector
-from scheduler_svc.uploads.package_deletion import delete_packages_of
+from scheduler_svc.uploads.package_jobs import delete_packages_of
 
 REASON = "its tenant is deleted"
 
