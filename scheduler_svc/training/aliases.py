@@ -3,7 +3,7 @@
 An alias holds its version: retention keeps the adapter, and a task that has an alias is not deleted.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
@@ -156,7 +156,7 @@ async def remove_all(tx: Transaction, tenant: str) -> None:
 _ADAPTERS = Statement(select(aliases.c.adapter["blob"].label("blob")).where(aliases.c.task == any_of("ids")))
 
 
-async def held_by_others(connection: AsyncConnection, *ids: str) -> Mapping[str, BlobRef]:
+async def held_by_others(connection: AsyncConnection, *ids: str) -> dict[str, BlobRef]:
     """Adapters of these tasks that are kept whatever their own rules and their tenants' days say, by name: other tasks started from
     them, or aliases name them."""
     named = [from_json(BlobRef, row.blob) for row in await _ADAPTERS.run(connection, {"ids": list(ids)})]
@@ -237,7 +237,7 @@ async def _count(connection: AsyncConnection, tenant: str) -> int:
     return int((await connection.execute(select(func.count()).where(aliases.c.tenant == tenant))).scalar_one())
 
 
-async def of_task(connection: AsyncConnection, task: str) -> Collection[str]:
+async def of_task(connection: AsyncConnection, task: str) -> list[str]:
     """Names of the aliases that name versions of the task."""
     return list((await connection.execute(select(aliases.c.name).where(aliases.c.task == task).order_by(aliases.c.name))).scalars())
 

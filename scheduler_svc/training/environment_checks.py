@@ -28,23 +28,25 @@ from scheduler_svc.uploads.packages import CHECKS_PER_TENANT
 async def request_waiting_checks(tx: Transaction, tenant: str, families: set[str]) -> None:
     """Request checks of the tenant's oldest tasks that wait for one, as many as may be."""
     for task in await tasks.lock_unchecked(tx.connection, tenant, most=CHECKS_PER_TENANT):
-        await check_environment(tx, task.id, task.tenant, task.spec.environment.name, families)
+        await check_environment(tx, task.id, families)
 
 
 async def resolve_environment(tx: Transaction, task_id: str, families: set[str]) -> None:
     """Request the check of a waiting task's environment, once an env replica serves it."""
     for task in await tasks.lock_tasks(tx.connection, [task_id]):
         if task.state == TaskState.SUBMITTED and task.family is None:
-            await check_environment(tx, task.id, task.tenant, task.spec.environment.name, families)
+            await check_environment(tx, task.id, families)
 
 
-async def check_environment(tx: Transaction, task: str, tenant: str, name: str, families: set[str]) -> None:
+async def check_environment(tx: Transaction, task: str, families: set[str]) -> None:
     """Request a check of the task's options from the environment's family.
 
     The task waits while no replica serves it, or while CHECKS_PER_TENANT of its tenant's tasks are checked there.
     """
-    family, found = family_of(name, families), await tasks.find_task(tx.connection, task)
+    found = await tasks.find_task(tx.connection, task)
     assert found is not None
+    spec, tenant, name = found.spec, found.tenant, found.spec.environment.name
+    family = family_of(name, families)
     if family is None:
         reason = f"waiting for an environment replica that serves '{name}'"
     elif await tasks.checks_requested(tx.connection, tenant, family) >= CHECKS_PER_TENANT:
@@ -53,11 +55,10 @@ async def check_environment(tx: Transaction, task: str, tenant: str, name: str, 
         reason = ""
     if family is None or reason:
         if found.reason != reason:
-            await tasks.set_reason(tx.connection, task, reason)
+            await tasks.change(tx.connection, task, reason=reason)
             await publish_status(tx, task)
         return
-    await tasks.set_family(tx.connection, task, family)
-    spec = found.spec
+    await tasks.change(tx.connection, task, family=family, reason="")
     held_out = {protocol.name: protocol for protocol in spec.evaluation.protocols if protocol.options}
     alone = None if spec.evaluation.protocol else held_out.get(MAIN_PROTOCOL)
     message = CheckEnvironment(

@@ -8,7 +8,9 @@ import hashlib
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -101,20 +103,19 @@ class _Reading:
 
     def feed(self, part: bytes) -> None:
         self.digest.update(part)
-        if not self._objection:
-            try:
-                self.checker.feed(part)
-            except WrongRow as error:
-                self._objection = str(error)
+        self._check(partial(self.checker.feed, part))
 
     def finish(self) -> str:
         """The first thing that is wrong; empty for a file whose rows can be used."""
+        self._check(self.checker.finish)
+        return self._objection
+
+    def _check(self, read: Callable[[], object]) -> None:
         if not self._objection:
             try:
-                self.checker.finish()
+                read()
             except WrongRow as error:
                 self._objection = str(error)
-        return self._objection
 
 
 async def check_files(tx: Transaction, tenant: str, spec: TaskSpec) -> None:
@@ -126,7 +127,7 @@ async def check_files(tx: Transaction, tenant: str, spec: TaskSpec) -> None:
     if not named:
         return
     usable = await packages.usable_files(tx.connection, tenant, named)
-    if missing := sorted(named - usable.keys()):
+    if missing := sorted(named - usable):
         lacks = f"tenant '{tenant}' has no usable file '{file_id(missing[0])}'"
         raise Reject(f"environment.name: {lacks}; `marlaas files list` shows those it has")
 

@@ -12,7 +12,7 @@ from common.messages import OWN_FAMILY, BlobRef, OwnPackage, is_own, own_name
 from common.spec import OWN_PATTERN, TaskSpec
 from scheduler_svc.base.states import PackageKind, PackageState
 from scheduler_svc.base.tables import packages
-from scheduler_svc.uploads.package_queries import live_users, newest_with, usable
+from scheduler_svc.uploads.package_queries import live_users, newest_with, usable_environments
 
 NO_REPLICA = f"waiting for an environment replica that serves uploaded packages (family '{OWN_FAMILY}')"
 MAX_NAMED = 10
@@ -37,7 +37,7 @@ async def package_of(connection: AsyncConnection, tenant: str, spec: TaskSpec) -
 
 
 async def _offer(connection: AsyncConnection, tenant: str) -> str:
-    names = sorted({own_name(one.name) for package in await usable(connection, tenant) for one in package.environments})
+    names = await usable_environments(connection, tenant)
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     has = f"it has {', '.join(names[:MAX_NAMED])}{more}" if names else "it has none"
     return f"{has}: upload one with `marlaas envs upload`"

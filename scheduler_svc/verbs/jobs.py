@@ -123,7 +123,7 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Catalog) -
         raise Retry(f"tenant '{job.tenant}' is being deleted", delay_s=0.0)
     log.info("task_submitted", task=job.task, tenant=job.tenant, family=family)
     tx.record(accepted(by, job.task))
-    await check_environment(tx, job.task, job.tenant, spec.environment.name, offer.families)
+    await check_environment(tx, job.task, offer.families)
     await publish_status(tx, job.task)
     return None
 

@@ -7,7 +7,6 @@ the one that begins a period.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 
 import structlog
@@ -116,7 +115,7 @@ standing AS (
     WHERE b.tenant {_SOME} AND b.begins_at >= {_BEGINS})
 SELECT unit, period, amount, spent,
        CASE period WHEN 'day' THEN begins_at AT TIME ZONE 'UTC' + interval '1 day'
-                   WHEN 'month' THEN begins_at AT TIME ZONE 'UTC' + interval '1 month' END AT TIME ZONE 'UTC' AS ends
+                   WHEN 'month' THEN begins_at AT TIME ZONE 'UTC' + interval '1 month' END AT TIME ZONE 'UTC' AS until
 FROM standing WHERE spent >= amount ORDER BY period, unit
 """)
 
@@ -195,24 +194,12 @@ async def standings(connection: AsyncConnection, tenants: Collection[str] | None
     return Standings(found, {pool: UnitPrices(*map(Decimal, each)) for pool, each in by_pool.items()})
 
 
-@dataclass(frozen=True)
-class UsedUp:
-    """A budget of which nothing is left in the present period."""
-
-    unit: Unit
-    period: Period
-    amount: Decimal
-    spent: Decimal
-    ends: datetime | None
-    """When the next period begins; None: never."""
-
-
-async def used_up(connection: AsyncConnection, tenant: str) -> list[UsedUp]:
-    """One small query where the tenant has no budget. A period that has begun since is none yet: the scheduler begins it within seconds."""
+async def _used_up(connection: AsyncConnection, tenant: str) -> list[SpentBudget]:
+    """Budgets of which nothing is left. One small query where the tenant has none. The scheduler begins a new period within seconds."""
     if not (await connection.execute(select(select(budgets.c.tenant).where(budgets.c.tenant == tenant).exists()))).scalar_one():
         return []
     rows = (await connection.execute(_USED_UP, {"tenants": [tenant]})).all()
-    return [UsedUp(row.unit, row.period, row.amount, row.spent, row.ends) for row in rows]
+    return [SpentBudget.model_validate(row._asdict()) for row in rows]
 
 
 async def report(connection: AsyncConnection, budget: Budget, reported: str) -> bool:
@@ -281,10 +268,7 @@ async def answer_terms(question: Question, _: AskTerms) -> TermsAnswer:
         weight = await weight_of(connection, question.tenant)
         if weight is None:
             return TermsAnswer(is_known=False)
-        spent = [
-            SpentBudget(unit=one.unit, period=one.period, amount=one.amount, spent=one.spent, until=one.ends)
-            for one in await used_up(connection, question.tenant)
-        ]
+        spent = await _used_up(connection, question.tenant)
         if (tokens := await limits.tokens_used_up(connection, question.tenant)) is not None:
-            spent.append(SpentBudget(unit="tokens", period="total", amount=tokens.most, spent=tokens.used, until=None))
+            spent.append(tokens)
         return TermsAnswer(is_known=True, weight=weight, limits={**await limits.http_limits(connection, question.tenant)}, spent=spent)

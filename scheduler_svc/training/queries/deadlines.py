@@ -8,8 +8,8 @@ from scheduler_svc.base.sql.parameters import GroupKey, given, in_state
 from scheduler_svc.base.sql.pool_time import parked_ms, seconds
 from scheduler_svc.base.sql.statement import Statement
 from scheduler_svc.base.states import GroupState
-from scheduler_svc.base.tables import IN_TRAINING, groups, pool_clocks, tasks
-from scheduler_svc.base.tables import pool_clocks as table
+from scheduler_svc.base.tables import IN_TRAINING, groups, tasks
+from scheduler_svc.base.tables import pool_clocks as clocks
 
 CLOCKS_MAY_DIFFER_S = 5.0
 """Maximum difference between NATS's and PostgreSQL's clocks; beyond it one of them was set back."""
@@ -19,7 +19,7 @@ _back = func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
 _parked_ms = parked_ms(given("now_s", Double))
 _now = func.to_timestamp(given("now_s", Double)) - seconds(_parked_ms)
 _parked = seconds(func.greatest(literal_column("0"), _parked_ms - groups.c.parked_ms))
-_of_open_groups = groups.join(tasks, tasks.c.id == groups.c.task).outerjoin(pool_clocks, pool_clocks.c.pool == tasks.c.pool)
+_of_open_groups = groups.join(tasks, tasks.c.id == groups.c.task).outerjoin(clocks, clocks.c.pool == tasks.c.pool)
 _overdue = (
     select(groups.c.task, groups.c.number)
     .select_from(_of_open_groups)
@@ -73,8 +73,8 @@ async def overdue_evaluation_groups(connection: AsyncConnection, now_s: float) -
     return [(row.task, row.number) for row in await _OVERDUE_EVALUATION.run(connection, {"now_s": now_s})]
 
 
-_SINCE = func.extract("epoch", table.c.parked_since).cast(Double).label("since_s")
-_CLOCKS = Statement(select(table.c.pool, table.c.parked_ms, _SINCE))
+_SINCE = func.extract("epoch", clocks.c.parked_since).cast(Double).label("since_s")
+_CLOCKS = Statement(select(clocks.c.pool, clocks.c.parked_ms, _SINCE))
 
 
 async def pool_clocks(connection: AsyncConnection) -> dict[str, PoolClock]:
