@@ -81,7 +81,7 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
         await outbox.set_relayed(tx.connection, position)
         http_keys = await keys.http_keys(tx.connection)
         post_http_keys(tx, http_keys)
-        named = await aliases.all_aliases(tx.connection)
+        named = await aliases.find_aliases(tx.connection)
         aliases.post_aliases(tx, named)
         for task in known:
             await publish_status(tx, task.id)

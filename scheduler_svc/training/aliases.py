@@ -93,7 +93,8 @@ async def _set(tx: Transaction, context: HandlerContext, job: SetAlias) -> Known
         return done  # delivered before; `latest` may be another version by now
     if job.name in context.pools:
         raise Refusal("invalid", f"name: '{job.name}' is a pool; choose another name")
-    if await _find(tx.connection, job) is None and await _count(tx.connection, job.tenant) >= MAX_ALIASES:
+    own = {each.name for each in await find_aliases(tx.connection, aliases.c.tenant == job.tenant)}
+    if job.name not in own and len(own) >= MAX_ALIASES:
         raise Refusal("invalid", f"name: the tenant has {MAX_ALIASES} aliases, which is the maximum; delete one first")
     task = await tasks.lock_own_task(tx.connection, job.tenant, job.task)
     if task is None:
@@ -192,19 +193,14 @@ def _alias_of(known: KnownAlias) -> AliasOf:
     return AliasOf(tenant=known.tenant, name=known.name, task=task, version=version, pool=known.pool, changed_s=known.changed_s)
 
 
-async def _found(connection: AsyncConnection, *where: ColumnElement[bool], most: int | None = None) -> list[KnownAlias]:
-    """By tenant and name."""
+async def find_aliases(connection: AsyncConnection, *where: ColumnElement[bool], most: int | None = None) -> list[KnownAlias]:
+    """Aliases of all tenants for which the conditions hold, by tenant and name."""
     statement = select(*_ROW).where(*where).order_by(aliases.c.tenant, aliases.c.name).limit(most)
     return [_known(row) for row in await connection.execute(statement)]
 
 
-async def all_aliases(connection: AsyncConnection) -> list[KnownAlias]:
-    """Of all tenants."""
-    return await _found(connection)
-
-
 async def _find(connection: AsyncConnection, job: SetAlias | DeleteAlias, *where: ColumnElement[bool]) -> KnownAlias | None:
-    return next(iter(await _found(connection, aliases.c.tenant == job.tenant, aliases.c.name == job.name, *where)), None)
+    return next(iter(await find_aliases(connection, aliases.c.tenant == job.tenant, aliases.c.name == job.name, *where)), None)
 
 
 def _naming(job: SetAlias | DeleteAlias) -> list[ColumnElement[bool]]:
@@ -233,10 +229,6 @@ async def _put(connection: AsyncConnection, job: SetAlias, pool: str, adapter: A
     return _known(row) if row else None
 
 
-async def _count(connection: AsyncConnection, tenant: str) -> int:
-    return int((await connection.execute(select(func.count()).where(aliases.c.tenant == tenant))).scalar_one())
-
-
 async def of_task(connection: AsyncConnection, task: str) -> list[str]:
     """Names of the aliases that name versions of the task."""
     return list((await connection.execute(select(aliases.c.name).where(aliases.c.task == task).order_by(aliases.c.name))).scalars())
@@ -249,6 +241,6 @@ async def answer_aliases(question: Question, request: AskAliases) -> AliasesAnsw
     if request.name is not None:
         wanted.append(aliases.c.name == request.name)
     async with question.reading() as connection:
-        found = await _found(connection, *wanted, most=MOST)
+        found = await find_aliases(connection, *wanted, most=MOST)
     kept = page([_alias_of(each) for each in found])
     return AliasesAnswer(aliases=kept, cursor=cursor_of_names(kept, len(found), MOST))

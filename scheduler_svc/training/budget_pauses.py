@@ -4,8 +4,6 @@ Admission alone keeps within a budget (`tenancy/decisions/budgets.py`); this mod
 does not fit and nothing of its tenant is open or with a trainer, so that waiting would change nothing.
 """
 
-from collections.abc import Mapping
-
 import structlog
 from pydantic import JsonValue
 
@@ -14,7 +12,7 @@ from scheduler_svc.base.states import TaskState
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.billing import budgets
 from scheduler_svc.tenancy.billing.budgets import BudgetedTask, BudgetUsage
-from scheduler_svc.tenancy.decisions.budgets import NO_PRICES, Budget, Purse, sentence
+from scheduler_svc.tenancy.decisions.budgets import Budget
 from scheduler_svc.training.accounting import join_fair_queue
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.steps import send_ready_steps
@@ -33,17 +31,13 @@ async def enforce_budgets(tx: Transaction, policy: SchedulingPolicy) -> None:
         await _report(tx, one, "nearly" if one.budget.is_nearly_spent else "")
     purses = standing.purses
     for task in await budgets.waiting_tasks(tx.connection, purses.keys()):
-        refusing = _refusing(purses, task)
-        if task.is_paused and refusing is None:
+        purse = purses.get(task.tenant)
+        objection = purse.objection(task.pool, task.bound, evaluates=task.evaluates) if purse else None
+        if task.is_paused and objection is None:
             await _resume(tx, task, policy)
-        elif not task.is_paused and refusing is not None and not refusing.is_moving:
-            await _pause(tx, task, refusing, purses[task.tenant])
-            await _report(tx, next(found for found in standing.found if found.budget == refusing), "used_up")
-
-
-def _refusing(purses: Mapping[str, Purse], task: BudgetedTask) -> Budget | None:
-    purse = purses.get(task.tenant)
-    return purse.refusing(task.pool, task.bound, evaluates=task.evaluates) if purse else None
+        elif not task.is_paused and objection is not None and not objection[0].is_moving:
+            await _pause(tx, task, objection[1])
+            await _report(tx, next(found for found in standing.found if found.budget == objection[0]), "used_up")
 
 
 async def _report(tx: Transaction, one: BudgetUsage, reported: str) -> None:
@@ -62,10 +56,8 @@ def fields_of(budget: Budget) -> dict[str, JsonValue]:
     return {"period": budget.period, "unit": budget.unit, **amounts}
 
 
-async def _pause(tx: Transaction, task: BudgetedTask, refusing: Budget, purse: Purse) -> None:
+async def _pause(tx: Transaction, task: BudgetedTask, reason: str) -> None:
     await tasks.lock_tasks(tx.connection, [task.task])
-    needed = refusing.cost(task.bound, purse.prices.get(task.pool, NO_PRICES), evaluates=task.evaluates)
-    reason = sentence(refusing, needed)
     if await tasks.transition_task(tx.connection, task.task, [TaskState.RUNNING], TaskState.PAUSED, reason=reason, over_budget=True):
         tx.emit_event(task.tenant, task.task, "paused", {"reason": reason})
         await publish_status(tx, task.task)

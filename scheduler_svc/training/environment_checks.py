@@ -113,13 +113,10 @@ async def environment_checked(tx: Transaction, answer: EnvironmentChecked, repli
     await tasks.transition_task(tx.connection, task.id, [TaskState.SUBMITTED], TaskState.RUNNING)
     await evaluations.plan(tx.connection, task)
     made: dict[str, JsonValue] = {"new_tenant": True} if await tenants.was_made_by(tx.connection, task.id) else {}
-    tx.emit_event(task.tenant, task.id, "accepted", {"spec": _effective(task.spec), **made})
+    # With the pool's defaults; without the environment's, which the task gave itself.
+    effective = task.spec.model_dump(mode="json", exclude={"environment": True, "evaluation": {"options"}})
+    tx.emit_event(task.tenant, task.id, "accepted", {"spec": effective, **made})
     await publish_status(tx, task.id)
-
-
-def _effective(spec: TaskSpec) -> dict[str, JsonValue]:
-    """Values that the task runs with, the pool's defaults among them, without the environment's, which the task gave itself."""
-    return spec.model_dump(mode="json", exclude={"environment": True, "evaluation": {"options"}})
 
 
 def tool_objection(pool: str, reports: Iterable[ReplicaReport]) -> str | None:

@@ -16,7 +16,6 @@ from scheduler_svc.base.sql.parameters import in_state
 from scheduler_svc.base.states import LIVE, GroupState, StepState, TaskState
 from scheduler_svc.base.tables import IN_TRAINING, allowance_of, groups, steps, tasks, tenants
 from scheduler_svc.tenancy.billing import budgets
-from scheduler_svc.tenancy.decisions.budgets import NO_PRICES, sentence
 from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight, InFlightLimits, Load
 from scheduler_svc.tenancy.limits import USED_UP, WITH_LIMITS, limit_of, used_up
 from scheduler_svc.tenancy.shares import work_in_flight
@@ -206,11 +205,8 @@ async def _over_budget(connection: AsyncConnection, tenant: str, task: str) -> O
     waiting = next((one for one in await budgets.waiting_tasks(connection, [tenant]) if one.task == task), None)
     if purse is None or waiting is None:
         return None
-    refusing = purse.refusing(waiting.pool, waiting.bound, evaluates=waiting.evaluates)
-    if refusing is None:
-        return None
-    needed = refusing.cost(waiting.bound, purse.prices.get(waiting.pool, NO_PRICES), evaluates=waiting.evaluates)
-    return OverBudget(float(refusing.amount), sentence(refusing, needed))
+    objection = purse.objection(waiting.pool, waiting.bound, evaluates=waiting.evaluates)
+    return OverBudget(float(objection[0].amount), objection[1]) if objection else None
 
 
 async def _checks(connection: AsyncConnection, found: Found, reports: Sequence[ReplicaReport]) -> int | None:

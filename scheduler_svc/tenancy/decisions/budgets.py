@@ -85,18 +85,21 @@ class Purse:
         prices = self.prices.get(pool, NO_PRICES)
         return next((one for one in self.budgets if one.cost(group, prices, evaluates=evaluates) > one.left), None)
 
+    def objection(self, pool: str, group: GroupBound, *, evaluates: bool) -> tuple[Budget, str] | None:
+        """That budget, and why a task with such a next group is paused."""
+        budget = self.refusing(pool, group, evaluates=evaluates)
+        if budget is None:
+            return None
+        needed = budget.cost(group, self.prices.get(pool, NO_PRICES), evaluates=evaluates)
+        of_what = {"day": f"{budget.unit} a day", "month": f"{budget.unit} a month", "total": f"{budget.unit} in all"}[budget.period]
+        used = f"spent {_text(budget.spent)}, in flight at most {_text(budget.reserved)}"
+        return budget, f"budget: {_text(budget.amount)} {of_what}; {used}, and the next group needs at most {_text(needed)}"
+
     def after(self, pool: str, group: GroupBound, *, evaluates: bool) -> "Purse":
         """The purse once such a group is open."""
         prices = self.prices.get(pool, NO_PRICES)
         reserved = [replace(one, reserved=one.reserved + one.cost(group, prices, evaluates=evaluates)) for one in self.budgets]
         return replace(self, budgets=reserved)
-
-
-def sentence(budget: Budget, needed: Decimal) -> str:
-    """Why a task is paused."""
-    of_what = {"day": f"{budget.unit} a day", "month": f"{budget.unit} a month", "total": f"{budget.unit} in all"}[budget.period]
-    used = f"spent {_text(budget.spent)}, in flight at most {_text(budget.reserved)}"
-    return f"budget: {_text(budget.amount)} {of_what}; {used}, and the next group needs at most {_text(needed)}"
 
 
 def _text(amount: Decimal) -> str:
