@@ -97,9 +97,6 @@ async def _set_limits(connection: AsyncConnection, tenant: str, values: Mapping[
     await connection.execute(update(tasks).where(*of_it, tasks.c.state.in_(LIVE)).values(priority=wanted))
 
 
-# ----------------------------------------------------------------------------------------------------------------- jobs
-
-
 async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
     """Handle a job of `jobs.set-tenant.<tenant>`; one that sets nothing asks for the settings, and leaves no row in the audit.
 

@@ -101,9 +101,6 @@ async def _unless_rejected(resolving: Awaitable[T], reasons: list[str]) -> T | N
         return None
 
 
-# ----------------------------------------------------------------------------------------------------------- warm start
-
-
 async def starting_adapter(connection: AsyncConnection, task: str, spec: TaskSpec) -> AdapterRef | None:
     """Adapter of version 0 under the new `task`'s name; None for a task that starts from its seed.
 
@@ -138,9 +135,6 @@ def _check_likeness(other: Task, spec: TaskSpec) -> None:
 
 def _said(value: object) -> str:
     return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else f"{value}"
-
-
-# -------------------------------------------------------------------------------------------------------------- preview
 
 
 async def preview_task(context: HandlerContext, delivery: Delivery) -> None:

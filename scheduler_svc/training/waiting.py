@@ -48,9 +48,6 @@ TAKERS = {
 """Services that take messages, by the first parts of their subjects."""
 
 
-# ---------------------------------------------------------------------------------------- what PostgreSQL has of a task
-
-
 IN_FLIGHT: tuple[Limit, ...] = ("max_sequences", "max_pool_sequences", "max_pool_tokens")
 LATEST_STEPS = 20
 """Latest steps of a pool over which the time of a step is averaged."""
@@ -149,9 +146,6 @@ async def _queue(connection: AsyncConnection, pool: str, batched_at: object) -> 
     )
     row = (await connection.execute(select(before.scalar_subquery(), select(func.avg(latest.c.seconds)).scalar_subquery()))).one()
     return TrainerQueue(row[0], row[1])
-
-
-# --------------------------------------------------------------------------------------------------------- why it waits
 
 
 async def why(

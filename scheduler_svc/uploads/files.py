@@ -132,9 +132,6 @@ async def check_files(tx: Transaction, tenant: str, spec: TaskSpec) -> None:
         raise Reject(f"environment.name: {lacks}; `marlaas files list` shows those it has")
 
 
-# ----------------------------------------------------------------------------------------------------------------- asks
-
-
 async def answer_files(question: Question, request: AskFiles) -> FilesAnswer:
     async with question.reading() as connection:
         found = await _files_after(connection, question.tenant, after=request.after, file=request.file, most=MOST)

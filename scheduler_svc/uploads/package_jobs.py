@@ -1,6 +1,7 @@
 """Handles uploads and deletions of tenants' packages and files; cleans up what is abandoned, refused or interrupted."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from pydantic import JsonValue
@@ -56,16 +57,11 @@ async def upload_file(context: HandlerContext, delivery: Delivery) -> None:
 
 async def _is_whole(context: HandlerContext, part: UploadedPart, by: Actor) -> bool:
     """Keep a part; whether all are there."""
-    try:
-        return await _keep(context, part, by)
-    except BeingDeleted:
+    with suppress(BeingDeleted):
         async with context.transaction() as tx:
-            await finish_deletion(tx, (part.tenant, part.digest), Blobs(context.bus))
-        return await _keep(context, part, by)
-
-
-async def _keep(context: HandlerContext, part: UploadedPart, by: Actor) -> bool:
-    """As `keep_part`."""
+            return await keep_part(tx, part, by)
+    async with context.transaction() as tx:
+        await finish_deletion(tx, (part.tenant, part.digest), Blobs(context.bus))
     async with context.transaction() as tx:
         return await keep_part(tx, part, by)
 

@@ -64,22 +64,11 @@ _ADD = Statement(
 _KNOWN = Statement(select(tenants.c.id).where(tenants.c.id == any_of("named")))
 
 
-async def _unknown_tenants(connection: AsyncConnection, names: set[str]) -> set[str]:
-    """Those among the names that are no tenant's; a deleted tenant stays one."""
-    return names - {row.id for row in await _KNOWN.run(connection, {"named": sorted(names)})}
-
-
 async def _report(connection: AsyncConnection, ended: Sequence[ServingEnded]) -> list[ServingEnded]:
     """Write requests of tenants that there are; returns those that were not reported before, each once, the first of equals."""
     first = {one.request: one for one in reversed(ended)}
     rows = await _REPORT.run(connection, _ended.of([[getattr(one, name) for name in _COLUMNS] for one in first.values()]))
     return [first[row.request] for row in rows]
-
-
-async def _add_usage(connection: AsyncConnection, used: Sequence[Usage]) -> None:
-    """Add tokens to today's, one entry a key. After `report`: that waits for prices that are being set."""
-    if used:
-        await _ADD.run(connection, _used.of(used))
 
 
 async def forget_requests(connection: AsyncConnection) -> None:
@@ -95,10 +84,12 @@ async def handle_served(context: HandlerContext, deliveries: Sequence[Delivery])
 
 async def requests_ended(tx: Transaction, ended: Sequence[ServingEnded]) -> None:
     """Book the requests among these that are not booked. Raises: Reject when one names a tenant that there never was."""
-    if unknown := await _unknown_tenants(tx.connection, {one.tenant for one in ended}):
+    named = {one.tenant for one in ended}  # a deleted tenant stays one
+    if unknown := named - {row.id for row in await _KNOWN.run(tx.connection, {"named": sorted(named)})}:
         raise Reject(f"there is no tenant '{min(unknown)}' to book a served request for")
     new = await _report(tx.connection, ended)
-    await _add_usage(tx.connection, usage_of(new))
+    if used := usage_of(new):  # after the report: this waits for prices that are being set
+        await _ADD.run(tx.connection, _used.of(used))
     tokens: Counter[str] = Counter()
     for one in new:
         tokens[one.tenant] += one.prompt_tokens + one.sampled_tokens

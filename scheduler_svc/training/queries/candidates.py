@@ -41,20 +41,15 @@ class AdmissibleWork(NamedTuple):
         return self.groups or self.evaluations
 
 
-def deadline_ms(task: Any) -> ColumnElement[int]:
-    """Milliseconds from a group's admission to its deadline. `Any`: columns of a table or of a subquery."""
-    return func.ceil(task.spec["limits"]["episode_timeout_s"].as_float() * literal_column("1000")).cast(BigInteger)
-
-
 def _columns(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[ColumnElement[Any]]:
     """Columns of a candidate. `Any`: columns of a table or of a subquery."""
-    reserved = task.group_size * task.trajectory_tokens
+    reserved, timeout_s = task.group_size * task.trajectory_tokens, task.spec["limits"]["episode_timeout_s"].as_float()
     return [
         task.id.label("task"),
         *(task[name] for name in ("tenant", "pool", "priority", "virtual_time", "group_size")),
         allowance.label("allowance"),
         reserved.cast(Double).label("reserved_tokens"),
-        (task.group_size * deadline_ms(task)).label("reserved_env_ms"),
+        (task.group_size * func.ceil(timeout_s * literal_column("1000")).cast(BigInteger)).label("reserved_env_ms"),
         func.coalesce(task.group_tokens, reserved).cast(Double).label("group_tokens"),
         tenant.weight,
         tenant.virtual_time.label("tenant_time"),

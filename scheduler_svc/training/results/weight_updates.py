@@ -32,9 +32,6 @@ from scheduler_svc.training.termination import end_task
 log = structlog.get_logger()
 
 
-# -------------------------------------------------------------------------------------------------------- announcements
-
-
 _ANNOUNCED = Statement(
     select(tasks.c.tenant, tasks.c.pool, tasks.c.version, tasks.c.state, steps.c.state.label("step_state"), steps.c.digest)
     .select_from(tasks.outerjoin(steps, (steps.c.task == tasks.c.id) & (steps.c.version == given("from_version", Integer))))
@@ -118,9 +115,6 @@ async def announcement(connection: AsyncConnection, task: Task) -> WeightUpdated
         started_s=row["started_at"].timestamp(),
         finished_s=row["finished_at"].timestamp(),
     )
-
-
-# -------------------------------------------------------------------------------------------------------------- handler
 
 
 async def handle_weight_updates(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
