@@ -11,7 +11,7 @@ from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.states import TaskState
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.billing import budgets
-from scheduler_svc.tenancy.billing.budgets import BudgetedTask, BudgetUsage
+from scheduler_svc.tenancy.billing.budgets import BudgetedTask
 from scheduler_svc.tenancy.decisions.budgets import Budget
 from scheduler_svc.training.accounting import join_fair_queue
 from scheduler_svc.training.queries import tasks
@@ -28,7 +28,7 @@ async def enforce_budgets(tx: Transaction, policy: SchedulingPolicy) -> None:
     await budgets.begin_periods(tx.connection)
     standing = await budgets.standings(tx.connection)
     for one in standing.found:
-        await _report(tx, one, "nearly" if one.budget.is_nearly_spent else "")
+        await _report(tx, one, "nearly" if one.is_nearly_spent else "")
     purses = standing.purses
     for task in await budgets.waiting_tasks(tx.connection, purses.keys()):
         purse = purses.get(task.tenant)
@@ -37,15 +37,14 @@ async def enforce_budgets(tx: Transaction, policy: SchedulingPolicy) -> None:
             await _resume(tx, task, policy)
         elif not task.is_paused and objection is not None and not objection[0].is_moving:
             await _pause(tx, task, objection[1])
-            await _report(tx, next(found for found in standing.found if found.budget == objection[0]), "used_up")
+            await _report(tx, objection[0], "used_up")
 
 
-async def _report(tx: Transaction, one: BudgetUsage, reported: str) -> None:
+async def _report(tx: Transaction, budget: Budget, reported: str) -> None:
     """An event where more is to be said than before; a budget that was raised is reported again."""
     rank = ("", "nearly", "used_up")
-    if rank.index(reported) <= rank.index(one.reported) or not await budgets.report(tx.connection, one.budget, reported):
+    if rank.index(reported) <= rank.index(budget.reported) or not await budgets.report(tx.connection, budget, reported):
         return
-    budget = one.budget
     tx.emit_event(budget.tenant, "none", "budget", {"reported": reported} | fields_of(budget))
     log.info("budget_reported", tenant=budget.tenant, reported=reported, period=budget.period, unit=budget.unit)
 

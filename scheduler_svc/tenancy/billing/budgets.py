@@ -124,18 +124,10 @@ _STANDINGS, _STANDINGS_OF_SOME = _standing(_EVERY), _standing(_SOME)
 
 
 @dataclass(frozen=True)
-class BudgetUsage:
-    """A budget, and what was reported of it in this period."""
-
-    budget: Budget
-    reported: str
-
-
-@dataclass(frozen=True)
 class Standings:
     """Budgets of all tenants, or of some."""
 
-    found: list[BudgetUsage]
+    found: list[Budget]
     prices: Mapping[str, UnitPrices]
 
     @property
@@ -143,7 +135,7 @@ class Standings:
         """By tenant."""
         by_tenant: dict[str, list[Budget]] = {}
         for one in self.found:
-            by_tenant.setdefault(one.budget.tenant, []).append(one.budget)
+            by_tenant.setdefault(one.tenant, []).append(one)
         return {tenant: Purse(own, self.prices) for tenant, own in by_tenant.items()}
 
 
@@ -187,9 +179,7 @@ async def standings(connection: AsyncConnection, tenants: Collection[str] | None
     """`tenants`: None for all."""
     statement, given = (_STANDINGS, {}) if tenants is None else (_STANDINGS_OF_SOME, {"tenants": sorted(tenants)})
     rows = (await connection.execute(statement, given)).all()
-    found = [
-        BudgetUsage(Budget(row.tenant, row.period, row.unit, row.amount, row.spent, row.reserved, row.moving), row.reported) for row in rows
-    ]
+    found = [Budget(row.tenant, row.period, row.unit, row.amount, row.spent, row.reserved, row.moving, row.reported) for row in rows]
     by_pool: Mapping[str, list[str]] = (rows[0].prices if rows else None) or {}
     return Standings(found, {pool: UnitPrices(*map(Decimal, each)) for pool, each in by_pool.items()})
 
@@ -257,7 +247,7 @@ async def answer_budgets(question: Question, _: AskBudgets) -> BudgetsAnswer:
     async with question.reading() as connection:
         found = (await standings(connection, [question.tenant] if question.tenant else None)).found
     names = BudgetOf.model_fields
-    return BudgetsAnswer(budgets=[BudgetOf.model_validate({name: getattr(one.budget, name) for name in names}) for one in found])
+    return BudgetsAnswer(budgets=[BudgetOf.model_validate({name: getattr(one, name) for name in names}) for one in found])
 
 
 async def answer_terms(question: Question, _: AskTerms) -> TermsAnswer:

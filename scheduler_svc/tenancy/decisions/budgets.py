@@ -57,6 +57,8 @@ class Budget:
     """Worst case of what is in flight."""
     is_moving: bool = False
     """Whether groups of the tenant are open or with a trainer, so that `reserved` will become less by itself."""
+    reported: str = ""
+    """What was reported of it in this period."""
 
     @property
     def left(self) -> Decimal:

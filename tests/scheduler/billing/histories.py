@@ -335,7 +335,7 @@ class History:
     async def _check_budgets(self, spent: dict[str, Decimal], given: dict[str, Decimal]) -> None:
         """`given`: what was spent for served requests, which no budget holds up."""
         async with self.database.transaction() as tx:
-            found = [one.budget for one in (await budgets.standings(tx.connection)).found]
+            found = (await budgets.standings(tx.connection)).found
         assert {one.unit: one.spent for one in found} == spent, (self.seed, found, spent)
         in_flight = "SELECT count(*) AS n FROM groups g JOIN tasks t ON t.id = g.task WHERE t.tenant = 'acme' AND g.state = 'open'"
         worst = (await self._rows(in_flight))[0]["n"] * (await self._worst_case())

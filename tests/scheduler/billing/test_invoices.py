@@ -165,7 +165,7 @@ async def test_bytes_of_packages_are_on_the_bill_once_an_hour_at_the_price_of_ea
     async with database.transaction() as tx:
         await budgets.begin_periods(tx.connection)
         [standing] = (await budgets.standings(tx.connection)).found
-        assert standing.budget.spent == 3
+        assert standing.spent == 3
         assert [one.stored_bytes for one in await tenants_usage(tx.connection, "acme")] == [5 + 7 + 9]
         assert [one.stored_bytes for one in await tenants_usage(tx.connection, None)] == [5 + 7 + 9, 0]
 

@@ -244,5 +244,5 @@ async def test_a_budgets_period_begins_with_what_was_served_in_it(database: Data
         for period in ("day", "total"):
             await budgets.put_budget(tx.connection, "acme", period, "tokens", Decimal(100))
         await budgets.begin_periods(tx.connection)
-        found = {one.budget.period: one.budget.spent for one in (await budgets.standings(tx.connection)).found}
+        found = {one.period: one.spent for one in (await budgets.standings(tx.connection)).found}
     assert found == {"day": 13, "total": 26}
