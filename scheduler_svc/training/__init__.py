@@ -13,5 +13,5 @@ accounting.py          ledger rows, corrected charges, and virtual times of a ta
 task_events.py         events and the published status
 aliases.py             names for versions
 homes.py               which replica of its pool a task keeps to
-decisions/             pure functions · queries/ SQL
+decisions/             pure functions · queries/ SQL that several of these run
 """

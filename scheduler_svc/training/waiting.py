@@ -49,6 +49,7 @@ TAKERS = {
 
 
 IN_FLIGHT: tuple[Limit, ...] = ("max_sequences", "max_pool_sequences", "max_pool_tokens")
+_AS_FOUND = ("pool", "environment", "allowance", "open_groups", "ready_groups", "groups_per_step", "timeout_s")
 LATEST_STEPS = 20
 """Latest steps of a pool over which the time of a step is averaged."""
 LATEST_OF_ALL_POOLS = 50 * LATEST_STEPS
@@ -96,17 +97,11 @@ async def waiting_task(connection: AsyncConnection, tenant: str | None, task: st
     if row is None:
         return None
     found = WaitingTask(
-        pool=row.pool,
-        environment=row.environment,
+        **{name: getattr(row, name) for name in _AS_FOUND},
         is_accepted=row.state != TaskState.SUBMITTED,
         is_paused=row.state == TaskState.PAUSED,
-        allowance=row.allowance,
         group=Load(row.group_size, float(row.group_size * row.trajectory_tokens)),
-        open_groups=row.open_groups,
-        ready_groups=row.ready_groups,
-        groups_per_step=row.groups_per_step,
         oldest_s=row.oldest_s or 0.0,
-        timeout_s=row.timeout_s,
         queue=None if row.batched_at is None else await _queue(connection, row.pool, row.batched_at),
     )
     return Found(row.tenant, found, row.family, _limits(row), row.over_budget)

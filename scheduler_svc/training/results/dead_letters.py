@@ -165,12 +165,11 @@ class ResendRequest:
     by: int
     """Sequence of the requesting job in its stream."""
     sender: Actor
-    stored: Delivery | None
-    """The dead letter as stored; None when it has expired."""
-    task: str | None
-    letter: DeadLetter | None
-    """None when it has expired, or cannot be decoded."""
-    body: bytes | None
+    stored: Delivery | None = None
+    """The dead letter as stored; None when it has expired, or cannot be decoded. `letter` likewise."""
+    task: str | None = None
+    letter: DeadLetter | None = None
+    body: bytes | None = None
     """Body of its message; None when that has expired."""
 
 
@@ -188,7 +187,7 @@ async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
         stored = await bus.streams.read(streams.FAILED, job.letter)
         letter = stored.read(DeadLetter)
     except (LookupError, Reject):
-        return ResendRequest(job.tenant, job.letter, delivery.sequence, sender, stored=None, task=None, letter=None, body=None)
+        return ResendRequest(job.tenant, job.letter, delivery.sequence, sender)
     body = await _body(bus, letter)
     return ResendRequest(job.tenant, job.letter, delivery.sequence, sender, stored, about(stored.subject), letter, body)
 
@@ -196,10 +195,7 @@ async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
 async def resend(tx: Transaction, request: ResendRequest) -> None:
     """Publish the message under a new id, or reject the request."""
     if not await _is_own(tx, request):  # the same answer as for one that there is not, under no task
-        objection = f"letter: there is no dead letter {request.number} of tenant '{request.tenant}'"
-        tx.record(refused(request.sender, objection))
-        tx.emit_event(request.tenant, "none", "rejected", {"letter": request.number, "reasons": [objection]})
-        return
+        return _refuse(tx, request, "none", f"letter: there is no dead letter {request.number} of tenant '{request.tenant}'")
     if request.stored is not None and not concerns_dead_letter(request.stored):
         await message_failed(tx, request.stored)  # which may not be settled yet: requests and dead letters arrive on two streams
     task = await tasks.lock_own_task(tx.connection, request.tenant, request.task) if request.task else None
@@ -209,18 +205,22 @@ async def resend(tx: Transaction, request: ResendRequest) -> None:
         objection = f"group {key[1]} is complete, or was abandoned and refilled: its message has no use"
     if objection is not None:
         log.warning("letter_not_resent", letter=request.number, tenant=request.tenant, task=request.task, reason=objection)
-        tx.record(refused(request.sender, objection))
-        tx.emit_event(request.tenant, request.task or "none", "rejected", {"letter": request.number, "reasons": [objection]})
-        return
+        return _refuse(tx, request, request.task or "none", objection)
     assert request.letter is not None and request.body is not None
     if not await mark_resent(tx.connection, request.number, request.by):
-        return
+        return None
     headers = {name: value for name, value in request.letter.headers.items() if not name.startswith("Nats-")}
     message_id = f"resent:{request.number}:{request.by}"
     tx.outbox.post_encoded(request.letter.subject, request.body, message_id, headers)
     tx.record(accepted(request.sender, request.task or "", {"letter": request.number}))
     log.info("letter_resent", letter=request.number, tenant=request.tenant, task=request.task, subject=request.letter.subject)
     tx.emit_event(request.tenant, request.task or "none", "resent", {"letter": request.number, "subject": request.letter.subject})
+    return None
+
+
+def _refuse(tx: Transaction, request: ResendRequest, task: str, objection: str) -> None:
+    tx.record(refused(request.sender, objection))
+    tx.emit_event(request.tenant, task, "rejected", {"letter": request.number, "reasons": [objection]})
 
 
 async def _is_own(tx: Transaction, request: ResendRequest) -> bool:
