@@ -57,7 +57,7 @@ async def add_price(connection: AsyncConnection, request: SetPrice) -> str | Non
     return None
 
 
-async def _all_prices(connection: AsyncConnection) -> list[PriceOf]:
+async def all_prices(connection: AsyncConnection) -> list[PriceOf]:
     """By kind, pool and beginning."""
     columns = (prices.c.kind, prices.c.pool, prices.c.price, prices.c.per, prices.c.valid_from)
     order = (prices.c.kind, prices.c.pool.nulls_first(), prices.c.valid_from, prices.c.id)
@@ -67,7 +67,7 @@ async def _all_prices(connection: AsyncConnection) -> list[PriceOf]:
 
 async def answer_prices(question: Question, _: AskPrices) -> PricesAnswer:
     async with question.reading() as connection:
-        return PricesAnswer(prices=await _all_prices(connection))
+        return PricesAnswer(prices=await all_prices(connection))
 
 
 async def invoice_lines(
