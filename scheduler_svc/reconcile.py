@@ -27,11 +27,11 @@ from scheduler_svc.base.states import TaskState, VoidReason
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.tenancy import keys
-from scheduler_svc.tenancy.announced_keys import post_http_keys
-from scheduler_svc.training.aliases import queries as aliases
-from scheduler_svc.training.aliases.announced import post_aliases
-from scheduler_svc.training.queries import announcements, dead_letters, groups, steps, tasks
+from scheduler_svc.tenancy.keys import post_http_keys
+from scheduler_svc.training import aliases
+from scheduler_svc.training.queries import groups, steps, tasks
 from scheduler_svc.training.queries.tasks import Task
+from scheduler_svc.training.results import dead_letters, weight_updates
 from scheduler_svc.training.results.dead_letters import concerns_dead_letter
 from scheduler_svc.training.task_events import publish_status
 from scheduler_svc.training.termination import void_live_groups
@@ -81,15 +81,15 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
         await outbox.set_relayed(tx.connection, position)
         http_keys = await keys.http_keys(tx.connection)
         post_http_keys(tx, http_keys)
-        named = await aliases.all_aliases(tx.connection)
-        post_aliases(tx, named)
+        named = await aliases.find_aliases(tx.connection)
+        aliases.post_aliases(tx, named)
         for task in known:
             await publish_status(tx, task.id)
-            if (announced := await announcements.announcement(tx.connection, task)) is not None:
+            if (announced := await weight_updates.announcement(tx.connection, task)) is not None:
                 subject = streams.weight_updated(task.spec.pool, task.id)
                 tx.post([OutboxMessage(subject, announced, f"{task.id}:v{task.version}:weights")])
     await _delete_others(bus, HTTP_KEYS_BUCKET, {each.value.digest for each in http_keys})
-    await _delete_others(bus, ALIASES_BUCKET, {each.known.key for each in named})
+    await _delete_others(bus, ALIASES_BUCKET, {each.key for each in named})
     done.unknown = await _delete_stale_statuses(bus, {task.id: task.is_live for task in known})
     await bus.kv.put(HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment=relayed.deployment, position=position))
     return done
@@ -100,7 +100,7 @@ async def _prepare_live_task(tx: Transaction, task: Task, stored: set[str], done
     done.voided[task.id] = await void_live_groups(tx.connection, task, DETAIL, paid_as=VoidReason.FAILED)
     await steps.withdraw_steps(tx.connection, task.id)
     if task.state == TaskState.SUBMITTED:
-        await tasks.forget_family(tx.connection, task.id)  # so that its environment is checked for the new history
+        await tasks.change(tx.connection, task.id, family=None)  # so that its environment is checked for the new history
     elif missing := [name for name in await steps.restored_from(tx.connection, task) if name not in stored]:
         why = (
             f"version {task.version} needs {missing[0]}, which is not in the blob store of NATS; restore a later one and resume, or cancel"

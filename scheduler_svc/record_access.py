@@ -13,7 +13,7 @@ from common.runtime.settings import read_or_exit
 from scheduler_svc.base.database import Database
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.tenancy import keys
-from scheduler_svc.tenancy.announced_keys import set_access
+from scheduler_svc.tenancy.keys import set_access
 
 ALL = 2**31 - 1
 

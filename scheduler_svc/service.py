@@ -24,23 +24,19 @@ from scheduler_svc.base.queries import replicas
 from scheduler_svc.base.rights import tenant_roles
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.settings import SchedulerSettings
-from scheduler_svc.tenancy.billing import ledger
-from scheduler_svc.tenancy.billing import served_sql as served
+from scheduler_svc.tenancy.billing import ledger, served
 from scheduler_svc.tenancy.billing.served import handle_served
 from scheduler_svc.tenancy.decisions.shares import Capacity
 from scheduler_svc.tenancy.question import Sources
 from scheduler_svc.tenancy.shares import work_in_flight
-from scheduler_svc.tenancy.webhooks.post import Post
-from scheduler_svc.tenancy.webhooks.sender import WebhookSender
+from scheduler_svc.tenancy.webhooks.sender import Post, WebhookSender
+from scheduler_svc.training import admission, environment_checks
 from scheduler_svc.training.budget_pauses import enforce_budgets
-from scheduler_svc.training.decisions.sharing.oversubscription import OversubscriptionController, PoolLoad
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes, capacities
-from scheduler_svc.training.dispatch import admission
+from scheduler_svc.training.decisions.pool_load import OversubscriptionController, PoolLoad, PoolTimes, capacities
+from scheduler_svc.training.environment_checks import handle_environment_checks
 from scheduler_svc.training.evaluations import end_overdue
-from scheduler_svc.training.homes.keeper import Homes
-from scheduler_svc.training.intake import environment_resolution
-from scheduler_svc.training.intake.environment_checks import handle_environment_checks
-from scheduler_svc.training.queries import deadlines, pool_times, tasks
+from scheduler_svc.training.homes import Homes
+from scheduler_svc.training.queries import deadlines, tasks
 from scheduler_svc.training.results.dead_letters import handle_dead_letters
 from scheduler_svc.training.results.scores import handle_scores, void_overdue
 from scheduler_svc.training.results.weight_updates import handle_weight_updates
@@ -55,8 +51,7 @@ from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
 from scheduler_svc.upkeep.stability import StabilityMonitor
 from scheduler_svc.upkeep.stalls import warn_about_stalls
 from scheduler_svc.upkeep.step_rescuer import resend_lost_steps
-from scheduler_svc.uploads.package_deletion import clean_packages
-from scheduler_svc.uploads.package_jobs import handle_package_checks
+from scheduler_svc.uploads.package_jobs import clean_packages, handle_package_checks
 from scheduler_svc.uploads.packages import CHECKS_PER_TENANT, request_waiting_checks
 from scheduler_svc.verbs.asks import Asks
 from scheduler_svc.verbs.job_intake import JobIntake
@@ -201,7 +196,7 @@ class Scheduler:
         """Without a query where no pool's sampler shares an accelerator."""
         if not self._shares_samplers:
             return PoolTimes(self._bus.clock.now_s())
-        times = PoolTimes(self._bus.clock.now_s(), await pool_times.pool_clocks(connection))
+        times = PoolTimes(self._bus.clock.now_s(), await deadlines.pool_clocks(connection))
         self._parked = times.parked
         return times
 
@@ -271,7 +266,7 @@ class Scheduler:
             await request_waiting_checks(tx, families)
         await self._each(overdue, lambda tx, task: void_overdue(tx, task, self._policy, now_s, stable_for_s=stable_for_s))
         await self._each({task for task, _ in late}, end_late)
-        await self._each(waiting, lambda tx, task: environment_resolution.resolve_environment(tx, task, families))
+        await self._each(waiting, lambda tx, task: environment_checks.resolve_environment(tx, task, families))
 
     async def _observe_samplers(self, connection: AsyncConnection, times: PoolTimes) -> None:
         in_flight, spent = await work_in_flight(connection), await deadlines.time_spent(connection, times.now_s)

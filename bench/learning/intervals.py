@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_svc.training.decisions.evaluation.results import pass_at_k
+from scheduler_svc.training.decisions.evaluation import pass_at_k
 
 RESAMPLES = 10_000
 TAILS = (2.5, 97.5)

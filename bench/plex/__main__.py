@@ -19,7 +19,7 @@ MEASURES = (
     "common/leases/work_counter.py",
     "rollout_svc/engine/work.py",
     "scheduler_svc/accelerators/decisions",
-    "scheduler_svc/training/decisions/sharing/fair_share.py",
+    "scheduler_svc/training/decisions/admission.py",
     "trainer_svc/device/meter.py",
 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from common.accelerators.trace import Task
 from scheduler_svc.accelerators.decisions.slice_shares import slice_shares
 from scheduler_svc.accelerators.decisions.state import Claim
-from scheduler_svc.training.decisions.sharing.fair_share import starting_virtual_time
+from scheduler_svc.training.decisions.admission import starting_virtual_time
 
 Place = tuple[str, str]
 """Tenant and pool."""
@@ -44,7 +44,7 @@ class Counts:
 
 @dataclass
 class Accounts:
-    """Booked time by task, tenant and pool. Virtual times are seconds divided by the tenant's weight, as in `fair_share.py`."""
+    """Booked time by task, tenant and pool. Virtual times are seconds divided by the tenant's weight, as in the fair share of tokens."""
 
     booked_ms: Counter[str] = field(default_factory=Counter[str])
     """By task."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from common.bus import Bus, FollowedBucket
 from common.client_api.asking import Door, UnknownHere
 from common.client_api.names import is_name
-from common.client_api.tenancy.aliases import read_aliases
+from common.client_api.tenancy.aliases import Aliases
 from common.messages import (
     AdapterAnswer,
     AdapterRef,
@@ -156,7 +156,7 @@ async def _plain(door: Door, name: str) -> Resolved:
 
 async def _alias(door: Door, name: str) -> AliasOf | None:
     """Raises: Problem when an admin means one of several tenants' aliases."""
-    found = await read_aliases(door, name)
+    found = await Aliases(door).all(name)
     if len(found) > 1:
         reason = f"several tenants have an alias '{name}'; name the tenant, with ?tenant=NAME (marlaas: MARLAAS_TENANT=NAME)"
         raise Problem(400, "Invalid request", reason, "tenant_required", [FieldError("tenant", reason)])
@@ -185,7 +185,7 @@ async def _adapter(door: Door, name: VersionName) -> AdapterAnswer:
 
 async def listed(door: Door) -> ModelList:
     """Aliases, pools, and the latest version of each task that has one, the newest tasks first."""
-    named, answer = await asyncio.gather(read_aliases(door), door.ask("pools", AskDeployment(), PoolsAnswer))
+    named, answer = await asyncio.gather(Aliases(door).all(), door.ask("pools", AskDeployment(), PoolsAnswer))
     found = [Model(id=alias.name, created=int(alias.changed_s), owned_by=alias.tenant) for alias in named]
     names = {alias.name for alias in named}
     found += [Model(id=pool.name, created=0, owned_by="pool") for pool in answer.pools if pool.name not in names]

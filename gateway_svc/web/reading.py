@@ -10,7 +10,7 @@ from common.client_api.asking import Door, UnknownHere
 from common.client_api.deployment import read_environments, read_pools
 from common.client_api.pages import at_cursor, pages
 from common.client_api.tenancy.accelerators import Accelerators
-from common.client_api.tenancy.aliases import read_aliases
+from common.client_api.tenancy.aliases import Aliases
 from common.client_api.tenancy.billing import Billing
 from common.client_api.tenancy.packages import Packages
 from common.client_api.training import download, progress
@@ -110,14 +110,14 @@ async def read_task_page(door: Door, task: str, over: Over, versions: int = 1) -
         versions=paged(stored.versions[::-1], versions),
         spec=flat(await read_spec(door, task)),
         failures=await read_failures(door, task) if status.dead_letters else [],
-        aliases=[one for one in await read_aliases(door) if one.task == task],
+        aliases=[one for one in await Aliases(door).all() if one.task == task],
     )
 
 
 async def read_models(door: Door) -> Models:
     """What is served now: aliases, the latest versions of the newest tasks, and base models."""
     served = {pool.name for pool in await read_pools(door) if pool.serves}
-    named = {one.name: one.model for one in await read_aliases(door) if one.pool in served}
+    named = {one.name: one.model for one in await Aliases(door).all() if one.pool in served}
     newest = await door.ask("tasks", AskTasks(sort="created", descending=True, most=MODELS), TasksAnswer)
     versions = [name_of(one.task, one.adapter.version) for one in newest.tasks if one.adapter is not None and one.pool in served]
     return {

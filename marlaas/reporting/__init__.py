@@ -7,5 +7,4 @@ listing.py   tables that stay readable at any width
 live.py      the view that changes while a command waits
 plots.py     plots as PNG files
 trackers.py  TensorBoard, Weights & Biases, Trackio
-tenancy/     aliases
 """

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from common import streams
 from common.bus import Bus, Delivery
@@ -14,8 +15,10 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.webhooks.addresses import NO_WEBHOOK_RULES, WebhookRules
-from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
-from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
+
+if TYPE_CHECKING:
+    from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
+    from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,8 @@ class HandlerContext:
     database: Database
     pools: Pools
     policy: SchedulingPolicy
-    replicas: ReplicaRegistry
-    collector: GarbageCollector
+    replicas: "ReplicaRegistry"
+    collector: "GarbageCollector"
     wake_relay: Callable[[], None]
     wake_admission: Callable[[], None]
     wake_tenant_deletion: Callable[[], None]

@@ -30,7 +30,7 @@ from scheduler_svc.base.states import TaskState, TrajectoryState
 from scheduler_svc.base.tables import dead_letters, steps, tasks, trajectories
 from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.tenancy.keys import RecordedHttpKey, http_keys, tenants_with_accounts
-from scheduler_svc.training.aliases.queries import Alias, all_aliases
+from scheduler_svc.training.aliases import find_aliases
 from scheduler_svc.training.results.dead_letters import concerns_dead_letter
 from scheduler_svc.upkeep.deletion import status_bucket
 from scheduler_svc.uploads import package_queries as packages
@@ -73,7 +73,7 @@ class Recorded:
     deleted: set[str]
     """Deleted tasks whose data in NATS was erased."""
     http_keys: list[RecordedHttpKey]
-    aliases: list[Alias]
+    aliases: list[KnownAlias]
     with_keys: set[str]
     """Tenants that may have keys."""
 
@@ -95,7 +95,7 @@ async def read_recorded(connection: AsyncConnection, grace_s: float) -> Recorded
         letters=set((await connection.execute(select(dead_letters.c.sequence))).scalars()),
         deleted=set((await connection.execute(deleted, {"grace_s": grace_s})).scalars()),
         http_keys=await http_keys(connection),
-        aliases=await all_aliases(connection),
+        aliases=await find_aliases(connection),
         with_keys={tenant for tenant, is_deleted in (await tenants_with_accounts(connection)).items() if not is_deleted},
     )
 
@@ -223,7 +223,7 @@ async def _http_keys(bus: Bus, recorded: Recorded) -> list[Violation]:
 
 async def _aliases(bus: Bus, recorded: Recorded) -> list[Violation]:
     told = {alias.key: alias for alias in await bus.kv.values(streams.ALIASES_BUCKET, KnownAlias)}
-    wanted = {alias.known.key: alias.known for alias in recorded.aliases}
+    wanted = {alias.key: alias for alias in recorded.aliases}
     return [
         Violation(ALIASES, f"alias={key} names={_named(wanted.get(key))} told={_named(told.get(key))}")
         for key in sorted(told.keys() | wanted.keys())

@@ -8,7 +8,7 @@ from common.messages import AskDeployment, EnvironmentsAnswer, PoolOffer, PoolsA
 from scheduler_svc.accelerators.queries import asked as accelerators
 from scheduler_svc.reading.queries import reports
 from scheduler_svc.tenancy.question import Question, page
-from scheduler_svc.uploads import listing as packages
+from scheduler_svc.uploads import own_environments
 
 MOST = 200
 """Maximum packages of a page."""
@@ -19,7 +19,7 @@ async def answer_envs(question: Question, request: AskDeployment) -> Environment
     async with question.reading() as connection:
         found = await reports.live_environment_services(connection)
         families = {family for report in found for family in report.families}
-        own = await packages.packages_after(connection, question.tenant, families, after=request.after, most=MOST)
+        own = await own_environments.packages_after(connection, question.tenant, families, after=request.after, most=MOST)
     names, kept = {name for report in found for name in report.environments}, page(own)
     return EnvironmentsAnswer(
         environments=sorted(names),

@@ -1,4 +1,7 @@
-"""Handles what operators record of accounts and keys; NATS is told by the operator's command, which has the signing keys."""
+"""Handles what operators record of accounts and keys, and answers asks about them and about the audit.
+
+NATS is told by the operator's command, which has the signing keys.
+"""
 
 import structlog
 from pydantic import JsonValue
@@ -6,13 +9,17 @@ from pydantic import JsonValue
 from common import streams
 from common.bus import Bus, Delivery
 from common.errors import Reject, Undeclared
-from common.messages import SetAccess
+from common.messages import AccessAnswer, AskAccess, AskAudit, AuditAnswer, SetAccess
+from scheduler_svc.base import audit
 from scheduler_svc.base.audit import accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
-from scheduler_svc.tenancy import announced_keys as access
+from scheduler_svc.tenancy import keys
+from scheduler_svc.tenancy.question import Question, page
 
 FULL_SHARE = 0.9
 """Share of the bucket of HTTP keys from which on no more are made. A full one would hold up the outbox."""
+MOST_TENANTS, MOST_LINES = 50, 500
+"""Maximum tenants, and lines of the audit, of a page."""
 
 log = structlog.get_logger()
 
@@ -25,7 +32,7 @@ async def set_access(context: HandlerContext, delivery: Delivery) -> None:
     async with context.transaction() as tx:
         try:
             await _refuse_without_room(context.bus, request)
-            effects = await access.set_access(tx, request)
+            effects = await keys.set_access(tx, request)
             if request.tenant and request.account:
                 await _declare_jobs(context.bus, request.tenant)
             tx.record(*(accepted(sender_of(delivery), one.target, one.detail, verb=one.verb) for one in effects))
@@ -51,3 +58,19 @@ async def _refuse_without_room(bus: Bus, request: SetAccess) -> None:
         return
     if await bus.kv.filled_share(streams.HTTP_KEYS_BUCKET) >= FULL_SHARE:
         raise Reject("key: there is no room for another HTTP key; revoke some, or raise MARLAAS_NATS_STREAMS_BYTES")
+
+
+async def answer_access(question: Question, request: AskAccess) -> AccessAnswer:
+    async with question.reading() as connection:
+        found = await keys.accesses(connection, question.tenant, after=request.cursor, most=MOST_TENANTS)
+    kept = page(found)
+    has_more = question.tenant is None and (len(kept) < len(found) or len(found) >= MOST_TENANTS)
+    return AccessAnswer(tenants=kept, cursor=kept[-1].tenant if has_more else None)
+
+
+async def answer_audit(question: Question, request: AskAudit) -> AuditAnswer:
+    async with question.reading() as connection:
+        found = await audit.lines(connection, question.tenant, request.since, after=request.cursor, most=MOST_LINES)
+    kept = page(found)
+    has_more = len(kept) < len(found) or len(found) == MOST_LINES
+    return AuditAnswer(lines=kept, cursor=kept[-1].number if has_more else None)

@@ -1,6 +1,6 @@
-"""Accounts and keys: what an operator records, and what is asked for."""
+"""Accounts and keys: what an operator records, what is asked for, and the bucket from which gateways know HTTP keys."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
@@ -8,13 +8,16 @@ from sqlalchemy import ColumnElement, exists, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common import streams
 from common.errors import Reject
 from common.limits import IN_ACCOUNT, LIMITS
 from common.messages import HttpKey, KeyRecord, NewKey, SetAccess, TenantAccess
 from common.messages.tenancy.access import MAX_KEYS
 from scheduler_svc.base.tables import keys, tenants
+from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.tenancy.limits import WITH_LIMITS, limit_of
 
+SUSPENSIONS = ("suspend-tenant", "end-suspension")
 OPERATORS_LOCK = 7_341_021
 """Advisory lock in place of a tenant's row, for the operators' keys."""
 OVER_S = 3_600
@@ -31,8 +34,52 @@ class Effect:
     detail: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
 
-async def set_access(connection: AsyncConnection, request: SetAccess) -> list[Effect]:
-    """Record it; returns what that has changed. Raises: Reject with the reason; nothing of it is recorded then."""
+@dataclass(frozen=True)
+class RecordedHttpKey:
+    """An HTTP key, as gateways are told of it."""
+
+    value: HttpKey
+    is_valid: bool
+    """False where it is revoked, or its tenant is suspended or deleted. One that has ended is valid: gateways know its end."""
+    is_over: bool
+    """Whether it was revoked, or has ended, OVER_S ago or earlier."""
+
+
+async def set_access(tx: Transaction, request: SetAccess) -> list[Effect]:
+    """Record it, and tell gateways; returns what it has changed. Raises: Reject with the reason; nothing of it is recorded then."""
+    async with tx.connection.begin_nested():
+        effects = await _record(tx.connection, request)
+    if any(effect.verb in SUSPENSIONS for effect in effects):
+        post_http_keys(tx, await http_keys(tx.connection, tenant=request.tenant))
+    else:
+        await _post_changed(tx, effects)
+    return effects
+
+
+async def revoke_all(tx: Transaction, tenant: str) -> list[Effect]:
+    """Revoke the keys of a tenant that is deleted. NATS learns of it from the operator's command."""
+    effects = await _revoke(tx.connection, keys.c.tenant == tenant)
+    await _post_changed(tx, effects)
+    return effects
+
+
+def post_http_keys(tx: Transaction, found: Iterable[RecordedHttpKey]) -> None:
+    """Publish those that are valid, and remove the others."""
+    for each in found:
+        subject = streams.value_subject(streams.HTTP_KEYS_BUCKET, each.value.digest)
+        if each.is_valid:
+            tx.post([OutboxMessage(subject, each.value, "", as_json=True)])
+        else:
+            tx.outbox.post_encoded(subject, b"", "", {"KV-Operation": "DEL"})
+
+
+async def _post_changed(tx: Transaction, effects: Sequence[Effect]) -> None:
+    if effects:
+        post_http_keys(tx, await http_keys(tx.connection, of=[effect.target for effect in effects]))
+
+
+async def _record(connection: AsyncConnection, request: SetAccess) -> list[Effect]:
+    """As `set_access`."""
     tenant, effects = request.tenant, list[Effect]()
     if tenant is None:
         await connection.execute(select(func.pg_advisory_xact_lock(OPERATORS_LOCK)))
@@ -63,11 +110,6 @@ async def set_access(connection: AsyncConnection, request: SetAccess) -> list[Ef
     return effects
 
 
-async def revoke_all(connection: AsyncConnection, tenant: str) -> list[Effect]:
-    """Revoke the keys of a tenant that is deleted. NATS learns of it from the operator's command."""
-    return await _revoke(connection, keys.c.tenant == tenant)
-
-
 async def note_use(connection: AsyncConnection, used: Sequence[str]) -> None:
     """Remember that these keys have sent jobs; once a minute."""
     if used:
@@ -91,24 +133,17 @@ async def tenants_with_accounts(connection: AsyncConnection) -> dict[str, bool]:
 
 async def accesses(connection: AsyncConnection, tenant: str | None, *, after: str | None, most: int) -> list[TenantAccess]:
     """Access of one tenant, or of at most `most` tenants after a name; without one, the operators' before them."""
-    of_account = [limit_of(name).label(name) for name in IN_ACCOUNT]
-    columns = [tenants.c.id, tenants.c.account, tenants.c.suspended_at, tenants.c.deleted_by, *of_account]
+    columns = [
+        tenants.c.id.label("tenant"),
+        tenants.c.account,
+        tenants.c.suspended_at.is_not(None).label("suspended"),
+        tenants.c.deleted_by.is_not(None).label("deleted"),
+        *(limit_of(name).label(name) for name in IN_ACCOUNT),
+    ]
     chosen = select(*columns).select_from(WITH_LIMITS).where(tenants.c.id > after if after else True).order_by(tenants.c.id).limit(most)
     if tenant is not None:
         chosen = select(*columns).select_from(WITH_LIMITS).where(tenants.c.id == tenant)
-    rows = (await connection.execute(chosen)).all()
-    found = [
-        TenantAccess(
-            tenant=row.id,
-            account=row.account,
-            suspended=row.suspended_at is not None,
-            keys=[],
-            max_connections=row.max_connections,
-            max_message_bytes=row.max_message_bytes,
-            deleted=row.deleted_by is not None,
-        )
-        for row in rows
-    ]
+    found = [TenantAccess.model_validate({**row, "keys": []}) for row in (await connection.execute(chosen)).mappings()]
     if tenant is None and after is None:
         connections, size = (LIMITS[name].default or 0 for name in IN_ACCOUNT)
         operators = TenantAccess(tenant=None, account=None, suspended=False, keys=[], max_connections=connections, max_message_bytes=size)
@@ -116,23 +151,19 @@ async def accesses(connection: AsyncConnection, tenant: str | None, *, after: st
     return [one.model_copy(update={"keys": await _keys(connection, one.tenant)}) for one in found]
 
 
-@dataclass(frozen=True)
-class RecordedHttpKey:
-    """An HTTP key, as gateways are told of it."""
-
-    value: HttpKey
-    is_valid: bool
-    """False where it is revoked, or its tenant is suspended or deleted. One that has ended is valid: gateways know its end."""
-    is_over: bool
-    """Whether it was revoked, or has ended, OVER_S ago or earlier."""
+_HTTP = {
+    **{name: keys.c[name] for name in ("tenant", "role", "name", "key")},
+    "digest": keys.c.http_digest, "ends": keys.c.ends_at, "token": keys.c.http_token,
+}  # fmt: skip
 
 
 async def http_keys(connection: AsyncConnection, *, of: Collection[str] | None = None, tenant: str | None = None) -> list[RecordedHttpKey]:
     """HTTP keys with these public keys `of`; or of a tenant; or all."""
     is_valid = keys.c.revoked_at.is_(None) & tenants.c.suspended_at.is_(None) & tenants.c.deleted_by.is_(None)
     is_over = func.least(keys.c.revoked_at, keys.c.ends_at) <= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, OVER_S)
+    columns = [column.label(name) for name, column in _HTTP.items()]
     statement = (
-        select(keys, is_valid.label("is_valid"), func.coalesce(is_over, False).label("is_over"))
+        select(*columns, is_valid.label("is_valid"), func.coalesce(is_over, False).label("is_over"))
         .select_from(keys.outerjoin(tenants, tenants.c.id == keys.c.tenant))
         .where(keys.c.http_digest.is_not(None))
         .order_by(keys.c.created_at, keys.c.key)
@@ -141,22 +172,8 @@ async def http_keys(connection: AsyncConnection, *, of: Collection[str] | None =
         statement = statement.where(keys.c.key.in_(of))
     elif tenant is not None:
         statement = statement.where(keys.c.tenant == tenant)
-    return [
-        RecordedHttpKey(
-            HttpKey(
-                digest=row.http_digest,
-                tenant=row.tenant,
-                role=row.role,
-                name=row.name,
-                key=row.key,
-                ends=row.ends_at,
-                token=row.http_token,
-            ),
-            row.is_valid,
-            row.is_over,
-        )
-        for row in (await connection.execute(statement)).all()
-    ]
+    rows = (await connection.execute(statement)).mappings()
+    return [RecordedHttpKey(HttpKey.model_validate({name: row[name] for name in _HTTP}), row["is_valid"], row["is_over"]) for row in rows]
 
 
 async def _add(connection: AsyncConnection, tenant: str | None, new: NewKey, *, beside: bool) -> list[Effect]:
@@ -180,20 +197,18 @@ async def _add(connection: AsyncConnection, tenant: str | None, new: NewKey, *, 
 
 
 async def _keys(connection: AsyncConnection, tenant: str | None) -> list[KeyRecord]:
-    rows = (await connection.execute(select(keys).where(_of(tenant)).order_by(keys.c.created_at, keys.c.key))).all()
-    return [
-        KeyRecord(
-            key=row.key,
-            name=row.name,
-            role=row.role,
-            ends=row.ends_at,
-            created=row.created_at,
-            revoked=row.revoked_at,
-            last_used=row.last_used_at,
-            is_http=row.http_digest is not None,
-        )
-        for row in rows
-    ]
+    columns = (
+        keys.c.key,
+        keys.c.name,
+        keys.c.role,
+        keys.c.ends_at.label("ends"),
+        keys.c.created_at.label("created"),
+        keys.c.revoked_at.label("revoked"),
+        keys.c.last_used_at.label("last_used"),
+        keys.c.http_digest.is_not(None).label("is_http"),
+    )
+    rows = await connection.execute(select(*columns).where(_of(tenant)).order_by(keys.c.created_at, keys.c.key))
+    return [KeyRecord.model_validate(dict(row)) for row in rows.mappings()]
 
 
 async def _revoke(connection: AsyncConnection, which: ColumnElement[bool]) -> list[Effect]:

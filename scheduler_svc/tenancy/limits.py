@@ -1,7 +1,9 @@
-"""Limits of tenants, and what is used of them. A tenant without a value of its own has the default, which is the row of EVERY_TENANT."""
+"""Limits of tenants, what is used of them, and what a submission exceeds. A tenant without a value of its own has that of EVERY_TENANT.
+
+What is in flight is bounded by admission, and rates where requests are taken.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -9,7 +11,9 @@ from sqlalchemy import BigInteger, ColumnElement, Text, and_, bindparam, case, c
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.limits import LIMITS, NO_LIMIT, OF_HTTP, Limit
+from common.limits import LIMITS, NO_LIMIT, OF_HTTP, Limit, sentence
+from common.messages import SpentBudget
+from common.spec import TaskSpec
 from common.streams import EVERY_TENANT
 from scheduler_svc.base.states import LIVE, TaskState
 from scheduler_svc.base.tables import deleted_tasks, limits, packages, served_usage, stored_blobs, tasks, tenants
@@ -86,42 +90,33 @@ def used_up() -> list[ColumnElement[int]]:
 
 
 _named = limits.alias("named")
-_LIMITS_OF = (
+_VALUES = (
     select(*(func.coalesce(_named.c[name], _defaults.c[name]).label(name) for name in LIMITS))
-    .select_from(_defaults.outerjoin(_named, _named.c.tenant == bindparam("of_tenant")))
-    .where(_defaults.c.tenant == _ALL)
+    .select_from(select(literal_column("1")).subquery("start"))
+    .outerjoin(_named, _named.c.tenant == bindparam("of_tenant"))
+    .outerjoin(_defaults, _defaults.c.tenant == _ALL)
 )
 
 
 async def limits_of(connection: AsyncConnection, tenant: str) -> dict[Limit, int | None]:
     """The limits that hold for a tenant, also for one that there is not yet; None where there is none."""
-    row = (await connection.execute(_LIMITS_OF, {"of_tenant": tenant})).mappings().first()
-    return {name: None if row is None or row[name] == NO_LIMIT else row[name] for name in LIMITS}
+    row = (await connection.execute(_VALUES, {"of_tenant": tenant})).mappings().one()
+    return {name: None if row[name] == NO_LIMIT else row[name] for name in LIMITS}
 
 
 async def http_limits(connection: AsyncConnection, tenant: str) -> dict[Limit, int | None]:
     """Limits of HTTP with a value, the tenant's own or that of all; None for no limit."""
-    named, every = limits.alias("named"), _defaults
-    of_it = {name: func.coalesce(named.c[name], every.c[name]).label(name) for name in OF_HTTP}
-    start = select(literal_column("1")).subquery("start")
-    joined = start.outerjoin(named, named.c.tenant == tenant).outerjoin(every, every.c.tenant == _ALL)
-    row = (await connection.execute(select(*of_it.values()).select_from(joined))).mappings().one()
+    row = (await connection.execute(_VALUES, {"of_tenant": tenant})).mappings().one()
     return {name: None if row[name] == NO_LIMIT else row[name] for name in OF_HTTP if row[name] is not None}
 
 
-@dataclass(frozen=True)
-class TokensUsedUp:
-    most: Decimal
-    used: Decimal
-
-
-async def tokens_used_up(connection: AsyncConnection, tenant: str) -> TokensUsedUp | None:
+async def tokens_used_up(connection: AsyncConnection, tenant: str) -> SpentBudget | None:
     """The limit `max_tokens` where a tenant has used as many; None where some are left."""
     most = (await limits_of(connection, tenant))["max_tokens"]
     if most is None:
         return None
     used = (await connection.execute(select(used_tokens(tenants.c.id)).where(tenants.c.id == tenant))).scalar() or 0
-    return TokensUsedUp(Decimal(most), Decimal(used)) if used >= most else None
+    return SpentBudget(unit="tokens", period="total", amount=Decimal(most), spent=Decimal(used), until=None) if used >= most else None
 
 
 async def set_limits(connection: AsyncConnection, tenant: str, values: Mapping[Limit, int | None]) -> None:
@@ -146,3 +141,29 @@ async def used_by(connection: AsyncConnection, tenant: str) -> dict[Limit, int]:
     """What is used of the limits that PostgreSQL counts, but of those in flight."""
     row = (await connection.execute(_USED_BY, {"of_tenant": tenant})).one()
     return {one: int(value) for one, value in zip(_COUNTED, row, strict=True)}
+
+
+OF_SUBMISSIONS: tuple[Limit, ...] = ("max_tasks", "max_unchecked", "max_stored_bytes", "max_adapters")
+"""Limits at which no further task is accepted."""
+
+
+async def objections_to(connection: AsyncConnection, tenant: str, spec: TaskSpec) -> list[str]:
+    """Limits that the tenant has met, and that the task exceeds."""
+    allowed = await limits_of(connection, tenant)
+    found = list[str]()
+    if any(allowed[name] is not None for name in OF_SUBMISSIONS):
+        used = await used_by(connection, tenant)
+        for name in OF_SUBMISSIONS:
+            value = allowed[name]
+            if value is not None and used[name] >= value:
+                found.append(sentence(name, value, used[name], tenant))
+    largest, needed = allowed["max_task_tokens"], task_tokens(spec)
+    if largest is not None and needed > largest:
+        found.append(sentence("max_task_tokens", largest, 0, tenant, needed=needed))
+    return found
+
+
+def task_tokens(spec: TaskSpec) -> int:
+    """Maximum tokens that the task may train on: steps × groups × attempts × tokens."""
+    algorithm = spec.algorithm
+    return spec.steps * algorithm.groups_per_step * algorithm.group_size * spec.trajectory_tokens

@@ -1,21 +1,62 @@
 """Rates of requests: a token bucket for each tenant and kind, in PostgreSQL, so that all replicas of the scheduler share it.
 
 A bucket has room for as many requests as a minute allows, and is drained at that pace. Its row is locked until the transaction ends,
-so a tenant's jobs are handled in one transaction after the other, and what they count is exact.
+so a tenant's jobs are handled in one transaction after the other, and what they count is exact. Jobs beyond the rate are answered here.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import structlog
+from pydantic import JsonValue
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common import streams
+from common.bus import Delivery
 from common.limits import NO_LIMIT, Limit, sentence
+from common.messages import (
+    ControlTask,
+    DeleteAlias,
+    DeletePackage,
+    DeleteWebhook,
+    PreviewTask,
+    PruneTasks,
+    ResendLetter,
+    SetAlias,
+    SetWebhook,
+    SubmitTask,
+    UploadFile,
+    UploadPackage,
+)
 from common.streams import EVERY_TENANT
+from scheduler_svc.base.audit import refused
+from scheduler_svc.base.context import sender_of, verb_of
+from scheduler_svc.base.transaction import Transaction
 
 RequestKind = Literal["jobs", "asks"]
+ABOUT_TASKS: dict[str, type[SubmitTask | ControlTask]] = {"submit": SubmitTask} | dict.fromkeys(
+    ("cancel", "pause", "resume", "delete"), ControlTask
+)
+ABOUT_NO_TASK = {
+    "preview": (PreviewTask, "previewed"),
+    "prune": (PruneTasks, "pruned"),
+    "upload": (UploadPackage, "package"),
+    "upload-file": (UploadFile, "package"),
+    "delete-package": (DeletePackage, "package-deleted"),
+    "set-alias": (SetAlias, "alias"),
+    "delete-alias": (DeleteAlias, "alias"),
+    "set-webhook": (SetWebhook, "webhook"),
+    "delete-webhook": (DeleteWebhook, "webhook"),
+}
+"""Verb → its job, and the event that answers it."""
+COUNTED = {*ABOUT_TASKS, *ABOUT_NO_TASK, "resend"}
+"""Verbs that a rate counts. Those of operators have no limit: one of them raises it."""
 LIMIT_OF: dict[RequestKind, Limit] = {"jobs": "jobs_per_minute", "asks": "asks_per_minute"}
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -73,3 +114,39 @@ async def used_in(connection: AsyncConnection, tenant: str, per_minute: dict[Req
         pace = per_minute[row.kind]
         found[LIMIT_OF[row.kind]] = 0 if pace is None else max(0, math.ceil(row.used - pace / 60 * row.since))
     return found
+
+
+async def within_rate(tx: Transaction, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    """The jobs that fit the rate of their tenants; others are answered. Raises: Reject when one of these is no job."""
+    taken = [delivery for delivery in deliveries if verb_of(delivery) not in COUNTED]
+    counted = [delivery for delivery in deliveries if verb_of(delivery) in COUNTED]
+    for tenant in sorted({_tenant(delivery) for delivery in counted}):
+        own = [delivery for delivery in counted if _tenant(delivery) == tenant]
+        grant = await take(tx.connection, tenant, "jobs", len(own))
+        taken += own[: grant.granted]
+        for delivery in own[grant.granted :]:
+            log.info("job_refused", verb=verb_of(delivery), tenant=tenant, limit="jobs_per_minute")
+            reason = grant.refusal("jobs", tenant)
+            _refuse(tx, delivery, reason)
+            tx.record(refused(sender_of(delivery), reason))
+    return [delivery for delivery in deliveries if delivery in taken]
+
+
+def _refuse(tx: Transaction, delivery: Delivery, reason: str) -> None:
+    verb = verb_of(delivery)
+    if verb in ABOUT_TASKS:
+        job = delivery.read(ABOUT_TASKS[verb])
+        of_verb: dict[str, JsonValue] = {"verb": verb} if verb == "delete" else {}
+        tx.answer(job.tenant, job.task, "rejected", {**of_verb, "reasons": [reason]})  # the id may be another tenant's
+    elif verb == "resend":
+        letter = delivery.read(ResendLetter)
+        tx.emit_event(letter.tenant, "none", "rejected", {"letter": letter.letter, "reasons": [reason]})
+    else:
+        model, event = ABOUT_NO_TASK[verb]
+        request = delivery.read(model)
+        code: dict[str, JsonValue] = {"code": "busy"} if event in ("alias", "webhook") else {}
+        tx.emit_event(request.tenant, "none", event, {"request": request.request, **code, "reasons": [reason]})
+
+
+def _tenant(delivery: Delivery) -> str:
+    return streams.token(delivery.subject, 2) or ""

@@ -1,15 +1,22 @@
-"""Queries on tenants: weight, retention and limits, and what is used of these."""
+"""Tenants: weight, retention and limits, what is used of these, and the operators' jobs that change them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from pydantic import JsonValue
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.limits import LIMITS, Limit
+from common.bus import Delivery
+from common.limits import LIMITS, NO_LIMIT, Limit
+from common.messages import SetTenant
 from common.streams import EVERY_TENANT
+from scheduler_svc.base.audit import accepted, refused
+from scheduler_svc.base.context import HandlerContext, sender_of
+from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.states import LIVE
 from scheduler_svc.base.tables import tasks, tenants
+from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy import limits, rates
 from scheduler_svc.tenancy.decisions.expiry import KINDS
 from scheduler_svc.tenancy.shares import work_in_flight
@@ -45,7 +52,7 @@ class Tenant:
 async def find_tenant(connection: AsyncConnection, tenant: str) -> Tenant | None:
     columns = [tenants.c.id, tenants.c.weight, *(tenants.c[name] for name in DAYS)]
     row = (await connection.execute(select(*columns).where(tenants.c.id == tenant))).first()
-    return Tenant(*row, limits=await limits_in_use(connection, tenant)) if row else None
+    return Tenant(*row, limits=await _limits_in_use(connection, tenant)) if row else None
 
 
 async def weight_of(connection: AsyncConnection, tenant: str) -> float | None:
@@ -59,7 +66,7 @@ async def was_made_by(connection: AsyncConnection, task: str) -> bool:
     return (await connection.execute(made.where(tasks.c.id == task, tenants.c.created_at == tasks.c.submitted_at))).first() is not None
 
 
-async def limits_in_use(connection: AsyncConnection, tenant: str) -> dict[Limit, LimitOf]:
+async def _limits_in_use(connection: AsyncConnection, tenant: str) -> dict[Limit, LimitOf]:
     """Every limit of a tenant; of EVERY_TENANT: the defaults."""
     values, defaults = await limits.limits_of(connection, tenant), await limits.limits_of(connection, EVERY_TENANT)
     used = await _used(connection, tenant, values) if tenant != EVERY_TENANT else {}
@@ -77,12 +84,7 @@ async def _used(connection: AsyncConnection, tenant: str, values: Mapping[Limit,
     return in_flight | await rates.used_in(connection, tenant, paces) | await limits.used_by(connection, tenant)
 
 
-async def set_tenant(connection: AsyncConnection, tenant: str, values: Mapping[str, float]) -> None:
-    if values:
-        await connection.execute(update(tenants).where(tenants.c.id == tenant).values(dict(values)))
-
-
-async def set_limits(connection: AsyncConnection, tenant: str, values: Mapping[Limit, int | None]) -> None:
+async def _set_limits(connection: AsyncConnection, tenant: str, values: Mapping[Limit, int | None]) -> None:
     """Change limits of a tenant, or the defaults, and the priorities of live tasks where a ceiling changes."""
     await limits.set_limits(connection, tenant, values)
     if "priority_ceiling" not in values:
@@ -93,3 +95,52 @@ async def set_limits(connection: AsyncConnection, tenant: str, values: Mapping[L
     )
     wanted = func.least(tasks.c.spec["priority"].as_integer(), ceiling)  # without a ceiling: the task's own
     await connection.execute(update(tasks).where(*of_it, tasks.c.state.in_(LIVE)).values(priority=wanted))
+
+
+async def set_tenant(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.set-tenant.<tenant>`; one that sets nothing asks for the settings, and leaves no row in the audit.
+
+    Raises: Reject when it is none; Retry when PostgreSQL is unavailable.
+    """
+    request = delivery.read(SetTenant)
+    subject, changes = request.tenant or EVERY_TENANT, _changes(request)
+    async with context.transaction() as tx:
+        changed = await (_set_defaults(tx, request) if request.tenant is None else _set_tenant(tx, request, request.tenant))
+        if "reasons" in changed:
+            tx.record(refused(sender_of(delivery), "tenant"))
+        elif changes:
+            tx.record(accepted(sender_of(delivery), subject, changes))
+        tx.emit_event(subject, "none", "tenant", {"request": request.request} | changed)
+
+
+def _changes(request: SetTenant) -> dict[str, JsonValue]:
+    """What is to be set, for the audit; "default" where a tenant's own limit is removed."""
+    given: dict[str, JsonValue] = {**_given(request)}
+    return given | {one.of: one.value for one in request.limits} | dict.fromkeys(request.defaults, "default")
+
+
+def _given(request: SetTenant) -> dict[str, float]:
+    """Weight and days of retention that are to be set."""
+    return {name: value for name in ("weight", *DAYS) if (value := getattr(request, name)) is not None}
+
+
+async def _set_defaults(tx: Transaction, request: SetTenant) -> dict[str, JsonValue]:
+    await _set_limits(tx.connection, EVERY_TENANT, {one.of: one.value for one in request.limits})
+    found = await _limits_in_use(tx.connection, EVERY_TENANT)
+    return {"tenant": EVERY_TENANT, "limits": {name: asdict(limit) for name, limit in found.items()}}
+
+
+async def _set_tenant(tx: Transaction, request: SetTenant, tenant: str) -> dict[str, JsonValue]:
+    found = await find_tenant(tx.connection, tenant)
+    if await deleted.find_tenant(tx.connection, tenant) is not None:
+        return {"reasons": [f"tenant: '{tenant}' is deleted"]}
+    if found is None:
+        return {"reasons": [f"tenant: no tenant '{tenant}'; there is one from its first task on"]}
+    if given := _given(request):
+        await tx.connection.execute(update(tenants).where(tenants.c.id == tenant).values(given))
+    own: dict[Limit, int | None] = {one.of: NO_LIMIT if one.value is None else one.value for one in request.limits}
+    own |= dict.fromkeys(request.defaults)
+    await _set_limits(tx.connection, tenant, own)
+    found = await find_tenant(tx.connection, tenant)
+    assert found is not None
+    return asdict(found)

@@ -1,4 +1,4 @@
-"""Accounting: ledger rows for what ended groups consumed, and the correction of what their admission was charged."""
+"""Accounting: ledger rows for what ended groups consumed, the correction of what admission charged, and the start of shares."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,10 @@ from scheduler_svc.base.states import VoidReason
 from scheduler_svc.tenancy import shares
 from scheduler_svc.tenancy.billing import ledger
 from scheduler_svc.tenancy.billing.ledger import Entry
-from scheduler_svc.tenancy.decisions.billing import Payer, payer_of_void
+from scheduler_svc.tenancy.decisions.budgets import Payer, payer_of_void
 from scheduler_svc.tenancy.shares import Charge
-from scheduler_svc.training.decisions.evaluation.plan import is_group
+from scheduler_svc.training.decisions.admission import starting_virtual_time
+from scheduler_svc.training.decisions.evaluation import is_group
 from scheduler_svc.training.queries.groups import EndedGroup, VoidedGroups
 from scheduler_svc.training.queries.tasks import Task
 
@@ -42,3 +43,16 @@ def _usage(group: EndedGroup) -> dict[LedgerKind, int]:
 
 def _payer(task: Task, void: VoidReason | None) -> Payer:
     return "tenant" if void is None else payer_of_void(void, task.spec.environment.name)
+
+
+async def join_fair_queue(connection: AsyncConnection, task: Task) -> None:
+    """Raise the virtual times of a task that starts to run, and of its tenant where that was idle, to those of active ones."""
+    others, siblings = await shares.virtual_times(connection, task.id, task.tenant)
+    await shares.start_shares(
+        connection,
+        task.id,
+        task.tenant,
+        task_time=starting_virtual_time(task.virtual_time, siblings.active, siblings.past),
+        # A tenant that is active already keeps its place: a second task buys no second start.
+        tenant_time=starting_virtual_time(0.0, others.active, others.past) if not siblings.active else 0.0,
+    )

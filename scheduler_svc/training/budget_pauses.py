@@ -4,8 +4,6 @@ Admission alone keeps within a budget (`tenancy/decisions/budgets.py`); this mod
 does not fit and nothing of its tenant is open or with a trainer, so that waiting would change nothing.
 """
 
-from collections.abc import Mapping
-
 import structlog
 from pydantic import JsonValue
 
@@ -13,11 +11,11 @@ from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.states import TaskState
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.billing import budgets
-from scheduler_svc.tenancy.billing.budgets import BudgetedTask, BudgetUsage
-from scheduler_svc.tenancy.decisions.budgets import NO_PRICES, Budget, Purse, sentence
-from scheduler_svc.training.dispatch.steps import send_ready_steps
-from scheduler_svc.training.fair_queue import join_fair_queue
+from scheduler_svc.tenancy.billing.budgets import BudgetedTask
+from scheduler_svc.tenancy.decisions.budgets import Budget
+from scheduler_svc.training.accounting import join_fair_queue
 from scheduler_svc.training.queries import tasks
+from scheduler_svc.training.steps import send_ready_steps
 from scheduler_svc.training.task_events import publish_status
 
 log = structlog.get_logger()
@@ -30,28 +28,23 @@ async def enforce_budgets(tx: Transaction, policy: SchedulingPolicy) -> None:
     await budgets.begin_periods(tx.connection)
     standing = await budgets.standings(tx.connection)
     for one in standing.found:
-        await _report(tx, one, "nearly" if one.budget.is_nearly_spent else "")
+        await _report(tx, one, "nearly" if one.is_nearly_spent else "")
     purses = standing.purses
     for task in await budgets.waiting_tasks(tx.connection, purses.keys()):
-        refusing = _refusing(purses, task)
-        if task.is_paused and refusing is None:
+        purse = purses.get(task.tenant)
+        objection = purse.objection(task.pool, task.bound, evaluates=task.evaluates) if purse else None
+        if task.is_paused and objection is None:
             await _resume(tx, task, policy)
-        elif not task.is_paused and refusing is not None and not refusing.is_moving:
-            await _pause(tx, task, refusing, purses[task.tenant])
-            await _report(tx, next(found for found in standing.found if found.budget == refusing), "used_up")
+        elif not task.is_paused and objection is not None and not objection[0].is_moving:
+            await _pause(tx, task, objection[1])
+            await _report(tx, objection[0], "used_up")
 
 
-def _refusing(purses: Mapping[str, Purse], task: BudgetedTask) -> Budget | None:
-    purse = purses.get(task.tenant)
-    return purse.refusing(task.pool, task.bound, evaluates=task.evaluates) if purse else None
-
-
-async def _report(tx: Transaction, one: BudgetUsage, reported: str) -> None:
+async def _report(tx: Transaction, budget: Budget, reported: str) -> None:
     """An event where more is to be said than before; a budget that was raised is reported again."""
     rank = ("", "nearly", "used_up")
-    if rank.index(reported) <= rank.index(one.reported) or not await budgets.report(tx.connection, one.budget, reported):
+    if rank.index(reported) <= rank.index(budget.reported) or not await budgets.report(tx.connection, budget, reported):
         return
-    budget = one.budget
     tx.emit_event(budget.tenant, "none", "budget", {"reported": reported} | fields_of(budget))
     log.info("budget_reported", tenant=budget.tenant, reported=reported, period=budget.period, unit=budget.unit)
 
@@ -62,10 +55,8 @@ def fields_of(budget: Budget) -> dict[str, JsonValue]:
     return {"period": budget.period, "unit": budget.unit, **amounts}
 
 
-async def _pause(tx: Transaction, task: BudgetedTask, refusing: Budget, purse: Purse) -> None:
+async def _pause(tx: Transaction, task: BudgetedTask, reason: str) -> None:
     await tasks.lock_tasks(tx.connection, [task.task])
-    needed = refusing.cost(task.bound, purse.prices.get(task.pool, NO_PRICES), evaluates=task.evaluates)
-    reason = sentence(refusing, needed)
     if await tasks.transition_task(tx.connection, task.task, [TaskState.RUNNING], TaskState.PAUSED, reason=reason, over_budget=True):
         tx.emit_event(task.tenant, task.task, "paused", {"reason": reason})
         await publish_status(tx, task.task)

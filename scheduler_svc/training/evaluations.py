@@ -1,5 +1,6 @@
 """Evaluations: planned when their version is trained, opened group by group as fairness allows, reported when all groups have ended.
-A task's last evaluation, or one that reaches its target, ends the task."""
+A task's last evaluation, or one that reaches its target, ends the task.
+"""
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
@@ -17,10 +18,19 @@ from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.tenancy import shares
 from scheduler_svc.tenancy.shares import Charge
 from scheduler_svc.training.accounting import settle_accounts
-from scheduler_svc.training.decisions.endings.task_end import Evaluated, reason_to_finish
-from scheduler_svc.training.decisions.evaluation.plan import RETRY_INCREMENT, groups_to_plan, is_due, may_be_retried
-from scheduler_svc.training.decisions.evaluation.results import BestSoFar, Result, gain_of, result_of, standing_after
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes, StableFor
+from scheduler_svc.training.decisions.endings import Evaluated, reason_to_finish
+from scheduler_svc.training.decisions.evaluation import (
+    RETRY_INCREMENT,
+    BestSoFar,
+    Result,
+    gain_of,
+    groups_to_plan,
+    is_due,
+    may_be_retried,
+    result_of,
+    standing_after,
+)
+from scheduler_svc.training.decisions.pool_load import PoolTimes, StableFor
 from scheduler_svc.training.group_messages import open_group_message
 from scheduler_svc.training.queries import evaluations, groups, members, tasks
 from scheduler_svc.training.queries.evaluations import EvaluationKey

@@ -7,7 +7,7 @@ from common import streams
 from common.messages import GroupContext, OpenGroup
 from common.spec import Protocol, TaskSpec
 from scheduler_svc.base.transaction import OutboxMessage
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
+from scheduler_svc.training.decisions.pool_load import PoolTimes
 from scheduler_svc.training.queries.groups import NewGroup
 from scheduler_svc.training.queries.tasks import Task
 

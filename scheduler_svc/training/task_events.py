@@ -9,9 +9,9 @@ from pydantic import JsonValue
 from common import streams
 from common.messages import TaskStatus
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
-from scheduler_svc.training.decisions.endings.task_warnings import TaskWarning
+from scheduler_svc.training.decisions.endings import TaskWarning
 from scheduler_svc.training.queries.progress import TaskProgress, end_of_task, progress_of
-from scheduler_svc.training.queries.tasks import Task, find_task, set_warnings
+from scheduler_svc.training.queries.tasks import Task, change, find_task
 
 
 async def emit_warnings(tx: Transaction, task: Task, standing: Mapping[TaskWarning, str]) -> Task:
@@ -22,7 +22,7 @@ async def emit_warnings(tx: Transaction, task: Task, standing: Mapping[TaskWarni
     kept = {warning.value: task.warnings.get(warning, sentence) for warning, sentence in standing.items()}
     if kept == task.warnings:
         return task
-    await set_warnings(tx.connection, task.id, kept)
+    await change(tx.connection, task.id, warnings=kept)
     for name in sorted(kept.keys() ^ task.warnings.keys()):
         over = name not in kept
         data: dict[str, JsonValue] = {"warning": name, "reason": task.warnings[name] if over else kept[name], "over": over}

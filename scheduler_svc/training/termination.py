@@ -12,7 +12,7 @@ from scheduler_svc.base.sql.parameters import GroupKey
 from scheduler_svc.base.states import LIVE, TaskState, VoidReason
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.training.accounting import settle_accounts, settle_void
-from scheduler_svc.training.decisions.endings.task_end import reason_to_fail
+from scheduler_svc.training.decisions.endings import reason_to_fail
 from scheduler_svc.training.queries import evaluations, groups, steps, tasks
 from scheduler_svc.training.queries.progress import progress_of
 from scheduler_svc.training.queries.tasks import Task

@@ -1,22 +1,38 @@
 """Why a task waits, from PostgreSQL and the live replicas."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
+from sqlalchemy import Double, func, not_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.bus import FullStream
+from common.limits import Limit
 from common.messages import ReplicaReport, TroubleOf
 from scheduler_svc.accelerators.queries.waits import accelerator_waits
+from scheduler_svc.base.sql.parameters import in_state
+from scheduler_svc.base.states import LIVE, GroupState, StepState, TaskState
+from scheduler_svc.base.tables import IN_TRAINING, allowance_of, groups, steps, tasks, tenants
 from scheduler_svc.tenancy.billing import budgets
-from scheduler_svc.tenancy.decisions.budgets import NO_PRICES, sentence
-from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight, Load
+from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight, InFlightLimits, Load
+from scheduler_svc.tenancy.limits import USED_UP, WITH_LIMITS, limit_of, used_up
 from scheduler_svc.tenancy.shares import work_in_flight
-from scheduler_svc.training.decisions.sharing.waiting import Cause, FullQueue, Kind, OverBudget, Places, Replicas, cause_of
-from scheduler_svc.training.intake.environment_resolution import family_of
+from scheduler_svc.training.decisions.waiting import (
+    Cause,
+    FullQueue,
+    Kind,
+    Limits,
+    OverBudget,
+    Places,
+    Replicas,
+    TrainerQueue,
+    WaitingTask,
+    cause_of,
+)
+from scheduler_svc.training.environment_checks import family_of
 from scheduler_svc.training.queries.tasks import checks_requested
-from scheduler_svc.training.queries.waiting import Found, waiting_task
 from scheduler_svc.uploads.packages import CHECKS_PER_TENANT
 
 NO_CAPACITY = Capacity(0, 0)
@@ -30,6 +46,101 @@ TAKERS = {
     "trajectories.batch": "trainer",
 }
 """Services that take messages, by the first parts of their subjects."""
+
+
+IN_FLIGHT: tuple[Limit, ...] = ("max_sequences", "max_pool_sequences", "max_pool_tokens")
+_AS_FOUND = ("pool", "environment", "allowance", "open_groups", "ready_groups", "groups_per_step", "timeout_s")
+LATEST_STEPS = 20
+"""Latest steps of a pool over which the time of a step is averaged."""
+LATEST_OF_ALL_POOLS = 50 * LATEST_STEPS
+"""Latest steps of all pools among which these are, so that no ask reads every step."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A task that has not ended, its family (None: not known yet) and its tenant's limits."""
+
+    tenant: str
+    task: WaitingTask
+    family: str | None
+    limits: Limits
+    over_budget: bool
+    """Whether a budget has paused it."""
+
+
+async def waiting_task(connection: AsyncConnection, tenant: str | None, task: str) -> Found | None:
+    """None when the tenant has no such task, or it has ended. `tenant`: None for any."""
+    own = (groups.c.task == tasks.c.id, IN_TRAINING, groups.c.state == GroupState.OPEN)
+    ready = select(func.count()).where(groups.c.task == tasks.c.id, groups.c.state == GroupState.READY)
+    oldest_s = select(func.extract("epoch", func.now() - func.min(groups.c.admitted_at)).cast(Double)).where(*own)
+    batched_at = select(steps.c.batched_at).where(steps.c.task == tasks.c.id, steps.c.state == StepState.BATCHED)
+    planned = select(func.count()).where(groups.c.task == tasks.c.id, not_(IN_TRAINING), in_state(groups.c.state, GroupState.PLANNED))
+    statement = (
+        select(
+            tasks.c.tenant, tasks.c.pool, tasks.c.family, tasks.c.state, tasks.c.accepted_at, tasks.c.group_size, tasks.c.trajectory_tokens,
+            tasks.c.over_budget, tasks.c.groups_per_step, tasks.c.spec["environment"]["name"].astext.label("environment"),
+            tasks.c.spec["limits"]["episode_timeout_s"].as_float().label("timeout_s"),
+            (func.greatest(allowance_of(tasks.c), 0) + planned.scalar_subquery()).label("allowance"),
+            select(func.count()).where(*own).scalar_subquery().label("open_groups"),
+            ready.scalar_subquery().label("ready_groups"),
+            oldest_s.scalar_subquery().label("oldest_s"),
+            batched_at.scalar_subquery().label("batched_at"),
+            *(limit_of(name).label(name) for name in (*IN_FLIGHT, *USED_UP)),
+            *used_up(),
+        )
+        .select_from(tasks.join(WITH_LIMITS, tenants.c.id == tasks.c.tenant))
+        .where(tasks.c.id == task, tasks.c.state.in_(LIVE))
+    )  # fmt: skip
+    if tenant is not None:
+        statement = statement.where(tasks.c.tenant == tenant)
+    row = (await connection.execute(statement)).first()
+    if row is None:
+        return None
+    found = WaitingTask(
+        **{name: getattr(row, name) for name in _AS_FOUND},
+        is_accepted=row.state != TaskState.SUBMITTED,
+        is_paused=row.state == TaskState.PAUSED,
+        group=Load(row.group_size, float(row.group_size * row.trajectory_tokens)),
+        oldest_s=row.oldest_s or 0.0,
+        queue=None if row.batched_at is None else await _queue(connection, row.pool, row.batched_at),
+    )
+    return Found(row.tenant, found, row.family, _limits(row), row.over_budget)
+
+
+def _limits(row: Any) -> Limits:
+    """`Any`: a row of the query above."""
+    values = row._mapping
+    used: list[tuple[Limit, int, int]] = [(name, values[name], values[f"used_{name}"]) for name in USED_UP if values[name] is not None]
+    in_flight = InFlightLimits(*(values[name] for name in IN_FLIGHT))
+    return Limits(used, in_flight, row.tenant)
+
+
+async def _queue(connection: AsyncConnection, pool: str, batched_at: object) -> TrainerQueue:
+    """The pool's steps that were sent before `batched_at`, and how long its latest steps took."""
+    of_pool = steps.join(tasks, tasks.c.id == steps.c.task)
+    before = (
+        select(func.count())
+        .select_from(of_pool)
+        .where(tasks.c.pool == pool, in_state(steps.c.state, StepState.BATCHED), steps.c.batched_at < batched_at)
+    )
+    seconds = func.extract("epoch", steps.c.finished_at - steps.c.started_at).cast(Double).label("seconds")
+    recent = (
+        select(steps.c.task, seconds, steps.c.trained_at)
+        .where(in_state(steps.c.state, StepState.TRAINED))
+        .order_by(steps.c.trained_at.desc())
+        .limit(LATEST_OF_ALL_POOLS)
+        .subquery()
+    )
+    latest = (
+        select(recent.c.seconds)
+        .select_from(recent.join(tasks, tasks.c.id == recent.c.task))
+        .where(tasks.c.pool == pool)
+        .order_by(recent.c.trained_at.desc())
+        .limit(LATEST_STEPS)
+        .subquery()
+    )
+    row = (await connection.execute(select(before.scalar_subquery(), select(func.avg(latest.c.seconds)).scalar_subquery()))).one()
+    return TrainerQueue(row[0], row[1])
 
 
 async def why(
@@ -83,11 +194,8 @@ async def _over_budget(connection: AsyncConnection, tenant: str, task: str) -> O
     waiting = next((one for one in await budgets.waiting_tasks(connection, [tenant]) if one.task == task), None)
     if purse is None or waiting is None:
         return None
-    refusing = purse.refusing(waiting.pool, waiting.bound, evaluates=waiting.evaluates)
-    if refusing is None:
-        return None
-    needed = refusing.cost(waiting.bound, purse.prices.get(waiting.pool, NO_PRICES), evaluates=waiting.evaluates)
-    return OverBudget(float(refusing.amount), sentence(refusing, needed))
+    objection = purse.objection(waiting.pool, waiting.bound, evaluates=waiting.evaluates)
+    return OverBudget(float(objection[0].amount), objection[1]) if objection else None
 
 
 async def _checks(connection: AsyncConnection, found: Found, reports: Sequence[ReplicaReport]) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 import structlog
 
 from common.bus import Bus
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes, StableFor
+from scheduler_svc.training.decisions.pool_load import PoolTimes, StableFor
 
 JUMP_S = 5.0
 """Seconds by which NATS's clock and the monotonic clock must diverge to count as a jump, as after a laptop's sleep."""

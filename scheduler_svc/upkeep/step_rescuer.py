@@ -16,9 +16,9 @@ from common.bus import Bus
 from common.errors import Reject
 from common.messages import WeightUpdated
 from scheduler_svc.base.database import Database
-from scheduler_svc.training.dispatch.steps import send_to_trainer
 from scheduler_svc.training.queries import steps, tasks
 from scheduler_svc.training.queries.steps import SentStep
+from scheduler_svc.training.steps import send_to_trainer
 
 AGE_S = 150.0
 """Minimum age of a lost step: above NATS's window of message ids, which would drop the resent message as a duplicate."""

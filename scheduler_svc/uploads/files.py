@@ -8,23 +8,46 @@ import hashlib
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import structlog
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.blobs import Blobs
 from common.errors import Reject
 from common.formats.jsonl import RowChecker, WrongRow
-from common.messages import PART_BYTES, as_json, file_id, files_in
+from common.messages import (
+    PART_BYTES,
+    AskFileChunk,
+    AskFiles,
+    BlobRef,
+    ChunkAnswer,
+    FilesAnswer,
+    StoredFile,
+    as_json,
+    file_blob,
+    file_id,
+    files_in,
+)
+from common.messages.asks import CHUNK_BYTES
 from common.resilience import crashpoints
 from common.spec import TaskSpec
-from scheduler_svc.base.states import PackageState
+from scheduler_svc.base.states import PackageKind, PackageState
+from scheduler_svc.base.tables import package_parts
+from scheduler_svc.base.tables import packages as table
 from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.tenancy.question import Question, Unknown, page
 from scheduler_svc.uploads import package_queries as packages
-from scheduler_svc.uploads.package_queries import Key, Package
+from scheduler_svc.uploads.package_queries import Key, Package, live_users_of_file
 from scheduler_svc.uploads.packages import OTHER_DIGEST, emit, tell
 
 NO_ROOM = "package: the scheduler has room for {free} bytes of a file that it checks, and this has {size}; an operator may give more"
+MOST = 200
+"""Maximum files of a page."""
 
 log = structlog.get_logger()
 
@@ -80,20 +103,19 @@ class _Reading:
 
     def feed(self, part: bytes) -> None:
         self.digest.update(part)
-        if not self._objection:
-            try:
-                self.checker.feed(part)
-            except WrongRow as error:
-                self._objection = str(error)
+        self._check(partial(self.checker.feed, part))
 
     def finish(self) -> str:
         """The first thing that is wrong; empty for a file whose rows can be used."""
+        self._check(self.checker.finish)
+        return self._objection
+
+    def _check(self, read: Callable[[], object]) -> None:
         if not self._objection:
             try:
-                self.checker.finish()
+                read()
             except WrongRow as error:
                 self._objection = str(error)
-        return self._objection
 
 
 async def check_files(tx: Transaction, tenant: str, spec: TaskSpec) -> None:
@@ -105,6 +127,66 @@ async def check_files(tx: Transaction, tenant: str, spec: TaskSpec) -> None:
     if not named:
         return
     usable = await packages.usable_files(tx.connection, tenant, named)
-    if missing := sorted(named - usable.keys()):
+    if missing := sorted(named - usable):
         lacks = f"tenant '{tenant}' has no usable file '{file_id(missing[0])}'"
         raise Reject(f"environment.name: {lacks}; `marlaas files list` shows those it has")
+
+
+async def answer_files(question: Question, request: AskFiles) -> FilesAnswer:
+    async with question.reading() as connection:
+        found = await _files_after(connection, question.tenant, after=request.after, file=request.file, most=MOST)
+    kept = page(found)
+    return FilesAnswer(files=kept, has_more=len(kept) < len(found) or len(found) == MOST)
+
+
+async def answer_file_chunk(question: Question, request: AskFileChunk) -> ChunkAnswer:
+    """Raises: Unknown; Reject when the file has no such part."""
+    async with question.reading() as connection:
+        blob = await _blob_of(connection, question.tenant, request.file)
+    if blob is None:
+        raise Unknown(f"no file '{request.file}'" + (f" of tenant '{question.tenant}'" if question.tenant else ""))
+    if request.offset >= blob.size_bytes:
+        raise Reject(f"offset: the file has {blob.size_bytes} bytes, none at {request.offset}")
+    try:
+        return ChunkAnswer(data=await question.sources.chunks.read(blob, request.offset, CHUNK_BYTES))
+    except Reject:
+        raise Unknown(f"file '{request.file}' is no longer stored") from None
+
+
+async def _files_after(connection: AsyncConnection, tenant: str | None, *, after: int, file: str | None, most: int) -> list[StoredFile]:
+    """At most so many files above number `after`, by number. `tenant`: None for all; `file`: None for all."""
+    is_part = (package_parts.c.tenant == table.c.tenant) & (package_parts.c.digest == table.c.digest)
+    kept = select(func.coalesce(func.sum(func.length(package_parts.c.data)), 0)).where(is_part).scalar_subquery().label("kept")
+    users = live_users_of_file(table.c.tenant, table.c.digest).label("users")
+    statement = select(table, users, kept).where(table.c.kind == PackageKind.FILE, table.c.number > after)
+    if tenant is not None:
+        statement = statement.where(table.c.tenant == tenant)
+    if file is not None:
+        statement = statement.where(table.c.digest == file.removeprefix("file-"))
+    return [_file(row) for row in (await connection.execute(statement.order_by(table.c.number).limit(most))).all()]
+
+
+def _file(row: Any) -> StoredFile:
+    return StoredFile(
+        number=row.number,
+        tenant=row.tenant,
+        file=file_id(row.digest),
+        name=row.name,
+        size_bytes=row.size_bytes,
+        kept_bytes=row.kept if row.state == PackageState.UPLOADING else row.size_bytes,
+        state=row.state,
+        reason=row.objection,
+        rows=row.rows,
+        uploaded_s=row.uploaded_at.timestamp(),
+        live_tasks=row.users,
+    )
+
+
+async def _blob_of(connection: AsyncConnection, tenant: str | None, file: str) -> BlobRef | None:
+    """The blob of a usable file; None where the tenant has no such file. `tenant`: None for any, as the operator may."""
+    of_it = table.c.kind == PackageKind.FILE, table.c.digest == file.removeprefix("file-"), table.c.state == PackageState.USABLE
+    statement = select(table.c.tenant, table.c.digest, table.c.size_bytes).where(*of_it).limit(1)
+    if tenant is not None:
+        statement = statement.where(table.c.tenant == tenant)
+    row = (await connection.execute(statement)).first()
+    return None if row is None else BlobRef(name=file_blob(row.tenant, row.digest), size_bytes=row.size_bytes, sha256=row.digest)

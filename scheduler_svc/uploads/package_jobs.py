@@ -1,19 +1,23 @@
-"""Handles uploads and deletions of tenants' packages, and the environment service's answers about them."""
+"""Handles uploads and deletions of tenants' packages and files; cleans up what is abandoned, refused or interrupted."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 
 from pydantic import JsonValue
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.blobs import Blobs
-from common.bus import Delivery
+from common.bus import Bus, Delivery
 from common.messages import DeletePackage, PackageChecked, UploadFile, UploadPackage
 from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
+from scheduler_svc.base.database import Database
 from scheduler_svc.base.states import PackageState
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.uploads import package_queries as packages
 from scheduler_svc.uploads.files import complete_file
-from scheduler_svc.uploads.package_queries import Package
+from scheduler_svc.uploads.package_queries import Key, Package
 from scheduler_svc.uploads.packages import (
     BeingDeleted,
     UploadedPart,
@@ -53,16 +57,11 @@ async def upload_file(context: HandlerContext, delivery: Delivery) -> None:
 
 async def _is_whole(context: HandlerContext, part: UploadedPart, by: Actor) -> bool:
     """Keep a part; whether all are there."""
-    try:
-        return await _keep(context, part, by)
-    except BeingDeleted:
+    with suppress(BeingDeleted):
         async with context.transaction() as tx:
-            await finish_deletion(tx, (part.tenant, part.digest), Blobs(context.bus))
-        return await _keep(context, part, by)
-
-
-async def _keep(context: HandlerContext, part: UploadedPart, by: Actor) -> bool:
-    """As `keep_part`."""
+            return await keep_part(tx, part, by)
+    async with context.transaction() as tx:
+        await finish_deletion(tx, (part.tenant, part.digest), Blobs(context.bus))
     async with context.transaction() as tx:
         return await keep_part(tx, part, by)
 
@@ -110,3 +109,37 @@ async def handle_package_checks(context: HandlerContext, deliveries: Sequence[De
             await settle(tx, answer)
         for tenant in sorted({answer.tenant for answer in answers}):
             await request_waiting_checks(tx, context.replicas.families, tenant)
+
+
+UPLOADING_S = 3_600.0
+"""Time after the last part of an upload, after which its parts are deleted."""
+REFUSED_S = 86_400.0
+"""Time after which a refused package is deleted; until then its reason can be read."""
+ABANDONED = f"package: parts of it were missing for {UPLOADING_S / 60:.0f} minutes; send it again"
+
+
+async def clean_packages(database: Database, bus: Bus, wake_relay: Callable[[], None]) -> None:
+    """Raises: Retry when NATS or PostgreSQL is unavailable."""
+    find = partial(packages.left_behind, uploading_s=UPLOADING_S, refused_s=REFUSED_S)
+    if await _delete_found(database, bus, find, abandoned=ABANDONED):
+        wake_relay()
+
+
+async def delete_packages_of(database: Database, bus: Bus, tenant: str) -> None:
+    """Delete all packages of a deleted tenant. Raises: Retry when a store is unavailable."""
+    await _delete_found(database, bus, partial(packages.keys_of, tenant=tenant))
+
+
+async def _delete_found(database: Database, bus: Bus, find: Callable[[AsyncConnection], Awaitable[list[Key]]], abandoned: str = "") -> bool:
+    """Delete what `find` finds, and still finds once it is locked; whether there was any. `abandoned`: for those who wait for an upload."""
+    blobs = Blobs(bus)
+    async with database.transaction() as tx:
+        found = await find(tx.connection)
+    for key in found:
+        async with database.transaction() as tx:
+            package = await packages.lock(tx.connection, key)
+            if package is not None and package.state != PackageState.DELETING and key in await find(tx.connection):
+                await give_up(tx, package, reason=abandoned if package.state == PackageState.UPLOADING else "")
+        async with database.transaction() as tx:
+            await finish_deletion(tx, key, blobs)
+    return bool(found)

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, ColumnElement, Text, cast, delete, func, lite
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import BlobRef, OwnEnvironment, PackageChecked, as_json, file_blob, wheel_name
+from common.messages import BlobRef, OwnEnvironment, PackageChecked, as_json, file_blob, own_name, wheel_name
 from scheduler_svc.base.states import LIVE, PackageKind, PackageState
 from scheduler_svc.base.tables import package_parts, packages, tasks, tenants
 
@@ -50,19 +50,10 @@ _PACKAGE = (packages, select(tenants.c.weight).where(tenants.c.id == packages.c.
 
 
 def _package(row: Any) -> Package:
-    return Package(
-        tenant=row.tenant,
-        digest=row.digest,
-        kind=PackageKind(row.kind),
-        size_bytes=row.size_bytes,
-        state=PackageState(row.state),
-        objection=row.objection,
-        name=row.name,
-        version=row.version,
-        environments=[OwnEnvironment.model_validate(one) for one in row.environments],
-        requests=list(row.requests),
-        weight=row.weight,
-    )
+    stored = {name: getattr(row, name) for name in ("tenant", "digest", "size_bytes", "objection", "name", "version", "weight")}
+    environments = [OwnEnvironment.model_validate(one) for one in row.environments]
+    kind, state = PackageKind(row.kind), PackageState(row.state)
+    return Package(**stored, kind=kind, state=state, environments=environments, requests=list(row.requests))
 
 
 def _is(key: Key) -> ColumnElement[bool]:
@@ -71,6 +62,12 @@ def _is(key: Key) -> ColumnElement[bool]:
 
 def _is_part(key: Key) -> ColumnElement[bool]:
     return (package_parts.c.tenant == key[0]) & (package_parts.c.digest == key[1])
+
+
+async def _keys(connection: AsyncConnection, *where: ColumnElement[bool]) -> list[Key]:
+    """Oldest first."""
+    statement = select(packages.c.tenant, packages.c.digest).where(*where).order_by(packages.c.number)
+    return [(row.tenant, row.digest) for row in (await connection.execute(statement)).all()]
 
 
 async def lock(connection: AsyncConnection, key: Key) -> Package | None:
@@ -155,10 +152,8 @@ async def waiting(connection: AsyncConnection, *, resend_s: float, tenant: str |
     """Packages whose check is to be sent, oldest first: for the first time, or since it was not answered for so long."""
     before = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, resend_s)
     due = or_(packages.c.sent_at.is_(None), packages.c.sent_at < before)
-    statement = select(packages.c.tenant, packages.c.digest).where(packages.c.state == PackageState.CHECKING, due)
-    if tenant is not None:
-        statement = statement.where(packages.c.tenant == tenant)
-    return [(row.tenant, row.digest) for row in (await connection.execute(statement.order_by(packages.c.number))).all()]
+    of_it = [packages.c.tenant == tenant] if tenant is not None else []
+    return await _keys(connection, packages.c.state == PackageState.CHECKING, due, *of_it)
 
 
 async def mark_sent(connection: AsyncConnection, key: Key) -> None:
@@ -179,8 +174,7 @@ async def forget_checks(connection: AsyncConnection) -> None:
 
 async def in_check(connection: AsyncConnection) -> set[Key]:
     """Packages about which messages may be in flight."""
-    statement = select(packages.c.tenant, packages.c.digest).where(packages.c.state == PackageState.CHECKING)
-    return {(row.tenant, row.digest) for row in (await connection.execute(statement)).all()}
+    return {*await _keys(connection, packages.c.state == PackageState.CHECKING)}
 
 
 # ----------------------------------------------------------------------------------------------------------------- use
@@ -200,19 +194,18 @@ async def newest_with(connection: AsyncConnection, tenant: str, environment: str
     return _package(row) if row else None
 
 
-async def usable_files(connection: AsyncConnection, tenant: str, digests: Collection[str]) -> dict[str, int]:
-    """Those of the tenant's files that can be used, and their rows; kept from deletion until the transaction ends."""
+async def usable_files(connection: AsyncConnection, tenant: str, digests: Collection[str]) -> set[str]:
+    """Those of the tenant's files that can be used; kept from deletion until the transaction ends."""
     of_it = packages.c.tenant == tenant, packages.c.kind == PackageKind.FILE, packages.c.digest.in_(digests)
-    statement = select(packages.c.digest, packages.c.rows).where(*of_it, packages.c.state == PackageState.USABLE)
-    found = await connection.execute(statement.with_for_update(of=packages, read=True, key_share=True))
-    return {row.digest: row.rows for row in found.all()}
+    statement = select(packages.c.digest).where(*of_it, packages.c.state == PackageState.USABLE)
+    return set((await connection.execute(statement.with_for_update(of=packages, read=True, key_share=True))).scalars())
 
 
-async def usable(connection: AsyncConnection, tenant: str) -> list[Package]:
-    """The tenant's usable packages, oldest first."""
+async def usable_environments(connection: AsyncConnection, tenant: str) -> list[str]:
+    """Names of the environments of the tenant's usable packages."""
     of_it = packages.c.tenant == tenant, packages.c.kind == PackageKind.PACKAGE, packages.c.state == PackageState.USABLE
-    statement = select(*_PACKAGE).where(*of_it)
-    return [_package(row) for row in (await connection.execute(statement.order_by(packages.c.number))).all()]
+    found = (await connection.execute(select(packages.c.environments).where(*of_it))).scalars()
+    return sorted({own_name(one["name"]) for environments in found for one in environments})
 
 
 async def beginning_with(connection: AsyncConnection, tenant: str, prefix: str) -> list[str]:
@@ -246,9 +239,7 @@ async def live_tasks(connection: AsyncConnection, package: Package) -> int:
 
 
 async def keys_of(connection: AsyncConnection, tenant: str) -> list[Key]:
-    return [
-        (tenant, digest) for digest in (await connection.execute(select(packages.c.digest).where(packages.c.tenant == tenant))).scalars()
-    ]
+    return await _keys(connection, packages.c.tenant == tenant)
 
 
 async def wheels(connection: AsyncConnection) -> dict[str, bool]:
@@ -269,5 +260,4 @@ async def left_behind(connection: AsyncConnection, *, uploading_s: float, refuse
         (state == PackageState.REFUSED) & since(refused_s),
         state == PackageState.DELETING,
     )
-    statement = select(packages.c.tenant, packages.c.digest).where(due).order_by(packages.c.number)
-    return [(row.tenant, row.digest) for row in (await connection.execute(statement)).all()]
+    return await _keys(connection, due)

@@ -35,7 +35,7 @@ from scheduler_svc.base.states import PackageKind, PackageState
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.tenancy import limits
 from scheduler_svc.uploads import package_queries as packages
-from scheduler_svc.uploads.listing import NO_REPLICA
+from scheduler_svc.uploads.own_environments import NO_REPLICA
 from scheduler_svc.uploads.package_queries import MAX_REQUESTS, Key, Package
 
 CHECKS_PER_TENANT = 4
@@ -174,20 +174,15 @@ async def complete(tx: Transaction, key: Key, blobs: Blobs, families: Collection
 
 async def request_check(tx: Transaction, package: Package, families: Collection[str]) -> str:
     """Have the environment service check a locked package; returns what that waits for, or nothing."""
-    reason = check_waits_for(families, await packages.checks_sent(tx.connection, package.tenant))
-    if not reason:
-        digest = package.digest
-        message = CheckPackage(tenant=package.tenant, family=OWN_FAMILY, package=digest, wheel=package.wheel, weight=package.weight)
-        tx.post([OutboxMessage(streams.check_package(OWN_FAMILY, package.tenant, digest), message, "")])
-        await packages.mark_sent(tx.connection, (package.tenant, digest))
-    return reason
-
-
-def check_waits_for(families: Collection[str], sent: int) -> str:
-    """Why no further check of a tenant is sent now; empty where one is. `sent`: those that have no answer yet."""
     if OWN_FAMILY not in families:
         return NO_REPLICA
-    return f"waiting while {CHECKS_PER_TENANT} other packages of its tenant are checked" if sent >= CHECKS_PER_TENANT else ""
+    if await packages.checks_sent(tx.connection, package.tenant) >= CHECKS_PER_TENANT:
+        return f"waiting while {CHECKS_PER_TENANT} other packages of its tenant are checked"
+    digest = package.digest
+    message = CheckPackage(tenant=package.tenant, family=OWN_FAMILY, package=digest, wheel=package.wheel, weight=package.weight)
+    tx.post([OutboxMessage(streams.check_package(OWN_FAMILY, package.tenant, digest), message, "")])
+    await packages.mark_sent(tx.connection, (package.tenant, digest))
+    return ""
 
 
 async def request_waiting_checks(tx: Transaction, families: Collection[str], tenant: str | None = None) -> None:

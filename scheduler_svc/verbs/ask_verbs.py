@@ -14,14 +14,13 @@ from scheduler_svc.reading.training.progress import answer_evaluations, answer_s
 from scheduler_svc.reading.training.samples import answer_samples
 from scheduler_svc.reading.training.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
 from scheduler_svc.reading.training.waiting import answer_why
-from scheduler_svc.tenancy.answer_access import answer_access
-from scheduler_svc.tenancy.answer_audit import answer_audit
-from scheduler_svc.tenancy.answer_terms import answer_terms
-from scheduler_svc.tenancy.billing.answers import answer_budgets, answer_invoice, answer_prices
+from scheduler_svc.tenancy.access import answer_access, answer_audit
+from scheduler_svc.tenancy.billing.budgets import answer_budgets, answer_terms
+from scheduler_svc.tenancy.billing.prices import answer_invoice, answer_prices
 from scheduler_svc.tenancy.question import Question
-from scheduler_svc.tenancy.webhooks.answers import answer_webhooks
-from scheduler_svc.training.aliases.answers import answer_aliases
-from scheduler_svc.uploads.file_answers import answer_file_chunk, answer_files
+from scheduler_svc.tenancy.webhooks.jobs import answer_webhooks
+from scheduler_svc.training.aliases import answer_aliases
+from scheduler_svc.uploads.files import answer_file_chunk, answer_files
 
 
 @dataclass(frozen=True)

@@ -21,20 +21,18 @@ from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy import keys, limits
 from scheduler_svc.tenancy.access import set_access
 from scheduler_svc.tenancy.billing import budgets
-from scheduler_svc.tenancy.billing.budget_jobs import set_budget
-from scheduler_svc.tenancy.billing.price_jobs import set_price
-from scheduler_svc.tenancy.job_rates import within_rate
-from scheduler_svc.tenancy.tenant_settings import set_tenant
+from scheduler_svc.tenancy.billing.budgets import set_budget
+from scheduler_svc.tenancy.billing.prices import set_price
+from scheduler_svc.tenancy.rates import within_rate
+from scheduler_svc.tenancy.tenants import set_tenant
 from scheduler_svc.tenancy.webhooks.jobs import delete_webhook, set_webhook
-from scheduler_svc.training.aliases.jobs import delete_alias, set_alias
-from scheduler_svc.training.dispatch.steps import send_ready_steps
-from scheduler_svc.training.fair_queue import join_fair_queue
-from scheduler_svc.training.intake.catalog import Catalog
-from scheduler_svc.training.intake.environment_resolution import check_environment, family_of
-from scheduler_svc.training.intake.examination import examine
-from scheduler_svc.training.intake.preview import preview_task
+from scheduler_svc.training.accounting import join_fair_queue
+from scheduler_svc.training.aliases import delete_alias, set_alias
+from scheduler_svc.training.environment_checks import check_environment, family_of
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.results.dead_letters import resend_message
+from scheduler_svc.training.steps import send_ready_steps
+from scheduler_svc.training.submission import Catalog, examine, preview_task
 from scheduler_svc.training.task_events import publish_status
 from scheduler_svc.training.termination import end_task
 from scheduler_svc.upkeep.deletion.jobs import delete_task, delete_tenant, prune_tasks
@@ -125,7 +123,7 @@ async def _submit(tx: Transaction, by: Actor, job: SubmitTask, offer: Catalog) -
         raise Retry(f"tenant '{job.tenant}' is being deleted", delay_s=0.0)
     log.info("task_submitted", task=job.task, tenant=job.tenant, family=family)
     tx.record(accepted(by, job.task))
-    await check_environment(tx, job.task, job.tenant, spec.environment.name, offer.families)
+    await check_environment(tx, job.task, offer.families)
     await publish_status(tx, job.task)
     return None
 

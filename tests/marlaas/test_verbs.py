@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import make_url, text
 
 from common.bus import Bus
+from common.group_numbers import FIRST_EVALUATION_GROUP as FIRST_GROUP
 from common.messages import GroupContext
 from common.spec import parse_spec
 from marlaas.stack.control import make_plan
 from marlaas.stack.os_processes import identify
 from marlaas.stack.state_files import Component, Stack, locked, write_stack
-from scheduler_svc.training.decisions.evaluation.plan import FIRST_GROUP
 from tests.conftest import eventually
 from tests.marlaas.command import Done, marlaas
 from tests.marlaas.test_cli import EXAMPLES, MARLAAS, complaint

@@ -1,6 +1,6 @@
 """Clocks of pools, and stability, as decisions are given them."""
 
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
+from scheduler_svc.training.decisions.pool_load import PoolTimes
 
 
 def never_parked(now_s: float) -> PoolTimes:

@@ -8,10 +8,10 @@ from sqlalchemy import text
 from common.spec import parse_spec
 from scheduler_svc.base.database import Database
 from scheduler_svc.tenancy.decisions.shares import Capacity
-from scheduler_svc.training.decisions.sharing.admission import Admission, groups_to_admit
+from scheduler_svc.training.decisions.admission import Admission, groups_to_admit
 from scheduler_svc.training.queries import candidates, tasks
 from scheduler_svc.training.queries.candidates import Candidates
-from scheduler_svc.training.queries.waiting import waiting_task
+from scheduler_svc.training.waiting import waiting_task
 from tests.scheduler.stages import spec
 
 FEW = 4

@@ -9,7 +9,7 @@ from common.bus import Bus
 from common.errors import Unavailable
 from common.messages import PoolClock
 from scheduler_svc.base.database import Database
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
+from scheduler_svc.training.decisions.pool_load import PoolTimes
 from scheduler_svc.training.queries import deadlines
 from scheduler_svc.upkeep.stability import JUMP_S, StabilityMonitor
 from tests.conftest import eventually

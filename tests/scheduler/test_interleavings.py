@@ -27,11 +27,10 @@ from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.tenancy.decisions.shares import Capacity
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
-from scheduler_svc.training.dispatch import admission
-from scheduler_svc.training.intake import environment_checks
-from scheduler_svc.training.intake.catalog import Catalog
+from scheduler_svc.training import admission, environment_checks
+from scheduler_svc.training.decisions.pool_load import PoolTimes
 from scheduler_svc.training.results import dead_letters, scores, weight_updates
+from scheduler_svc.training.submission import Catalog
 from scheduler_svc.upkeep.deletion import jobs as deletion
 from scheduler_svc.verbs import jobs
 from tests.scheduler.stages import POOLS, scored, spec, updated

@@ -11,10 +11,10 @@ from common.messages import MAX_SENTENCE_CHARS, ResendLetter, SubmitTask
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.states import VoidReason
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
-from scheduler_svc.training.decisions.endings.task_end import MIN_FAILURES_TO_FAIL
-from scheduler_svc.training.intake.catalog import Catalog
+from scheduler_svc.training.decisions.endings import MIN_FAILURES_TO_FAIL
 from scheduler_svc.training.queries import evaluations, groups
 from scheduler_svc.training.results import scores
+from scheduler_svc.training.submission import Catalog
 from scheduler_svc.verbs.jobs import take_job
 from tests.conftest import eventually, eventually_equals
 from tests.scheduler.stages import Stages, running_world, scored, spec, submission, updated

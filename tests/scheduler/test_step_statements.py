@@ -17,10 +17,9 @@ from scheduler_svc.base.queries import outbox
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.decisions.shares import Capacity
-from scheduler_svc.training.dispatch import admission
-from scheduler_svc.training.intake import environment_checks
-from scheduler_svc.training.intake.catalog import Catalog
+from scheduler_svc.training import admission, environment_checks
 from scheduler_svc.training.results import scores, weight_updates
+from scheduler_svc.training.submission import Catalog
 from scheduler_svc.upkeep.deletion.needed_blobs import superseded_blobs
 from scheduler_svc.verbs import jobs
 from tests.scheduler.pool_times import never_parked

@@ -20,7 +20,7 @@ from common.spec import parse_spec
 from marlaas.stack import servers
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.tenancy.decisions.shares import Capacity
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
+from scheduler_svc.training.decisions.pool_load import PoolTimes
 
 TIMED = 40
 """Admissions and steps measured per case."""
@@ -106,7 +106,7 @@ async def run_tasks(database: Any, count: int, *, one_tenant: bool) -> None:
 
 async def admission_times(database: Any) -> tuple[list[float], list[float]]:
     """Seconds of admissions of one group, each rolled back, and of this process's processor in them. Raises: BenchError."""
-    from scheduler_svc.training.dispatch import admission
+    from scheduler_svc.training import admission
 
     spent: list[float] = []
     computed: list[float] = []

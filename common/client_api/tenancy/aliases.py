@@ -28,66 +28,40 @@ class RefusedAlias(ClientError):
     """The change is refused; the text begins with the field that is wrong."""
 
 
-async def read_aliases(door: AnyDoor, name: str | None = None, *, tenant: str | None = None) -> list[AliasOf]:
-    """All aliases, by tenant and name; of one name where it is given. `tenant`: in place of the door's own. Raises: as `Door.ask`."""
-    found = pages(door, "aliases", AskAliases(name=name), AliasesAnswer, lambda page: at_cursor(page, "after"), tenant=tenant)
-    return [one async for page in found for one in page.aliases]
-
-
-async def set_alias(
-    door: AnyDoor,
-    tenant: str,
-    name: str,
-    task: str,
-    version: Version = "latest",
-    *,
-    expected: str | None = None,
-    timeout_s: float = TIMEOUT_S,
-) -> AliasOf:
-    """Let an alias name a version. `expected`: as in `SetAlias`.
-
-    Raises: UnknownHere for no such task or version; AliasChanged; RefusedAlias; ClientError; NoAnswer.
-    """
-    job = SetAlias(tenant=tenant, request=secrets.token_hex(6), name=name, task=task, version=version, expected=expected)
-    return await _answered(door, Outgoing(streams.set_alias(tenant), job, f"set-alias:{job.request}"), job, timeout_s)
-
-
-async def delete_alias(door: AnyDoor, tenant: str, name: str, *, expected: str | None = None, timeout_s: float = TIMEOUT_S) -> AliasOf:
-    """Delete an alias; what it named. Raises: UnknownHere for no such alias; AliasChanged; ClientError; NoAnswer."""
-    job = DeleteAlias(tenant=tenant, request=secrets.token_hex(6), name=name, expected=expected)
-    return await _answered(door, Outgoing(streams.delete_alias(tenant), job, f"delete-alias:{job.request}"), job, timeout_s)
-
-
-async def _answered(door: AnyDoor, out: Outgoing, job: SetAlias | DeleteAlias, timeout_s: float) -> AliasOf:
-    answer = await answer_to_request(door, out, job.tenant, job.request, timeout_s)
-    require_accepted(answer, RefusedAlias, {"unknown": UnknownHere, "busy": TooManyJobs, "changed": AliasChanged})
-    return AliasOf.model_validate({"tenant": job.tenant, **{name: answer.data.get(name) for name in ANSWERED}})
-
-
 class Aliases:
     """Aliases of a tenant.
 
-    All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer.
+    All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer. Changes raise also
+    UnknownHere for no such task, version or alias; AliasChanged; RefusedAlias. `tenant`: in place of the door's own; `expected`: as in
+    `SetAlias`.
     """
 
     def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
-    async def all(self, *, tenant: str | None = None) -> list[AliasOf]:
-        """Every alias of the tenant, or of all. `tenant`: in place of the client's own."""
-        return await read_aliases(self._door, tenant=tenant)
+    async def all(self, name: str | None = None, *, tenant: str | None = None) -> list[AliasOf]:
+        """Every alias of the tenant, or of all, by tenant and name; of one name where it is given."""
+        wanted = AskAliases(name=name)
+        found = pages(self._door, "aliases", wanted, AliasesAnswer, lambda page: at_cursor(page, "after"), tenant=tenant)
+        return [one async for page in found for one in page.aliases]
 
     async def set(
         self, name: str, task: str, version: Version = "latest", *, tenant: str | None = None, expected: str | None = None
     ) -> AliasOf:
-        """Let an alias name a version. `tenant`: whose it is; default: the key's. `expected`: as in `SetAlias`."""
+        """Let an alias name a version."""
         check_name(name)
-        return await set_alias(self._door, self._owner(tenant), name, task, version, expected=expected)
+        owner, request = owner_of(self._door, tenant, "alias"), secrets.token_hex(6)
+        job = SetAlias(tenant=owner, request=request, name=name, task=task, version=version, expected=expected)
+        return await self._answered(Outgoing(streams.set_alias(owner), job, f"set-alias:{request}"), job)
 
     async def delete(self, name: str, *, tenant: str | None = None, expected: str | None = None) -> AliasOf:
         """Delete an alias; what it named."""
         check_name(name)
-        return await delete_alias(self._door, self._owner(tenant), name, expected=expected)
+        owner, request = owner_of(self._door, tenant, "alias"), secrets.token_hex(6)
+        job = DeleteAlias(tenant=owner, request=request, name=name, expected=expected)
+        return await self._answered(Outgoing(streams.delete_alias(owner), job, f"delete-alias:{request}"), job)
 
-    def _owner(self, tenant: str | None) -> str:
-        return owner_of(self._door, tenant, "alias")
+    async def _answered(self, out: Outgoing, job: SetAlias | DeleteAlias) -> AliasOf:
+        answer = await answer_to_request(self._door, out, job.tenant, job.request, TIMEOUT_S)
+        require_accepted(answer, RefusedAlias, {"unknown": UnknownHere, "busy": TooManyJobs, "changed": AliasChanged})
+        return AliasOf.model_validate({"tenant": job.tenant, **{name: answer.data.get(name) for name in ANSWERED}})

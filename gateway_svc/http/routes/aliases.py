@@ -1,6 +1,7 @@
 """Aliases: names of a tenant for versions of its tasks."""
 
 import re
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -8,7 +9,7 @@ from fastapi import APIRouter, Header, Path, Response
 from pydantic import BaseModel, Field
 
 from common.client_api.asking import UnknownHere
-from common.client_api.tenancy.aliases import AliasChanged, RefusedAlias, delete_alias, read_aliases, set_alias
+from common.client_api.tenancy.aliases import AliasChanged, Aliases, RefusedAlias
 from common.messages import AliasesAnswer, AliasOf
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
@@ -42,15 +43,14 @@ class AliasTarget(BaseModel):
 @router.get("", responses=COMMON)
 async def list_aliases(caller: Acting) -> AliasesAnswer:
     """List aliases by name."""
-    return AliasesAnswer(aliases=await read_aliases(caller.door), cursor=None)
+    return AliasesAnswer(aliases=await Aliases(caller.door).all(), cursor=None)
 
 
 @router.get("/{name}", responses=COMMON | responses(404))
 async def read_alias(caller: Acting, name: AliasPath, response: Response) -> AliasOf:
     """Read an alias; `ETag` is for `If-Match`."""
     check_name(name)
-    found = await read_aliases(caller.door, name)
-    return _shown(response, only_one(caller, found))
+    return _shown(response, only_one(caller, await Aliases(caller.door).all(name)))
 
 
 @router.put("/{name}", responses=COMMON | CHANGED | responses(413, 415))
@@ -60,15 +60,9 @@ async def put_alias(
     """Point an alias at a version, which is then kept. Running requests keep their version."""
     check_job(caller, "set-alias")
     check_name(name, is_new=True)
-    setting = set_alias(caller.door, tenant_of(caller), name, body.task, body.version, expected=_expected(if_match, if_none_match))
-    try:
-        return _shown(response, await setting)
-    except UnknownHere as error:
-        raise Problem(404, "Not found", str(error), "not_found") from None
-    except AliasChanged as error:
-        raise _changed(error) from None
-    except RefusedAlias as error:
-        raise rejected([str(error)]) from None
+    expected = _expected(if_match, if_none_match)
+    setting = Aliases(caller.door).set(name, body.task, body.version, tenant=tenant_of(caller), expected=expected)
+    return _shown(response, await _answered(setting))
 
 
 @router.delete("/{name}", responses=COMMON | CHANGED)
@@ -76,13 +70,19 @@ async def remove_alias(caller: Acting, name: AliasPath, if_match: IfMatch = None
     """Delete an alias; the answer is what it named."""
     check_job(caller, "delete-alias")
     check_name(name)
+    return await _answered(Aliases(caller.door).delete(name, tenant=tenant_of(caller), expected=_expected(if_match, None)))
+
+
+async def _answered(change: Awaitable[AliasOf]) -> AliasOf:
+    """Raises: Problem."""
     try:
-        found = await delete_alias(caller.door, tenant_of(caller), name, expected=_expected(if_match, None))
+        return await change
     except UnknownHere as error:
         raise replace(not_found(), detail=str(error)) from None
     except AliasChanged as error:
-        raise _changed(error) from None
-    return found
+        raise Problem(412, "Precondition failed", str(error), "precondition_failed") from None
+    except RefusedAlias as error:
+        raise rejected([str(error)]) from None
 
 
 def _shown(response: Response, alias: AliasOf) -> AliasOf:
@@ -101,7 +101,3 @@ def _expected(if_match: str | None, if_none_match: str | None) -> str | None:
     if (found := re.fullmatch(r'\s*"([a-z0-9-]{1,63}@[0-9]{1,10})"\s*', if_match)) is None:
         raise invalid(FieldError("If-Match", 'it is the ETag of an alias, such as "gcd-3f9a1c22d4e0@7"'))
     return found[1]
-
-
-def _changed(error: AliasChanged) -> Problem:
-    return Problem(412, "Precondition failed", str(error), "precondition_failed")

@@ -1,10 +1,17 @@
 """Commands for aliases: `marlaas alias`."""
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from marlaas.cli.session import DEFAULT_DATA, Data, Url, Wide, echo, print_table, with_client
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from common.messages import AliasOf
 
 app = typer.Typer(no_args_is_help=True, help="Names for versions of tasks, which requests may name as their model.")
 NameOf = Annotated[str, typer.Argument(help="Name of the alias.")]
@@ -40,13 +47,23 @@ def _version(text: str) -> "int | Literal['latest', 'best']":
 @app.command("list")
 def list_aliases(tenant: Whose = "", data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
     """List aliases, and what they name."""
-    from marlaas.reporting.tenancy.aliases import alias_table
-
     found = with_client(data, url, lambda client: client.aliases.all(tenant=tenant or None))
     if found:
-        print_table(lambda width: alias_table(found, width), wide)
+        print_table(lambda width: _table(found, width), wide)
     else:
         echo("no aliases; `marlaas alias set NAME TASK@best` makes one")
+
+
+def _table(aliases: Sequence["AliasOf"], width: int | None) -> "Table":
+    """One row for each; the tenant where there are several."""
+    from rich.table import Table
+
+    has_tenants = len({one.tenant for one in aliases}) > 1
+    table = Table(*(("tenant",) if has_tenants else ()), "alias", "model", "pool", "changed", box=None, header_style="bold", width=width)
+    for one in aliases:
+        changed = f"{datetime.fromtimestamp(one.changed_s, UTC):%Y-%m-%d %H:%M}"
+        table.add_row(*((one.tenant,) if has_tenants else ()), one.name, one.model, one.pool, changed)
+    return table
 
 
 @app.command("delete")

@@ -1,7 +1,7 @@
 """One accelerator at one moment, for all policies: who waits, what a switch to each of them costs, and who is ahead of its share. Pure.
 
 What counts for fairness is the time of the last WINDOW_S. Who comes has none of it, and would be served alone until it had as much as the
-others. So it is given what the least-served of those has that have work, as in the fair share of tokens (`sharing/fair_share.py`). What it
+others. So it is given what the least-served of those has that have work, as in the fair share of tokens. What it
 is given passes as the window moves on: the others lose what they were served before it came.
 """
 

@@ -1,4 +1,7 @@
-"""Tables of who may come in, how much each may do, and who has done what. Of keys the public part only: no seed is here."""
+"""Tables of who may come in, how much each may do, who has done what, and names for versions of tasks.
+
+Of keys the public part only: no seed is here.
+"""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
@@ -71,4 +74,20 @@ rates = sa.Table(
     sa.Column("at", sa.DateTime(timezone=True), nullable=False),
     sa.CheckConstraint("kind IN ('jobs', 'asks')", name="kind"),
     prefixes=["UNLOGGED"],  # empty after a crash of PostgreSQL, which forgives a minute
+)
+
+# Names for versions of tasks.
+aliases = sa.Table(
+    "aliases",
+    metadata,
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("task", sa.Text, sa.ForeignKey("tasks.id"), nullable=False),  # no cascade: a task that has one is not deleted
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("pool", sa.Text, nullable=False),
+    sa.Column("adapter", JSONB, nullable=False),
+    sa.Column("request", sa.Text, nullable=False),  # of the last change, by which a redelivered job is recognized
+    now_by_default("changed_at"),
+    sa.CheckConstraint("version > 0", name="version"),
+    sa.Index(None, "task"),
 )

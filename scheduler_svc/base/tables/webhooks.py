@@ -12,7 +12,7 @@ webhooks = sa.Table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("url", sa.Text, nullable=False),
     sa.Column("events", JSONB, nullable=False),
-    sa.Column("secret", sa.LargeBinary, nullable=False),  # sealed: `webhooks/sealing.py`
+    sa.Column("secret", sa.LargeBinary, nullable=False),  # sealed: `webhooks/signing.py`
     sa.Column("request", sa.Text, nullable=False),  # of the last change, by which a redelivered job is recognized
     now_by_default("changed_at"),
     sa.Column(

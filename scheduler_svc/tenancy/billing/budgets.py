@@ -1,21 +1,33 @@
-"""Queries on budgets: what is spent in the present period, and the worst case of what is in flight.
+"""Budgets: jobs that set them, what is spent in the present period, the worst case of what is in flight, and answers to asks.
 
-What a tenant pays is the sum of its tasks' totals, which triggers keep, of deleted tasks, of its packages' bytes, and of served tokens. A
-budget's row has what that sum was when its period began, so that no query reads the ledger but the one that begins a period.
+They count from the next admission on. What a tenant pays is the sum of its tasks' totals, which triggers keep, of deleted tasks, of its
+packages' bytes, and of served tokens. A budget's row has what that sum was when its period began, so that no query reads the ledger but
+the one that begins a period.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 
+import structlog
+from pydantic import JsonValue
 from sqlalchemy import TextClause, delete, literal_column, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.bus import Delivery
+from common.errors import Reject
+from common.messages import AskBudgets, AskTerms, BudgetOf, BudgetsAnswer, SetBudget, SpentBudget, TermsAnswer, as_json
 from common.messages.tenancy.billing import SERVED_KINDS, TOKEN_KINDS, Period, Unit
+from scheduler_svc.base.audit import accepted, refused
+from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.tables import budgets, tasks
+from scheduler_svc.tenancy import limits
 from scheduler_svc.tenancy.decisions.budgets import Budget, GroupBound, Purse, UnitPrices
+from scheduler_svc.tenancy.question import Question
+from scheduler_svc.tenancy.tenants import find_tenant, weight_of
+
+log = structlog.get_logger()
 
 _TOKEN_KINDS, _PAID_TOKENS = str(TOKEN_KINDS), str((*TOKEN_KINDS, *SERVED_KINDS))
 """As a list of SQL, which a tuple of words is written as in Python too."""
@@ -103,7 +115,7 @@ standing AS (
     WHERE b.tenant {_SOME} AND b.begins_at >= {_BEGINS})
 SELECT unit, period, amount, spent,
        CASE period WHEN 'day' THEN begins_at AT TIME ZONE 'UTC' + interval '1 day'
-                   WHEN 'month' THEN begins_at AT TIME ZONE 'UTC' + interval '1 month' END AT TIME ZONE 'UTC' AS ends
+                   WHEN 'month' THEN begins_at AT TIME ZONE 'UTC' + interval '1 month' END AT TIME ZONE 'UTC' AS until
 FROM standing WHERE spent >= amount ORDER BY period, unit
 """)
 
@@ -112,18 +124,10 @@ _STANDINGS, _STANDINGS_OF_SOME = _standing(_EVERY), _standing(_SOME)
 
 
 @dataclass(frozen=True)
-class BudgetUsage:
-    """A budget, and what was reported of it in this period."""
-
-    budget: Budget
-    reported: str
-
-
-@dataclass(frozen=True)
 class Standings:
     """Budgets of all tenants, or of some."""
 
-    found: list[BudgetUsage]
+    found: list[Budget]
     prices: Mapping[str, UnitPrices]
 
     @property
@@ -131,11 +135,30 @@ class Standings:
         """By tenant."""
         by_tenant: dict[str, list[Budget]] = {}
         for one in self.found:
-            by_tenant.setdefault(one.budget.tenant, []).append(one.budget)
+            by_tenant.setdefault(one.tenant, []).append(one)
         return {tenant: Purse(own, self.prices) for tenant, own in by_tenant.items()}
 
 
-async def set_budget(connection: AsyncConnection, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
+async def set_budget(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.set-budget.<tenant>`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    request = delivery.read(SetBudget)
+    answer: dict[str, JsonValue] = {"request": request.request}
+    async with context.transaction() as tx:
+        if await find_tenant(tx.connection, request.tenant) is None:
+            objection = f"tenant: no tenant '{request.tenant}'; there is one from its first task on"
+            answer["reasons"] = [objection]
+            tx.record(refused(sender_of(delivery), objection))
+        else:
+            await put_budget(tx.connection, request.tenant, request.period, request.unit, request.amount)
+            await begin_periods(tx.connection)
+            given = {name: value for name, value in as_json(request).items() if name in ("period", "unit", "amount")}
+            answer.update(given)
+            tx.record(accepted(sender_of(delivery), request.tenant, given))
+            log.info("budget_set", tenant=request.tenant, period=request.period, unit=request.unit, amount=answer["amount"])
+        tx.emit_event(request.tenant, "none", "budget", answer)
+
+
+async def put_budget(connection: AsyncConnection, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
     """Set a budget, or remove it."""
     if amount is None:
         of_it = (budgets.c.tenant == tenant, budgets.c.period == period, budgets.c.unit == unit)
@@ -156,31 +179,17 @@ async def standings(connection: AsyncConnection, tenants: Collection[str] | None
     """`tenants`: None for all."""
     statement, given = (_STANDINGS, {}) if tenants is None else (_STANDINGS_OF_SOME, {"tenants": sorted(tenants)})
     rows = (await connection.execute(statement, given)).all()
-    found = [
-        BudgetUsage(Budget(row.tenant, row.period, row.unit, row.amount, row.spent, row.reserved, row.moving), row.reported) for row in rows
-    ]
+    found = [Budget(row.tenant, row.period, row.unit, row.amount, row.spent, row.reserved, row.moving, row.reported) for row in rows]
     by_pool: Mapping[str, list[str]] = (rows[0].prices if rows else None) or {}
     return Standings(found, {pool: UnitPrices(*map(Decimal, each)) for pool, each in by_pool.items()})
 
 
-@dataclass(frozen=True)
-class UsedUp:
-    """A budget of which nothing is left in the present period."""
-
-    unit: Unit
-    period: Period
-    amount: Decimal
-    spent: Decimal
-    ends: datetime | None
-    """When the next period begins; None: never."""
-
-
-async def used_up(connection: AsyncConnection, tenant: str) -> list[UsedUp]:
-    """One small query where the tenant has no budget. A period that has begun since is none yet: the scheduler begins it within seconds."""
+async def _used_up(connection: AsyncConnection, tenant: str) -> list[SpentBudget]:
+    """Budgets of which nothing is left. One small query where the tenant has none. The scheduler begins a new period within seconds."""
     if not (await connection.execute(select(select(budgets.c.tenant).where(budgets.c.tenant == tenant).exists()))).scalar_one():
         return []
     rows = (await connection.execute(_USED_UP, {"tenants": [tenant]})).all()
-    return [UsedUp(row.unit, row.period, row.amount, row.spent, row.ends) for row in rows]
+    return [SpentBudget.model_validate(row._asdict()) for row in rows]
 
 
 async def report(connection: AsyncConnection, budget: Budget, reported: str) -> bool:
@@ -232,3 +241,24 @@ async def there_are_any(connection: AsyncConnection) -> bool:
     """Whether any tenant has a budget, or any task is paused by one."""
     paused = select(tasks.c.id).where(tasks.c.over_budget).exists()
     return bool((await connection.execute(select(select(budgets.c.tenant).exists() | paused))).scalar_one())
+
+
+async def answer_budgets(question: Question, _: AskBudgets) -> BudgetsAnswer:
+    async with question.reading() as connection:
+        found = (await standings(connection, [question.tenant] if question.tenant else None)).found
+    names = BudgetOf.model_fields
+    return BudgetsAnswer(budgets=[BudgetOf.model_validate({name: getattr(one, name) for name in names}) for one in found])
+
+
+async def answer_terms(question: Question, _: AskTerms) -> TermsAnswer:
+    """What a tenant's HTTP requests may use, and budgets with nothing left. Raises: Reject where no tenant is named; Unavailable."""
+    if question.tenant is None:
+        raise Reject("terms are of one tenant: name it")
+    async with question.reading() as connection:
+        weight = await weight_of(connection, question.tenant)
+        if weight is None:
+            return TermsAnswer(is_known=False)
+        spent = await _used_up(connection, question.tenant)
+        if (tokens := await limits.tokens_used_up(connection, question.tenant)) is not None:
+            spent.append(tokens)
+        return TermsAnswer(is_known=True, weight=weight, limits={**await limits.http_limits(connection, question.tenant)}, spent=spent)

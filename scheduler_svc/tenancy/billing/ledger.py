@@ -15,7 +15,7 @@ from scheduler_svc.base.sql.parameters import GroupKey, Rows, keyed, keys
 from scheduler_svc.base.sql.statement import Statement
 from scheduler_svc.base.states import PackageState
 from scheduler_svc.base.tables import ledger, package_usage, packages, stored_blobs, tasks
-from scheduler_svc.tenancy.decisions.billing import Payer
+from scheduler_svc.tenancy.decisions.budgets import Payer
 
 
 class Entry(NamedTuple):

@@ -1,11 +1,47 @@
-"""Queries on prices. A price is never changed: an invoice of the past stays as it is."""
+"""Prices, which operators set and never change, so that an invoice of the past stays as it is; and invoices by day.
 
-from sqlalchemy import func, select
+Work is paid by the prices of its moment. Invoices are the view `tenant_invoice`.
+"""
+
+from datetime import date
+
+import structlog
+from pydantic import JsonValue
+from sqlalchemy import column, func, select, table
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import PriceOf, SetPrice
+from common import streams
+from common.bus import Delivery
+from common.messages import AskInvoice, AskPrices, InvoiceAnswer, InvoiceLine, PriceOf, PricesAnswer, SetPrice, as_json
+from scheduler_svc.base.audit import accepted, refused
+from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.tables import prices
+from scheduler_svc.tenancy.question import Question, page
+
+MOST = 500
+"""Maximum lines of a page."""
+_KEY = ("day", "tenant", "pool", "kind")
+_invoice = table("tenant_invoice", *map(column, (*_KEY, "quantity", "money")))
+
+log = structlog.get_logger()
+
+
+async def set_price(context: HandlerContext, delivery: Delivery) -> None:
+    """Handle a job of `jobs.set-price._all`. Raises: Reject when it is none; Retry when PostgreSQL is unavailable."""
+    request = delivery.read(SetPrice)
+    answer: dict[str, JsonValue] = {"request": request.request}
+    async with context.transaction() as tx:
+        objection = await add_price(tx.connection, request)
+        if objection is not None:
+            answer["reasons"] = [objection]
+            tx.record(refused(sender_of(delivery), objection))
+        else:
+            given = {name: value for name, value in as_json(request).items() if name != "request"}
+            answer.update(given)
+            tx.record(accepted(sender_of(delivery), request.of, given))
+            log.info("price_set", of=request.of, pool=request.pool, price=str(request.price), per=request.per)
+        tx.emit_event(streams.EVERY_TENANT, "none", "price", answer)
 
 
 async def add_price(connection: AsyncConnection, request: SetPrice) -> str | None:
@@ -27,3 +63,30 @@ async def all_prices(connection: AsyncConnection) -> list[PriceOf]:
     order = (prices.c.kind, prices.c.pool.nulls_first(), prices.c.valid_from, prices.c.id)
     rows = (await connection.execute(select(*columns).order_by(*order))).all()
     return [PriceOf(of=row.kind, pool=row.pool, price=row.price, per=row.per, valid_from=row.valid_from) for row in rows]
+
+
+async def answer_prices(question: Question, _: AskPrices) -> PricesAnswer:
+    async with question.reading() as connection:
+        return PricesAnswer(prices=await all_prices(connection))
+
+
+async def invoice_lines(
+    connection: AsyncConnection, tenant: str | None, first: date | None, last: date | None, *, after: int, most: int
+) -> list[InvoiceLine]:
+    """Of one tenant or all, from day `first` to day `last`, by day, tenant, pool and kind: at most so many after the first `after`."""
+    statement = select(*_invoice.c).order_by(*(_invoice.c[name] for name in _KEY)).offset(after).limit(most)
+    if tenant is not None:
+        statement = statement.where(_invoice.c.tenant == tenant)
+    if first is not None:
+        statement = statement.where(_invoice.c.day >= first)
+    if last is not None:
+        statement = statement.where(_invoice.c.day <= last)
+    return [InvoiceLine.model_validate(dict(row)) for row in (await connection.execute(statement)).mappings()]
+
+
+async def answer_invoice(question: Question, request: AskInvoice) -> InvoiceAnswer:
+    async with question.reading() as connection:
+        found = await invoice_lines(connection, question.tenant, request.first, request.last, after=request.cursor, most=MOST)
+    kept = page(found)
+    has_more = len(kept) < len(found) or len(found) == MOST
+    return InvoiceAnswer(lines=kept, cursor=request.cursor + len(kept) if has_more else None)

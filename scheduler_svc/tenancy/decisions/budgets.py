@@ -1,4 +1,4 @@
-"""Budgets: whether a tenant can pay for the worst case of another group. Pure.
+"""Budgets: whether a tenant can pay for the worst case of another group; and who pays for work that trained nothing. Pure.
 
 A budget of a tenant bounds, for a day, a month or in all, what it pays, in tokens or money. What is open reserves its worst case:
 every attempt as long as the task allows, sampled and, unless it is of an evaluation, trained, and its environment at work until the
@@ -9,6 +9,7 @@ Beyond it may only be what no group decides: stored bytes, and a price that rise
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Literal
 
 from common.messages.tenancy.billing import Period, Unit
 
@@ -56,6 +57,8 @@ class Budget:
     """Worst case of what is in flight."""
     is_moving: bool = False
     """Whether groups of the tenant are open or with a trainer, so that `reserved` will become less by itself."""
+    reported: str = ""
+    """What was reported of it in this period."""
 
     @property
     def left(self) -> Decimal:
@@ -84,6 +87,16 @@ class Purse:
         prices = self.prices.get(pool, NO_PRICES)
         return next((one for one in self.budgets if one.cost(group, prices, evaluates=evaluates) > one.left), None)
 
+    def objection(self, pool: str, group: GroupBound, *, evaluates: bool) -> tuple[Budget, str] | None:
+        """That budget, and why a task with such a next group is paused."""
+        budget = self.refusing(pool, group, evaluates=evaluates)
+        if budget is None:
+            return None
+        needed = budget.cost(group, self.prices.get(pool, NO_PRICES), evaluates=evaluates)
+        of_what = {"day": f"{budget.unit} a day", "month": f"{budget.unit} a month", "total": f"{budget.unit} in all"}[budget.period]
+        used = f"spent {_text(budget.spent)}, in flight at most {_text(budget.reserved)}"
+        return budget, f"budget: {_text(budget.amount)} {of_what}; {used}, and the next group needs at most {_text(needed)}"
+
     def after(self, pool: str, group: GroupBound, *, evaluates: bool) -> "Purse":
         """The purse once such a group is open."""
         prices = self.prices.get(pool, NO_PRICES)
@@ -91,14 +104,23 @@ class Purse:
         return replace(self, budgets=reserved)
 
 
-def sentence(budget: Budget, needed: Decimal) -> str:
-    """Why a task is paused."""
-    of_what = {"day": f"{budget.unit} a day", "month": f"{budget.unit} a month", "total": f"{budget.unit} in all"}[budget.period]
-    used = f"spent {_text(budget.spent)}, in flight at most {_text(budget.reserved)}"
-    return f"budget: {_text(budget.amount)} {of_what}; {used}, and the next group needs at most {_text(needed)}"
-
-
 def _text(amount: Decimal) -> str:
     """Without trailing zeros or an exponent."""
     written = format(amount, "f")
     return written.rstrip("0").rstrip(".") if "." in written else written
+
+
+Payer = Literal["tenant", "nobody"]
+
+NOT_OF_THE_TASK = frozenset({"failed", "deadline", "stale"})
+"""Reasons of void work that a task does not cause by what it learns, or that its owner did not ask for."""
+
+
+def payer_of_void(reason: str, environment: str) -> Payer:
+    """Who pays for a void group of a task with this environment.
+
+    Failures of an operator's environment, an installed entry point, are the operator's, like those of the services. A tenant pays for
+    what its own code (`module:attribute`) breaks, for groups of equal rewards, and for work that it cancels.
+    """
+    is_own = ":" in environment
+    return "tenant" if is_own or reason not in NOT_OF_THE_TASK else "nobody"

@@ -1,18 +1,19 @@
-"""Handles webhooks: addresses of a tenant that are told of ends and budgets. Answers never have the address or the secret: members hear
-events, and only owners may see these."""
+"""Handles webhooks, addresses of a tenant that are told of ends and budgets, and answers asks about them. Answers to jobs never have the
+address or the secret: members hear events, and only owners may see these.
+"""
 
 import structlog
 
 from common.bus import Delivery
 from common.errors import Reject
-from common.messages import MAX_WEBHOOKS, DeleteWebhook, SetWebhook
+from common.messages import MAX_WEBHOOKS, AskWebhooks, DeleteWebhook, SetWebhook, WebhooksAnswer
 from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.queries import webhook_deliveries as webhooks
 from scheduler_svc.base.transaction import Transaction
+from scheduler_svc.tenancy.question import Question, cursor_of_names, names_after, page
 from scheduler_svc.tenancy.webhooks.addresses import parse_url
-from scheduler_svc.tenancy.webhooks.sealing import seal
-from scheduler_svc.tenancy.webhooks.signing import key_of
+from scheduler_svc.tenancy.webhooks.signing import key_of, seal
 
 log = structlog.get_logger()
 
@@ -66,3 +67,14 @@ async def delete_webhook(context: HandlerContext, delivery: Delivery) -> None:
 def _refuse(tx: Transaction, by: Actor, job: SetWebhook | DeleteWebhook, code: str, reason: str) -> None:
     tx.record(refused(by, reason))
     tx.emit_event(job.tenant, "none", "webhook", {"request": job.request, "code": code, "reasons": [reason]})
+
+
+MOST = 20
+"""Maximum webhooks of a page."""
+
+
+async def answer_webhooks(question: Question, request: AskWebhooks) -> WebhooksAnswer:
+    async with question.reading() as connection:
+        found = await webhooks.page(connection, question.tenant, request.name, names_after(request.after), most=MOST)
+    kept = page(found)
+    return WebhooksAnswer(webhooks=kept, cursor=cursor_of_names(kept, len(found), MOST))

@@ -1,10 +1,16 @@
-"""Signatures of messages to webhooks, as https://www.standardwebhooks.com specifies them. Pure."""
+"""Secrets of webhooks: how they sign messages, and how the database has them, useless without the deployment's sealing key. Pure.
+
+Signatures are those of https://www.standardwebhooks.com. To seal it, a secret, as long as one output of HMAC-SHA256, is combined with that
+of the sealing key, the webhook and a nonce that is used once: what a pseudo-random function gives hides it completely. A second output
+authenticates it.
+"""
 
 import base64
 import hashlib
 import hmac
+import secrets
 
-from common.messages.tenancy.webhooks import SECRET_PREFIX
+from common.messages.tenancy.webhooks import SECRET_BYTES, SECRET_PREFIX
 
 
 def key_of(secret: str) -> bytes:
@@ -17,3 +23,35 @@ def signature_headers(key: bytes, message: str, at_s: float, body: bytes) -> dic
     sent = str(int(at_s))
     digest = hmac.new(key, f"{message}.{sent}.".encode() + body, hashlib.sha256).digest()
     return {"webhook-id": message, "webhook-timestamp": sent, "webhook-signature": f"v1,{base64.b64encode(digest).decode()}"}
+
+
+NONCE_BYTES = 16
+
+
+class Sealed(Exception):
+    """The secret was sealed by another key, or is damaged."""
+
+
+def seal(sealing_key: bytes, webhook: tuple[str, str], secret: bytes) -> bytes:
+    """`webhook`: tenant and name, to which the result is bound. `secret`: SECRET_BYTES bytes."""
+    assert len(secret) == SECRET_BYTES
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    hidden = _combined(secret, _pad(sealing_key, b"hide", webhook, nonce))
+    return nonce + hidden + _pad(sealing_key, b"check", webhook, nonce + hidden)
+
+
+def unseal(sealing_key: bytes, webhook: tuple[str, str], sealed: bytes) -> bytes:
+    """Raises: Sealed."""
+    nonce, hidden, check = sealed[:NONCE_BYTES], sealed[NONCE_BYTES : NONCE_BYTES + SECRET_BYTES], sealed[NONCE_BYTES + SECRET_BYTES :]
+    if not hmac.compare_digest(check, _pad(sealing_key, b"check", webhook, nonce + hidden)):
+        raise Sealed
+    return _combined(hidden, _pad(sealing_key, b"hide", webhook, nonce))
+
+
+def _pad(sealing_key: bytes, purpose: bytes, webhook: tuple[str, str], of: bytes) -> bytes:
+    text = b"\x00".join([b"marlaas-webhook", purpose, *(part.encode() for part in webhook), of.hex().encode()])
+    return hmac.new(sealing_key, text, hashlib.sha256).digest()
+
+
+def _combined(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))

@@ -1,8 +1,11 @@
 """Decisions about tasks as pure functions: no clock, no database, no NATS.
 
-sharing/            who goes next, how much is in flight, and why a task waits
-evaluation/         which versions are evaluated, and which is the best
-endings/            why a task ends, what warns of it, and what is kept
-batching.py         which groups make the next optimizer step
-replica_support.py  what live replicas cannot do for a task
+admission.py   who goes next on a pool, and how many groups
+pool_load.py   clocks of pools, and how much is in flight
+waiting.py     why a task waits, and the number that would have to change
+batching.py    which groups make the next optimizer step
+evaluation.py  which versions are evaluated, their results, and which is the best
+endings.py     why a task ends early, and what warns of it
+retention.py   which blobs of past versions are kept
+homes.py       which replica of its pool a key keeps to
 """

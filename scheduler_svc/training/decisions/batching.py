@@ -3,7 +3,7 @@
 A step takes the oldest ready groups. A group sampled by version a may be trained from versions a … a + max_staleness,
 so it has a deadline, counted in steps. The step waits for older groups whenever leaving them behind would put more of
 them past a deadline than the steps until then can take (earliest deadline first). By the pace of admission
-(`sharing/admission.py`) such a wait is always for work in flight, which ends by its score or its own deadline; nothing sampled
+(`admission.py`) such a wait is always for work in flight, which ends by its score or its own deadline; nothing sampled
 is discarded for staleness. With max_staleness = 0 this is plain on-policy training.
 """
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, func, literal_column, not_, select, true
+from sqlalchemy import BigInteger, ColumnElement, Double, Integer, func, literal_column, not_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.base.sql.parameters import all_of, any_of, given, in_state
@@ -41,27 +41,34 @@ class AdmissibleWork(NamedTuple):
         return self.groups or self.evaluations
 
 
-def deadline_ms(task: Any) -> ColumnElement[int]:
-    """Milliseconds from a group's admission to its deadline. `Any`: columns of a table or of a subquery."""
-    return func.ceil(task.spec["limits"]["episode_timeout_s"].as_float() * literal_column("1000")).cast(BigInteger)
-
-
 def _columns(task: Any, tenant: Any, allowance: ColumnElement[int]) -> list[ColumnElement[Any]]:
     """Columns of a candidate. `Any`: columns of a table or of a subquery."""
-    reserved = task.group_size * task.trajectory_tokens
-    expected = func.coalesce(task.group_tokens, reserved)
-    own = [task.id, task.tenant, task.pool, task.priority, task.virtual_time, task.group_size]
+    reserved, timeout_s = task.group_size * task.trajectory_tokens, task.spec["limits"]["episode_timeout_s"].as_float()
     return [
-        *own,
+        task.id.label("task"),
+        *(task[name] for name in ("tenant", "pool", "priority", "virtual_time", "group_size")),
         allowance.label("allowance"),
-        reserved.label("reserved"),
-        (task.group_size * deadline_ms(task)).label("reserved_env_ms"),
-        expected.label("expected"),
+        reserved.cast(Double).label("reserved_tokens"),
+        (task.group_size * func.ceil(timeout_s * literal_column("1000")).cast(BigInteger)).label("reserved_env_ms"),
+        func.coalesce(task.group_tokens, reserved).cast(Double).label("group_tokens"),
         tenant.weight,
         tenant.virtual_time.label("tenant_time"),
     ]
 
 
+_SHARE = (
+    "task",
+    "tenant",
+    "pool",
+    "priority",
+    "virtual_time",
+    "allowance",
+    "group_size",
+    "group_tokens",
+    "reserved_tokens",
+    "reserved_env_ms",
+)
+"""Columns that are fields of a `TaskShare`."""
 _is_planned = not_(IN_TRAINING) & in_state(groups.c.state, GroupState.PLANNED)
 _ADMISSIBLE_WORK = Statement(
     select(
@@ -203,18 +210,5 @@ def _candidates(found_rows: Iterable[Any]) -> Candidates:
         if row.tenant not in found.tenants:
             bounds = InFlightLimits(row.max_sequences, row.max_pool_sequences, row.max_pool_tokens)
             found.tenants[row.tenant] = TenantShare(row.tenant, row.weight, row.tenant_time, bounds)
-        found.tasks.append(
-            TaskShare(
-                task=row.id,
-                tenant=row.tenant,
-                pool=row.pool,
-                priority=row.priority,
-                virtual_time=row.virtual_time,
-                allowance=row.allowance,
-                group_size=row.group_size,
-                group_tokens=float(row.expected),
-                reserved_tokens=float(row.reserved),
-                reserved_env_ms=row.reserved_env_ms,
-            )
-        )
+        found.tasks.append(TaskShare(**{name: getattr(row, name) for name in _SHARE}))
     return found

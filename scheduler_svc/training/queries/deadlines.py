@@ -1,13 +1,15 @@
-"""Queries on deadlines: groups past them, and how near others are. Deadlines are on the clocks of their pools."""
+"""Queries on deadlines: groups past them, how near others are, and the clocks of pools that they are on."""
 
 from sqlalchemy import Double, func, literal_column, not_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.messages import PoolClock
 from scheduler_svc.base.sql.parameters import GroupKey, given, in_state
 from scheduler_svc.base.sql.pool_time import parked_ms, seconds
 from scheduler_svc.base.sql.statement import Statement
 from scheduler_svc.base.states import GroupState
-from scheduler_svc.base.tables import IN_TRAINING, groups, pool_clocks, tasks
+from scheduler_svc.base.tables import IN_TRAINING, groups, tasks
+from scheduler_svc.base.tables import pool_clocks as clocks
 
 CLOCKS_MAY_DIFFER_S = 5.0
 """Maximum difference between NATS's and PostgreSQL's clocks; beyond it one of them was set back."""
@@ -17,7 +19,7 @@ _back = func.make_interval(0, 0, 0, 0, 0, 0, CLOCKS_MAY_DIFFER_S)
 _parked_ms = parked_ms(given("now_s", Double))
 _now = func.to_timestamp(given("now_s", Double)) - seconds(_parked_ms)
 _parked = seconds(func.greatest(literal_column("0"), _parked_ms - groups.c.parked_ms))
-_of_open_groups = groups.join(tasks, tasks.c.id == groups.c.task).outerjoin(pool_clocks, pool_clocks.c.pool == tasks.c.pool)
+_of_open_groups = groups.join(tasks, tasks.c.id == groups.c.task).outerjoin(clocks, clocks.c.pool == tasks.c.pool)
 _overdue = (
     select(groups.c.task, groups.c.number)
     .select_from(_of_open_groups)
@@ -69,3 +71,13 @@ _OVERDUE_EVALUATION = Statement(
 async def overdue_evaluation_groups(connection: AsyncConnection, now_s: float) -> list[GroupKey]:
     """Open groups of evaluations past their deadlines, which are on their pools' clocks. `now_s`: NATS's clock."""
     return [(row.task, row.number) for row in await _OVERDUE_EVALUATION.run(connection, {"now_s": now_s})]
+
+
+_SINCE = func.extract("epoch", clocks.c.parked_since).cast(Double).label("since_s")
+_CLOCKS = Statement(select(clocks.c.pool, clocks.c.parked_ms, _SINCE))
+
+
+async def pool_clocks(connection: AsyncConnection) -> dict[str, PoolClock]:
+    """Clocks by pool, of all that have ever shared an accelerator."""
+    found = await _CLOCKS.run(connection)
+    return {row.pool: PoolClock(parked_s=row.parked_ms / 1000, parked_since_s=row.since_s) for row in found}

@@ -13,8 +13,7 @@ from common.spec import TaskSpec
 from scheduler_svc.base.sql.parameters import GroupKey, in_state, keyed, keys
 from scheduler_svc.base.states import EvaluationState, GroupState, TrajectoryState
 from scheduler_svc.base.tables import IN_TRAINING, evaluations, groups, trajectories
-from scheduler_svc.training.decisions.evaluation.plan import PlannedGroups, prompt_of, prompt_seed, row_of
-from scheduler_svc.training.decisions.evaluation.results import Attempt, BestSoFar
+from scheduler_svc.training.decisions.evaluation import Attempt, BestSoFar, PlannedGroups, prompt_of, prompt_seed, row_of
 from scheduler_svc.training.queries.groups import NewGroup, members_of
 
 EvaluationKey = tuple[str, int, str]
@@ -73,7 +72,9 @@ async def open_first_group(connection: AsyncConnection, task: str, *, charged_to
         update(groups)
         .where(groups.c.task == task, groups.c.number == first)
         .values(state=GroupState.OPEN, charged_tokens=charged_tokens, deadline_at=deadline_at, admitted_at=func.now())
-        .returning(*(groups.c[name] for name in ("task", "number", "version", "protocol", "size", "row", "seed")))
+        .returning(
+            *(groups.c[name] for name in ("task", "number", "version", "protocol", "size", "row", "seed", "charged_tokens", "deadline_at"))
+        )
         .cte("opened")
     )
     of_group = [opened.c[name] == evaluations.c[name] for name in ("task", "version", "protocol")]
@@ -81,18 +82,9 @@ async def open_first_group(connection: AsyncConnection, task: str, *, charged_to
     row = (await connection.execute(statement)).first()
     if row is None:
         return None
-    return NewGroup(
-        task=task,
-        number=row.number,
-        version=row.version,
-        row=row.row,
-        seed=row.seed,
-        size=row.size,
-        charged_tokens=charged_tokens,
-        deadline_at=deadline_at,
-        adapter=from_json(AdapterRef, row.adapter) if row.adapter else None,
-        protocol=row.protocol,
-    )
+    opened_group = row._asdict()
+    adapter = opened_group.pop("adapter")
+    return NewGroup(**opened_group, adapter=from_json(AdapterRef, adapter) if adapter else None)
 
 
 async def retry_groups(connection: AsyncConnection, found: Collection[GroupKey], *, add: int) -> dict[str, float]:

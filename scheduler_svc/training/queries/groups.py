@@ -108,8 +108,7 @@ _ADD = Statement(members_of(_written))
 async def add_groups(connection: AsyncConnection, new: Sequence[NewGroup]) -> None:
     """Write open groups with all their members."""
     if new:
-        names = ("task", "number", "version", "size", "row", "seed", "charged_tokens", "deadline_at", "parked_ms")
-        rows = [tuple(getattr(group, name) for name in names) for group in new]
+        rows = [tuple(getattr(group, column.name) for column in _new.c) for group in new]
         await _ADD.run(connection, _new.of(rows))
 
 

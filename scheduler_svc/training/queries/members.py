@@ -29,22 +29,13 @@ class ScoredMember:
     """Version that sampled the group, as the message says."""
 
 
+_COPIED = {
+    "prompt_tokens": Integer, "sampled_tokens": Integer, "turns": Integer, "truncated": Boolean, "longest_turn_tokens": Integer,
+    "env_ms": Integer, "away_ms": Integer,
+}  # fmt: skip
+"""Columns that are as the member says."""
 _arrived = Rows(
-    "arrived",
-    task=Text,
-    group=Integer,
-    member=Integer,
-    sequence=BigInteger,
-    reward=Double,
-    prompt_tokens=Integer,
-    sampled_tokens=Integer,
-    turns=Integer,
-    truncated=Boolean,
-    failure=Text,
-    longest_turn_tokens=Integer,
-    components=Text,
-    env_ms=Integer,
-    away_ms=Integer,
+    "arrived", task=Text, group=Integer, member=Integer, sequence=BigInteger, reward=Double, failure=Text, components=Text, **_COPIED
 )
 _has_failed = _arrived.c.failure.is_not(None)
 _SETTLE = Statement(
@@ -65,14 +56,8 @@ _SETTLE = Statement(
         detail=func.coalesce(_arrived.c.failure, ""),
         reward=case((not_(_has_failed), _arrived.c.reward)),
         sequence=_arrived.c.sequence,
-        prompt_tokens=_arrived.c.prompt_tokens,
-        sampled_tokens=_arrived.c.sampled_tokens,
-        turns=_arrived.c.turns,
-        truncated=_arrived.c.truncated,
-        longest_turn_tokens=_arrived.c.longest_turn_tokens,
         components=cast(_arrived.c.components, JSONB),
-        env_ms=_arrived.c.env_ms,
-        away_ms=_arrived.c.away_ms,
+        **{name: _arrived.c[name] for name in _COPIED},
         scored_at=func.now(),
     )
 )
@@ -83,25 +68,12 @@ async def settle_members(connection: AsyncConnection, outcomes: Sequence[ScoredM
     first: dict[tuple[str, int, int], ScoredMember] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.sequence):
         first.setdefault((outcome.task, outcome.group, outcome.member.member), outcome)
-    found = [
-        (
-            outcome.task,
-            outcome.group,
-            outcome.member.member,
-            outcome.sequence,
-            outcome.member.reward,
-            outcome.member.prompt_tokens,
-            outcome.member.sampled_tokens,
-            outcome.member.turns,
-            outcome.member.truncated,
-            outcome.member.failure,
-            outcome.member.longest_turn_tokens,
-            json.dumps(outcome.member.components) if outcome.member.components else None,
-            outcome.member.env_ms,
-            outcome.member.away_ms,
-        )
-        for outcome in first.values()
-    ]
+    found: list[tuple[object, ...]] = []
+    for outcome in first.values():
+        member = outcome.member
+        components = json.dumps(member.components) if member.components else None
+        own = (outcome.task, outcome.group, member.member, outcome.sequence, member.reward, member.failure, components)
+        found.append((*own, *(getattr(member, name) for name in _COPIED)))
     await _SETTLE.run(connection, _arrived.of(found))
 
 

@@ -26,8 +26,7 @@ from scheduler_svc.base.tables import (
     tasks,
     trajectories,
 )
-from scheduler_svc.training.decisions.endings.task_end import Failures
-from scheduler_svc.training.decisions.endings.task_warnings import Stall, TaskWarning
+from scheduler_svc.training.decisions.endings import Failures, Stall, TaskWarning
 from scheduler_svc.training.queries.steps import StepSummary
 
 LATEST_GROUPS = 100
@@ -142,6 +141,9 @@ _WALL_S = func.extract("epoch", func.now() - func.greatest(tasks.c.updated_at, _
 _SECONDS = (_WALL_S - func.greatest(_PARKED_MS, literal_column("0")) / literal_column("1000.0")).cast(Double)
 
 
+_OF_STALL = ("seconds", "pool", "environment", "family", "open_groups", "is_training", "is_evaluating")
+
+
 async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Collection[str] | None = None) -> dict[str, Stall | None]:
     """Tasks without progress for `limit_s` of their pool's time, or on the wall while it is parked; and, as None, those that progress but
     still have a warning about it. `only`: among these.
@@ -184,15 +186,7 @@ async def stalled_tasks(connection: AsyncConnection, limit_s: float, only: Colle
     for row in (await connection.execute(statement)).all():
         is_held_up = row.is_parked and row.seconds < limit_s <= row.wall_s
         goes_on = (row.seconds < limit_s and not is_held_up) or row.state == TaskState.PAUSED
-        found[row.id] = None if goes_on else Stall(
-            seconds=row.seconds,
-            is_accepted=row.state != TaskState.SUBMITTED,
-            pool=row.pool,
-            environment=row.environment,
-            family=row.family,
-            open_groups=row.open_groups,
-            is_training=row.is_training,
-            is_evaluating=row.is_evaluating,
-            parked_s=row.wall_s if is_held_up else None,
-        )  # fmt: skip
+        as_found = {name: getattr(row, name) for name in _OF_STALL}
+        parked_s = row.wall_s if is_held_up else None
+        found[row.id] = None if goes_on else Stall(**as_found, is_accepted=row.state != TaskState.SUBMITTED, parked_s=parked_s)
     return found

@@ -16,7 +16,7 @@ from scheduler_svc.base.sql.pool_time import NOW_S, parked_ms, parked_ms_of_task
 from scheduler_svc.base.sql.statement import Statement
 from scheduler_svc.base.states import GroupState, StepState, TrajectoryState
 from scheduler_svc.base.tables import groups, ledger, outbox, pool_clocks, steps, tasks, trajectories
-from scheduler_svc.training.decisions.endings.task_warnings import StepMetrics
+from scheduler_svc.training.decisions.endings import StepMetrics
 from scheduler_svc.training.queries.tasks import Task
 
 BlobKind = Literal["adapter", "checkpoint", "batch"]

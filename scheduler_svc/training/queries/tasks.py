@@ -62,7 +62,7 @@ class Task:
     failures_in_a_row: int
     virtual_time: float
     warnings: dict[str, str]
-    """Standing warnings: sentences by name (`training/decisions/endings/task_warnings.py`)."""
+    """Standing warnings: sentences by name (`training/decisions/endings.py`)."""
     start: AdapterRef | None
     """Adapter of version 0 after a warm start."""
     package: BlobRef | None
@@ -103,32 +103,18 @@ def homes_of(stored: dict[str, dict[str, Any]] | None) -> dict[str, Home]:
     return {service: Home(**home) for service, home in stored.items()} if stored else {}
 
 
+_AS_STORED = (
+    "id", "tenant", "weight", "submission", "by_operator", "family", "reason", "version", "admitted", "voided", "failures_in_a_row",
+    "virtual_time", "warnings", "submitted_at", "accepted_at",
+)  # fmt: skip
+_REFERENCES = {"start": AdapterRef, "package": BlobRef, "adapter": AdapterRef, "checkpoint": BlobRef}
+
+
 def task_of(row: Any) -> Task:
-    return Task(
-        id=row.id,
-        tenant=row.tenant,
-        weight=row.weight,
-        spec=accepted_spec(row.id, row.spec),
-        submission=row.submission,
-        by_operator=row.by_operator,
-        family=row.family,
-        state=TaskState(row.state),
-        reason=row.reason,
-        version=row.version,
-        admitted=row.admitted,
-        voided=row.voided,
-        failures_in_a_row=row.failures_in_a_row,
-        virtual_time=row.virtual_time,
-        warnings=row.warnings,
-        start=from_json(AdapterRef, row.start) if row.start else None,
-        package=from_json(BlobRef, row.package) if row.package else None,
-        expired=frozenset(row.expired),
-        adapter=from_json(AdapterRef, row.adapter) if row.adapter else None,
-        checkpoint=from_json(BlobRef, row.checkpoint) if row.checkpoint else None,
-        submitted_at=row.submitted_at,
-        accepted_at=row.accepted_at,
-        homes=homes_of(row.homes),
-    )
+    stored = {name: getattr(row, name) for name in _AS_STORED}
+    stored |= {name: from_json(kind, value) if (value := getattr(row, name)) else None for name, kind in _REFERENCES.items()}
+    spec, state = accepted_spec(row.id, row.spec), TaskState(row.state)
+    return Task(**stored, spec=spec, state=state, expired=frozenset(row.expired), homes=homes_of(row.homes))
 
 
 async def add_task(
@@ -269,22 +255,9 @@ async def checks_requested(connection: AsyncConnection, tenant: str, family: str
     return (await connection.execute(statement)).scalar_one()
 
 
-async def set_warnings(connection: AsyncConnection, task: str, warnings: Mapping[str, str]) -> None:
-    """Replace the standing warnings of a locked task."""
-    await connection.execute(update(tasks).where(tasks.c.id == task).values(warnings=dict(warnings)))
-
-
-async def set_family(connection: AsyncConnection, task: str, family: str) -> None:
-    await connection.execute(update(tasks).where(tasks.c.id == task).values(family=family, reason=""))
-
-
-async def forget_family(connection: AsyncConnection, task: str) -> None:
-    """Reset the family, so that the next tick resolves and checks the environment."""
-    await connection.execute(update(tasks).where(tasks.c.id == task).values(family=None))
-
-
-async def set_reason(connection: AsyncConnection, task: str, reason: str) -> None:
-    await connection.execute(update(tasks).where(tasks.c.id == task).values(reason=reason))
+async def change(connection: AsyncConnection, task: str, **values: Any) -> None:
+    """Change columns of a locked task that are no state of it. `Any`: their values."""
+    await connection.execute(update(tasks).where(tasks.c.id == task).values(values))
 
 
 async def transition_task(
@@ -306,8 +279,3 @@ async def count_voided(connection: AsyncConnection, task: str, groups: int, *, f
     if failures_in_a_row is not None:
         values["failures_in_a_row"] = failures_in_a_row
     await connection.execute(update(tasks).where(tasks.c.id == task).values(values))
-
-
-async def now(connection: AsyncConnection) -> datetime:
-    """PostgreSQL's time, by which tasks are accepted."""
-    return (await connection.execute(select(func.now()))).scalar_one()

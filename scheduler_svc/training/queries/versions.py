@@ -13,9 +13,8 @@ from common.spec import TaskSpec
 from scheduler_svc.base.sql.parameters import Rows, in_state
 from scheduler_svc.base.states import EvaluationState, GroupState, StepState
 from scheduler_svc.base.tables import evaluations, groups, ledger, steps, stored_blobs, tasks, trajectories
-from scheduler_svc.training.decisions.evaluation.best_version import LATEST_STEPS, Judged, best_version
-from scheduler_svc.training.decisions.evaluation.plan import prompt_of
-from scheduler_svc.training.queries.tasks import accepted_spec
+from scheduler_svc.training.decisions.evaluation import LATEST_STEPS, Judged, best_version, prompt_of
+from scheduler_svc.training.queries.tasks import Task, accepted_spec
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ async def stored_versions(connection: AsyncConnection, task: str) -> frozenset[i
     return frozenset((await connection.execute(select(stored_blobs.c.version).distinct().where(*_adapters_of(task)))).scalars())
 
 
-async def best_of(connection: AsyncConnection, task: AskedTask, stored: Collection[int]) -> int | None:
+async def best_of(connection: AsyncConnection, task: AskedTask | Task, stored: Collection[int]) -> int | None:
     """The task's best version among those `stored`."""
     wanted = task.spec.evaluation
     evaluated = select(evaluations.c.version, evaluations.c.reward, evaluations.c.lower_bound).where(

@@ -2,13 +2,15 @@
 
 Resending is safe, because every handler is idempotent. It is refused where it has no use: a task that has ended is not resumed,
 and an abandoned group has been refilled. Useful to resend are jobs that the scheduler could not handle, results that it could not
-settle, and messages that only a newer version understands.
-"""
+settle, and messages that only a newer version understands."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
+from sqlalchemy import delete, func, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.access.roles import MEMBER_VERBS
@@ -22,10 +24,11 @@ from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.sql.parameters import GroupKey
 from scheduler_svc.base.states import TaskState, VoidReason
+from scheduler_svc.base.tables import dead_letters
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.training import evaluations
-from scheduler_svc.training.decisions.evaluation.plan import is_group
-from scheduler_svc.training.queries import dead_letters, groups, tasks
+from scheduler_svc.training.decisions.evaluation import is_group
+from scheduler_svc.training.queries import groups, tasks
 from scheduler_svc.training.queries.tasks import Task
 from scheduler_svc.training.task_events import publish_status
 from scheduler_svc.training.termination import end_task, void_and_refund
@@ -37,6 +40,39 @@ SELF_STAGE_PREFIX = "failed.settle."
 """Subject prefix of dead letters written by this service."""
 ABOUT_GROUPS = {"open": OpenGroup, "sample": SampleTurns, "turn": TurnsSampled}
 """Stage → the message that it handles, where that is about a group in flight."""
+
+
+# -------------------------------------------------------------------------------------------------------------- records
+
+
+async def forget_dead_letters(connection: AsyncConnection, *, after: int) -> None:
+    """Delete records after sequence `after`, where the stream FAILED ends: NATS will reuse their numbers."""
+    await connection.execute(delete(dead_letters).where(dead_letters.c.sequence > after))
+
+
+async def record_dead_letter(connection: AsyncConnection, sequence: int, task: str | None, letter: DeadLetter) -> bool:
+    """Record a dead letter; False when it was recorded before."""
+    values = {
+        "sequence": sequence,
+        "stage": letter.stage,
+        "task": task,
+        "subject": letter.subject,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+    }
+    statement = insert(dead_letters).values(values).on_conflict_do_nothing().returning(dead_letters.c.id)
+    return (await connection.execute(statement)).first() is not None
+
+
+async def mark_resent(connection: AsyncConnection, sequence: int, by: int) -> bool:
+    """Record that the job `by` resends a dead letter; False when it was resent already, or is unknown."""
+    statement = (
+        update(dead_letters)
+        .where(dead_letters.c.sequence == sequence, dead_letters.c.resent_by.is_distinct_from(by))
+        .values(resent_by=by, resent_at=func.now())
+        .returning(dead_letters.c.id)
+    )
+    return (await connection.execute(statement)).first() is not None
 
 
 # -------------------------------------------------------------------------------------------------------------- settle
@@ -55,7 +91,7 @@ async def message_failed(tx: Transaction, delivery: Delivery) -> None:
     task_id = about(delivery.subject)
     if task_id and await deleted.find(tx.connection, task_id) is not None:
         return
-    if not await dead_letters.record_dead_letter(tx.connection, delivery.sequence, task_id, letter):
+    if not await record_dead_letter(tx.connection, delivery.sequence, task_id, letter):
         return
     if _sender(letter.subject) is not None:
         tx.record(Refused(actor_of(letter.subject, None), "malformed"))
@@ -129,12 +165,11 @@ class ResendRequest:
     by: int
     """Sequence of the requesting job in its stream."""
     sender: Actor
-    stored: Delivery | None
-    """The dead letter as stored; None when it has expired."""
-    task: str | None
-    letter: DeadLetter | None
-    """None when it has expired, or cannot be decoded."""
-    body: bytes | None
+    stored: Delivery | None = None
+    """The dead letter as stored; None when it has expired, or cannot be decoded. `letter` likewise."""
+    task: str | None = None
+    letter: DeadLetter | None = None
+    body: bytes | None = None
     """Body of its message; None when that has expired."""
 
 
@@ -152,7 +187,7 @@ async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
         stored = await bus.streams.read(streams.FAILED, job.letter)
         letter = stored.read(DeadLetter)
     except (LookupError, Reject):
-        return ResendRequest(job.tenant, job.letter, delivery.sequence, sender, stored=None, task=None, letter=None, body=None)
+        return ResendRequest(job.tenant, job.letter, delivery.sequence, sender)
     body = await _body(bus, letter)
     return ResendRequest(job.tenant, job.letter, delivery.sequence, sender, stored, about(stored.subject), letter, body)
 
@@ -160,10 +195,7 @@ async def read_resend_request(bus: Bus, delivery: Delivery) -> ResendRequest:
 async def resend(tx: Transaction, request: ResendRequest) -> None:
     """Publish the message under a new id, or reject the request."""
     if not await _is_own(tx, request):  # the same answer as for one that there is not, under no task
-        objection = f"letter: there is no dead letter {request.number} of tenant '{request.tenant}'"
-        tx.record(refused(request.sender, objection))
-        tx.emit_event(request.tenant, "none", "rejected", {"letter": request.number, "reasons": [objection]})
-        return
+        return _refuse(tx, request, "none", f"letter: there is no dead letter {request.number} of tenant '{request.tenant}'")
     if request.stored is not None and not concerns_dead_letter(request.stored):
         await message_failed(tx, request.stored)  # which may not be settled yet: requests and dead letters arrive on two streams
     task = await tasks.lock_own_task(tx.connection, request.tenant, request.task) if request.task else None
@@ -173,18 +205,22 @@ async def resend(tx: Transaction, request: ResendRequest) -> None:
         objection = f"group {key[1]} is complete, or was abandoned and refilled: its message has no use"
     if objection is not None:
         log.warning("letter_not_resent", letter=request.number, tenant=request.tenant, task=request.task, reason=objection)
-        tx.record(refused(request.sender, objection))
-        tx.emit_event(request.tenant, request.task or "none", "rejected", {"letter": request.number, "reasons": [objection]})
-        return
+        return _refuse(tx, request, request.task or "none", objection)
     assert request.letter is not None and request.body is not None
-    if not await dead_letters.mark_resent(tx.connection, request.number, request.by):
-        return
+    if not await mark_resent(tx.connection, request.number, request.by):
+        return None
     headers = {name: value for name, value in request.letter.headers.items() if not name.startswith("Nats-")}
     message_id = f"resent:{request.number}:{request.by}"
     tx.outbox.post_encoded(request.letter.subject, request.body, message_id, headers)
     tx.record(accepted(request.sender, request.task or "", {"letter": request.number}))
     log.info("letter_resent", letter=request.number, tenant=request.tenant, task=request.task, subject=request.letter.subject)
     tx.emit_event(request.tenant, request.task or "none", "resent", {"letter": request.number, "subject": request.letter.subject})
+    return None
+
+
+def _refuse(tx: Transaction, request: ResendRequest, task: str, objection: str) -> None:
+    tx.record(refused(request.sender, objection))
+    tx.emit_event(request.tenant, task, "rejected", {"letter": request.number, "reasons": [objection]})
 
 
 async def _is_own(tx: Transaction, request: ResendRequest) -> bool:

@@ -18,13 +18,13 @@ from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy import shares
 from scheduler_svc.training import evaluations
 from scheduler_svc.training.accounting import settle_accounts
-from scheduler_svc.training.decisions.evaluation.plan import is_group
-from scheduler_svc.training.decisions.sharing.pool_times import StableFor
-from scheduler_svc.training.dispatch.steps import send_ready_steps
+from scheduler_svc.training.decisions.evaluation import is_group
+from scheduler_svc.training.decisions.pool_load import StableFor
 from scheduler_svc.training.queries import deadlines, groups, members, tasks
 from scheduler_svc.training.queries.groups import DecidedGroup, EndedGroup
 from scheduler_svc.training.queries.members import ScoredMember
 from scheduler_svc.training.queries.tasks import Task
+from scheduler_svc.training.steps import send_ready_steps
 from scheduler_svc.training.termination import void_and_refund
 
 

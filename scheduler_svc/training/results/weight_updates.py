@@ -1,32 +1,120 @@
-"""Handles weight updates: advances the task's version, reports the step, and continues or finishes the task."""
+"""Handles weight updates, the trainer's announcements: advances the version, reports the step, and continues or finishes the task."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
 from pydantic import JsonValue
+from sqlalchemy import Integer, Text, cast, func, select, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.bus import Delivery
 from common.errors import Reject
-from common.messages import StoredStep, WeightUpdated, as_json
+from common.messages import AdapterRef, BlobRef, CheckpointRef, StoredStep, WeightUpdated, as_json, from_json
 from scheduler_svc.base.context import HandlerContext
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
-from scheduler_svc.base.states import TaskState
+from scheduler_svc.base.sql.parameters import Rows, any_of, given, in_state
+from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.states import LIVE, StepState, TaskState
+from scheduler_svc.base.tables import ledger, steps, tasks
 from scheduler_svc.base.transaction import Transaction
-from scheduler_svc.tenancy.billing import ledger
+from scheduler_svc.tenancy.billing.ledger import recorded_tokens
 from scheduler_svc.training import evaluations
-from scheduler_svc.training.decisions.endings.task_end import Failures, reason_to_finish
-from scheduler_svc.training.decisions.endings.task_warnings import WINDOW, warnings_of_steps
-from scheduler_svc.training.dispatch.steps import send_ready_steps
-from scheduler_svc.training.queries import announcements, steps, tasks
-from scheduler_svc.training.queries.announcements import AnnouncedTask
+from scheduler_svc.training.decisions.endings import WINDOW, Failures, reason_to_finish, warnings_of_steps
 from scheduler_svc.training.queries.progress import TaskProgress, progress_of
-from scheduler_svc.training.queries.steps import StepSummary
-from scheduler_svc.training.queries.tasks import Task
+from scheduler_svc.training.queries.steps import StepSummary, finish_steps, measured_steps
+from scheduler_svc.training.queries.tasks import TASK_COLUMNS, Task, task_of
+from scheduler_svc.training.steps import send_ready_steps
 from scheduler_svc.training.task_events import emit_warnings, publish_status
 from scheduler_svc.training.termination import end_task
 
 log = structlog.get_logger()
+
+
+_ANNOUNCED = Statement(
+    select(tasks.c.tenant, tasks.c.pool, tasks.c.version, tasks.c.state, steps.c.state.label("step_state"), steps.c.digest)
+    .select_from(tasks.outerjoin(steps, (steps.c.task == tasks.c.id) & (steps.c.version == given("from_version", Integer))))
+    .where(tasks.c.id == given("of_task"))
+)
+
+
+_made = Rows("made", task=Text, tenant=Text, pool=Text, version=Integer, trained=Text, adapter=Text, checkpoint=Text)
+_locked = select(tasks.c.id).where(tasks.c.id == any_of("made_task")).order_by(tasks.c.id).with_for_update().cte("locked")  # in one order
+_is_sent = (
+    select(steps.c.task)
+    .where(steps.c.task == tasks.c.id, steps.c.version == tasks.c.version, in_state(steps.c.state, StepState.BATCHED))
+    .where(steps.c.digest == _made.c.trained)
+    .exists()
+)
+_ADVANCE = Statement(
+    update(tasks)
+    .where(
+        tasks.c.id == _locked.c.id,
+        tasks.c.id == _made.c.task,
+        tasks.c.tenant == _made.c.tenant,
+        tasks.c.pool == _made.c.pool,
+        tasks.c.version == _made.c.version - 1,
+        in_state(tasks.c.state, TaskState.RUNNING, TaskState.PAUSED),
+        _is_sent,
+    )
+    .values(
+        version=tasks.c.version + 1,
+        adapter=cast(_made.c.adapter, JSONB),
+        checkpoint=cast(_made.c.checkpoint, JSONB),
+        updated_at=func.now(),
+    )
+    .returning(*TASK_COLUMNS)
+)
+
+
+async def advance_versions(connection: AsyncConnection, updates: Collection[WeightUpdated]) -> dict[str, Task]:
+    """Compare-and-set of each task to the version that the step with the trainer made; `updates`: one of each task.
+
+    Returns the advanced tasks by id. All are locked, also those that have ended, have another version or have sent another step.
+    """
+    made = [
+        (
+            each.task,
+            each.tenant,
+            each.pool,
+            each.version,
+            each.trained,
+            each.adapter.model_dump_json(),
+            each.checkpoint.model_dump_json(),
+        )
+        for each in updates
+    ]
+    return {row.id: task_of(row) for row in await _ADVANCE.run(connection, _made.of(made))}
+
+
+async def announcement(connection: AsyncConnection, task: Task) -> WeightUpdated | None:
+    """The trainer's announcement of the task's version; None at version 0."""
+    tokens = (
+        select(ledger.c.tokens)
+        .where(ledger.c.task == steps.c.task, ledger.c.kind == "trained", ledger.c.number == steps.c.version + 1)
+        .scalar_subquery()
+    )
+    statement = select(steps, func.coalesce(tokens, 0).label("trained_tokens")).where(
+        steps.c.task == task.id, steps.c.version == task.version - 1, steps.c.state == StepState.TRAINED
+    )
+    row = (await connection.execute(statement)).mappings().first()
+    if row is None:
+        return None
+    return WeightUpdated(
+        tenant=task.tenant,
+        task=task.id,
+        pool=task.spec.pool,
+        version=task.version,
+        adapter=from_json(AdapterRef, row["adapter"]),
+        checkpoint=from_json(CheckpointRef, row["checkpoint"]),
+        trained=row["digest"],
+        batch=from_json(BlobRef, row["batch"]) if row["batch"] else None,
+        metrics=row["metrics"],
+        trained_tokens=row["trained_tokens"],
+        started_s=row["started_at"].timestamp(),
+        finished_s=row["finished_at"].timestamp(),
+    )
 
 
 async def handle_weight_updates(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
@@ -44,10 +132,10 @@ async def weights_updated(tx: Transaction, updates: Sequence[WeightUpdated], pol
     sent.
     """
     first = {updated.task: updated for updated in reversed(updates)}
-    found = await announcements.advance_versions(tx.connection, first.values())
+    found = await advance_versions(tx.connection, first.values())
     for updated in first.values():
         if updated.task not in found:
-            _require_sent(updated, await announcements.announced_task(tx.connection, updated))
+            await _require_sent(tx.connection, updated)
             log.info("weight_update_ignored", task=updated.task, version=updated.version)
     advanced = await _report_steps(tx, found, first) if found else []
     await send_ready_steps(tx, [task for task in advanced if task.is_live], policy)
@@ -55,16 +143,17 @@ async def weights_updated(tx: Transaction, updates: Sequence[WeightUpdated], pol
     return [*advanced, *(await weights_updated(tx, later, policy) if later else [])]
 
 
-def _require_sent(updated: WeightUpdated, found: AnnouncedTask | None) -> None:
+async def _require_sent(connection: AsyncConnection, updated: WeightUpdated) -> None:
     """Raises: Reject when no trainer was asked for this version. Repetitions, and messages about tasks that have ended, change nothing."""
-    if found is None or not found.is_live or updated.version <= found.version:
+    found = await _ANNOUNCED.run(connection, {"of_task": updated.task, "from_version": updated.version - 1})
+    if not found or found[0].state not in LIVE or updated.version <= found[0].version:
         return
-    where = f"the update of task {updated.task} to version {updated.version}"
-    if (updated.tenant, updated.pool) != (found.tenant, found.pool):
+    row, where = found[0], f"the update of task {updated.task} to version {updated.version}"
+    if (updated.tenant, updated.pool) != (row.tenant, row.pool):
         raise Reject(f"{where} names tenant '{updated.tenant}' and pool '{updated.pool}', which are not the task's")
-    if found.step is None:
-        raise Reject(f"{where} is of no step that is with the trainer; the task has version {found.version}")
-    if not found.step.is_made_by(updated):
+    if row.step_state != StepState.BATCHED:
+        raise Reject(f"{where} is of no step that is with the trainer; the task has version {row.version}")
+    if row.digest != updated.trained:
         raise Reject(f"{where} is of another batch than was sent to the trainer; its digest differs")
 
 
@@ -72,8 +161,8 @@ async def _report_steps(tx: Transaction, advanced: Mapping[str, Task], updates: 
     """Finish the steps and emit their events, then end each task that is done; returns the tasks as that leaves them."""
     before = await progress_of(tx.connection, *advanced)
     made = {id: _with_void_metrics(updates[id], before[id].voided, task) for id, task in advanced.items()}
-    finished = await steps.finish_steps(tx.connection, list(made.values()))
-    measured = await steps.measured_steps(tx.connection, advanced, WINDOW)
+    finished = await finish_steps(tx.connection, list(made.values()))
+    measured = await measured_steps(tx.connection, advanced, WINDOW)
     left: list[Task] = []
     for id, task in sorted(advanced.items()):
         tx.emit_event(task.tenant, id, "step", _step_data(finished[id], made[id], before[id].failures))
@@ -91,9 +180,9 @@ async def _report_steps(tx: Transaction, advanced: Mapping[str, Task], updates: 
 async def _finish(tx: Transaction, task: Task, progress: TaskProgress) -> bool:
     """End a task that has used up a budget, or trained and evaluated every step; False when it continues."""
     stop = task.spec.stop
-    tokens = await ledger.recorded_tokens(tx.connection, task.id) if stop.tokens is not None else 0
+    tokens = await recorded_tokens(tx.connection, task.id) if stop.tokens is not None else 0
     accepted_at = task.accepted_at if stop.seconds is not None else None
-    seconds = (await tasks.now(tx.connection) - accepted_at).total_seconds() if accepted_at else 0.0
+    seconds = ((await tx.connection.execute(select(func.now()))).scalar_one() - accepted_at).total_seconds() if accepted_at else 0.0
     reason = reason_to_finish(task.spec, task.version, tokens=tokens, seconds=seconds)
     if reason is None:
         return await evaluations.finish_if_done(tx, task)

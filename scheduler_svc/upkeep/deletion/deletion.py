@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.transaction import Transaction
-from scheduler_svc.training.aliases import queries as aliases
+from scheduler_svc.training import aliases
 from scheduler_svc.training.queries import tasks
 
 PATIENCE_S = 900.0

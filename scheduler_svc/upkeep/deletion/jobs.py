@@ -17,7 +17,7 @@ from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
 from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.transaction import Transaction
-from scheduler_svc.training.aliases import queries as aliases
+from scheduler_svc.training import aliases
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.upkeep.deletion import storage
 from scheduler_svc.upkeep.deletion.deletion import PATIENCE_S, delete_ended, lock_with_source

@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.blobs import BLOB_NAME
 from common.messages import BlobRef
 from scheduler_svc.base.queries import deleted
-from scheduler_svc.training.aliases.kept_adapters import held_by_others
-from scheduler_svc.training.decisions.endings.retention import RetentionWindow
+from scheduler_svc.training.aliases import held_by_others
+from scheduler_svc.training.decisions.retention import RetentionWindow
 from scheduler_svc.training.queries import evaluations, steps, tasks
 from scheduler_svc.training.queries.steps import StepBlob
 from scheduler_svc.training.queries.tasks import Task

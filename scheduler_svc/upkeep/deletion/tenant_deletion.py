@@ -22,13 +22,13 @@ from scheduler_svc.base.queries import webhook_deliveries as webhooks
 from scheduler_svc.base.queries.deleted import DeletedTenant
 from scheduler_svc.base.states import TaskState
 from scheduler_svc.tenancy import keys
-from scheduler_svc.tenancy.announced_keys import revoke_all
-from scheduler_svc.training.aliases.announced import remove_all
+from scheduler_svc.tenancy.keys import revoke_all
+from scheduler_svc.training.aliases import remove_all
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.termination import end_task
 from scheduler_svc.upkeep.deletion.deletion import PATIENCE_S, delete_ended
 from scheduler_svc.upkeep.deletion.garbage_collector import POSTPONED_S, GarbageCollector
-from scheduler_svc.uploads.package_deletion import delete_packages_of
+from scheduler_svc.uploads.package_jobs import delete_packages_of
 
 REASON = "its tenant is deleted"
 

@@ -9,7 +9,7 @@ from common.bus import Bus, Delivery, Outgoing
 from common.messages import CheckEnvironment, ReplicaReport
 from common.runtime.service import report_replica
 from marlaas.client import Client, UnknownTask
-from scheduler_svc.training.decisions.sharing.waiting import Kind
+from scheduler_svc.training.decisions.waiting import Kind
 from tests.conftest import at_work, eventually
 from tests.scheduler.stages import POOLS, Stages, World, running_world, spec
 

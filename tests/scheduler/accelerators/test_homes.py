@@ -17,8 +17,7 @@ from common.pools import Pool, Pools, named_replicas
 from common.runtime.service import report_replica
 from scheduler_svc.base.database import Database
 from scheduler_svc.migrate import end_sharing
-from scheduler_svc.training.homes.keeper import Homes
-from scheduler_svc.training.homes.rows import settle
+from scheduler_svc.training.homes import Homes, settle
 from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
 from scheduler_svc.upkeep.step_rescuer import resend_lost_steps
 from tests.conftest import at_work, eventually

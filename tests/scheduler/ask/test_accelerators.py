@@ -25,7 +25,7 @@ from scheduler_svc.accelerators.decisions.occupancy import Occupancy, Trajectory
 from scheduler_svc.accelerators.queries.waits import accelerator_waits
 from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.database_rules import examine_database
-from scheduler_svc.training.homes.keeper import Homes
+from scheduler_svc.training.homes import Homes
 from tests.scheduler.accelerators.test_homes import report
 from tests.scheduler.ask.asking import answering, asker
 from tests.scheduler.stages import POOLS

@@ -39,11 +39,10 @@ from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.tenancy.billing import budgets, prices, served
 from scheduler_svc.tenancy.decisions.shares import Capacity
+from scheduler_svc.training import admission, environment_checks
 from scheduler_svc.training.budget_pauses import enforce_budgets
-from scheduler_svc.training.dispatch import admission
-from scheduler_svc.training.intake import environment_checks
-from scheduler_svc.training.intake.catalog import Catalog
 from scheduler_svc.training.results import dead_letters, scores, weight_updates
+from scheduler_svc.training.submission import Catalog
 from scheduler_svc.upkeep.deletion import jobs as deletion
 from scheduler_svc.verbs import jobs
 from tests.scheduler.billing.prices import SERVED, price_at, spent_by_unit
@@ -152,7 +151,7 @@ class History:
 
     async def _limit(self, unit: str, amount: Decimal) -> None:
         self.limits[unit] = amount
-        await self._change(lambda tx: budgets.set_budget(tx.connection, "acme", "total", unit, amount), may_die=False)  # type: ignore[arg-type]
+        await self._change(lambda tx: budgets.put_budget(tx.connection, "acme", "total", unit, amount), may_die=False)  # type: ignore[arg-type]
 
     async def _price(self, request: str, kind: Any, price: Decimal) -> None:
         given = SetPrice(request=request, of=kind, price=price)
@@ -336,7 +335,7 @@ class History:
     async def _check_budgets(self, spent: dict[str, Decimal], given: dict[str, Decimal]) -> None:
         """`given`: what was spent for served requests, which no budget holds up."""
         async with self.database.transaction() as tx:
-            found = [one.budget for one in (await budgets.standings(tx.connection)).found]
+            found = (await budgets.standings(tx.connection)).found
         assert {one.unit: one.spent for one in found} == spent, (self.seed, found, spent)
         in_flight = "SELECT count(*) AS n FROM groups g JOIN tasks t ON t.id = g.task WHERE t.tenant = 'acme' AND g.state = 'open'"
         worst = (await self._rows(in_flight))[0]["n"] * (await self._worst_case())

@@ -133,9 +133,9 @@ async def test_a_new_period_begins_with_nothing_spent(database: Database) -> Non
         await ledger.record_usage(tx.connection, [Entry("acme", "a", "sampled", number, 10**number) for number in range(3)])
         await tx.connection.execute(text("UPDATE ledger SET at = now() - interval '40 days' WHERE number = 0"))
         for period in ("day", "month", "total"):
-            await budgets.set_budget(tx.connection, "acme", period, "tokens", Decimal(1000))
+            await budgets.put_budget(tx.connection, "acme", period, "tokens", Decimal(1000))
         await budgets.begin_periods(tx.connection)
-        found = {one.budget.period: one.budget.spent for one in (await budgets.standings(tx.connection)).found}
+        found = {one.period: one.spent for one in (await budgets.standings(tx.connection)).found}
         assert found == {"day": 110, "month": 110, "total": 111}
         # The same as if a month had passed since the budgets were looked at:
         await tx.connection.execute(
@@ -143,7 +143,7 @@ async def test_a_new_period_begins_with_nothing_spent(database: Database) -> Non
         )
         await tx.connection.execute(text("UPDATE ledger SET at = now() - interval '35 days' WHERE number = 1"))
         await budgets.begin_periods(tx.connection)
-        found = {one.budget.period: (one.budget.spent, one.reported) for one in (await budgets.standings(tx.connection)).found}
+        found = {one.period: (one.spent, one.reported) for one in (await budgets.standings(tx.connection)).found}
         assert found == {"day": (100, ""), "month": (100, ""), "total": (111, "")}
 
 

@@ -15,7 +15,7 @@ from common.spec import parse_spec
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.queries.deleted import delete_task
 from scheduler_svc.reading.queries.usage import tenants_usage
-from scheduler_svc.tenancy.billing import budgets, invoices, ledger, prices
+from scheduler_svc.tenancy.billing import budgets, ledger, prices
 from scheduler_svc.tenancy.billing.ledger import Entry
 from scheduler_svc.training.queries import tasks
 from tests.scheduler.ask.asking import asker
@@ -159,13 +159,13 @@ async def test_bytes_of_packages_are_on_the_bill_once_an_hour_at_the_price_of_ea
     async with database.transaction() as tx:
         await tx.connection.execute(text("UPDATE package_usage SET hour = hour - 1"))
         await tx.connection.execute(text("INSERT INTO prices (kind, price, per) VALUES ('stored_byte_hours', 2.5, 10)"))
-        await budgets.set_budget(tx.connection, "acme", "total", "money", Decimal(100))
+        await budgets.put_budget(tx.connection, "acme", "total", "money", Decimal(100))
     await _record_package_bytes(database, 1)
     assert await _package_bill(database) == [("acme", "", "stored_byte_hours", 24, Decimal("3.00"))]
     async with database.transaction() as tx:
         await budgets.begin_periods(tx.connection)
         [standing] = (await budgets.standings(tx.connection)).found
-        assert standing.budget.spent == 3
+        assert standing.spent == 3
         assert [one.stored_bytes for one in await tenants_usage(tx.connection, "acme")] == [5 + 7 + 9]
         assert [one.stored_bytes for one in await tenants_usage(tx.connection, None)] == [5 + 7 + 9, 0]
 
@@ -213,10 +213,10 @@ async def test_work_of_an_hour_ago_costs_what_it_did_then(database: Database) ->
             begins = datetime.now(UTC) + timedelta(minutes=30 + 60 * number)
             request = SetPrice(request=f"r{number}", of="sampled", price=Decimal(price), valid_from=begins)
             assert await prices.add_price(tx.connection, request) is None
-        lines = await invoices.invoice_lines(tx.connection, "acme", None, None, after=0, most=10)
+        lines = await prices.invoice_lines(tx.connection, "acme", None, None, after=0, most=10)
         assert sum(line.money for line in lines) == 10 * 0 + 10 * 1 + 10 * 2
         await delete_task(tx.connection, "a", 1)
-        assert await invoices.invoice_lines(tx.connection, "acme", None, None, after=0, most=10) == lines
+        assert await prices.invoice_lines(tx.connection, "acme", None, None, after=0, most=10) == lines
         assert all(isinstance(line.day, date) for line in lines)
 
 

@@ -13,8 +13,7 @@ from common.messages import BudgetsAnswer, FailuresAnswer, InvoiceAnswer, Servin
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.queries import deleted
 from scheduler_svc.doctor.database_rules import examine_database
-from scheduler_svc.tenancy.billing import budgets, prices
-from scheduler_svc.tenancy.billing import served_sql as served
+from scheduler_svc.tenancy.billing import budgets, prices, served
 from scheduler_svc.tenancy.billing.served import requests_ended
 from scheduler_svc.tenancy.limits import used_by
 from tests.conftest import eventually
@@ -68,8 +67,8 @@ async def test_each_request_is_booked_once_and_paid_for(bus: Bus, nats_url: str,
         await set_price(world, "p1", "served_prompt", "2")
         await set_price(world, "p2", "served_sampled", "0.5", pool="tiny")
         async with world.database.transaction() as tx:
-            await budgets.set_budget(tx.connection, "acme", "total", "tokens", Decimal(10**6))
-            await budgets.set_budget(tx.connection, "acme", "total", "money", Decimal(10**6))
+            await budgets.put_budget(tx.connection, "acme", "total", "tokens", Decimal(10**6))
+            await budgets.put_budget(tx.connection, "acme", "total", "money", Decimal(10**6))
         await settled(world)  # what is stored of the ended task is part of the usage too
         [before] = (await asks.ask(UsageAnswer, "acme", "usage")).tenants
         [(time, weight)] = await world.rows("SELECT virtual_time, weight FROM tenants WHERE id = 'acme'")
@@ -243,7 +242,7 @@ async def test_a_budgets_period_begins_with_what_was_served_in_it(database: Data
     await booked(database, ended("r2"))
     async with database.transaction() as tx:
         for period in ("day", "total"):
-            await budgets.set_budget(tx.connection, "acme", period, "tokens", Decimal(100))
+            await budgets.put_budget(tx.connection, "acme", period, "tokens", Decimal(100))
         await budgets.begin_periods(tx.connection)
-        found = {one.budget.period: one.budget.spent for one in (await budgets.standings(tx.connection)).found}
+        found = {one.period: one.spent for one in (await budgets.standings(tx.connection)).found}
     assert found == {"day": 13, "total": 26}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_svc.training.decisions.evaluation.best_version import Judged, best_version
+from scheduler_svc.training.decisions.evaluation import Judged, best_version
 
 ALL = frozenset(range(1, 20))
 REWARDS = [(version, 0.5) for version in range(1, 9)]

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler_svc.base.states import VoidReason
-from scheduler_svc.tenancy.decisions.billing import Payer, payer_of_void
+from scheduler_svc.tenancy.decisions.budgets import Payer, payer_of_void
 
 
 @pytest.mark.parametrize(

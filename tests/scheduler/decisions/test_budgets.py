@@ -4,9 +4,9 @@ from decimal import Decimal
 
 import pytest
 
-from scheduler_svc.tenancy.decisions.budgets import Budget, GroupBound, Purse, Unit, UnitPrices, sentence
+from scheduler_svc.tenancy.decisions.budgets import Budget, GroupBound, Purse, Unit, UnitPrices
 from scheduler_svc.tenancy.decisions.shares import Capacity, TaskShare, TenantShare
-from scheduler_svc.training.decisions.sharing.admission import groups_to_admit
+from scheduler_svc.training.decisions.admission import groups_to_admit
 
 PRICES = {"p": UnitPrices(Decimal(2), Decimal(3), Decimal(7), Decimal(11))}
 
@@ -30,8 +30,10 @@ def test_a_group_fits_where_its_worst_case_does(unit: Unit, evaluates: bool, cos
 
 def test_every_budget_must_allow_it() -> None:
     wide, narrow = budget(10**6), budget(49, "money")
-    assert Purse([wide, narrow], PRICES).refusing("p", GroupBound(10), evaluates=False) == narrow
-    assert "month" in sentence(narrow, Decimal("50.00")) and "needs at most 50" in sentence(narrow, Decimal("50.00"))
+    purse = Purse([wide, narrow], PRICES)
+    assert purse.refusing("p", GroupBound(10), evaluates=False) == narrow
+    refusing, why = purse.objection("p", GroupBound(10), evaluates=False) or (None, "")
+    assert refusing == narrow and "month" in why and "needs at most 50" in why
 
 
 @pytest.mark.parametrize(("spent", "nearly"), [(79, False), (80, True), (81, True)])

@@ -9,10 +9,16 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from common.spec import TaskSpec
 from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
+from scheduler_svc.training.decisions.admission import (
+    AdmissionDecision,
+    allowance,
+    groups_to_admit,
+    next_task,
+    pools_with_room,
+    starting_virtual_time,
+)
 from scheduler_svc.training.decisions.batching import LiveGroup, groups_for_step, stale_groups
-from scheduler_svc.training.decisions.endings.retention import RetentionWindow
-from scheduler_svc.training.decisions.sharing.admission import AdmissionDecision, allowance, groups_to_admit, pools_with_room
-from scheduler_svc.training.decisions.sharing.fair_share import next_task, starting_virtual_time
+from scheduler_svc.training.decisions.retention import RetentionWindow
 from tests.scheduler.stages import spec as task
 
 PLENTY = {"tiny": Capacity(sequences=10**9, kv_tokens=10**12)}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from scheduler_svc.training.homes.choice import Keyed, Move, Why, homes
+from scheduler_svc.training.decisions.homes import Keyed, Move, Why, homes
 
 A, B, C = "a", "b", "c"
 SAMPLERS, TRAINERS = ("rollout", "tiny"), ("trainer", "tiny")

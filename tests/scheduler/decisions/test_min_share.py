@@ -9,15 +9,15 @@ import pytest
 from sqlalchemy import text
 
 from common.bus import Bus
+from common.group_numbers import FIRST_EVALUATION_GROUP as FIRST_GROUP
 from common.spec import Protocol, parse_spec
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight, Load, TaskShare, TenantShare
-from scheduler_svc.training.decisions.evaluation.plan import FIRST_GROUP, PlannedGroups
-from scheduler_svc.training.decisions.sharing.admission import groups_to_admit
-from scheduler_svc.training.decisions.sharing.min_share import GUARANTEED_FRACTION, MinShares
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes
-from scheduler_svc.training.dispatch.admission import ADMISSION_BATCH_SIZE, admit
+from scheduler_svc.training.admission import ADMISSION_BATCH_SIZE, admit
+from scheduler_svc.training.decisions.admission import GUARANTEED_FRACTION, MinShares, groups_to_admit
+from scheduler_svc.training.decisions.evaluation import PlannedGroups
+from scheduler_svc.training.decisions.pool_load import PoolTimes
 from scheduler_svc.training.queries import evaluations, tasks
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
@@ -113,7 +113,12 @@ async def test_task_below_its_min_share_is_found_behind_many_that_are_less_serve
                     task,
                     0,
                     None,
-                    [PlannedGroups(Protocol(name="main", prompts=50, attempts=2, temperature=1.0), range(FIRST_GROUP, FIRST_GROUP + 50))],
+                    [
+                        PlannedGroups(
+                            Protocol(name="main", prompts=50, attempts=2, temperature=1.0),
+                            range(FIRST_GROUP, FIRST_GROUP + 50),
+                        )
+                    ],
                 )
                 await tx.connection.execute(text("UPDATE tasks SET admitted = 100"))  # the maximum that training may be ahead
         await tx.connection.execute(text("UPDATE tasks SET state = 'running', family = 'toy' WHERE id <> 'short'"))

@@ -3,8 +3,8 @@
 import pytest
 
 from common.bus import Bus
-from scheduler_svc.training.decisions.sharing import oversubscription
-from scheduler_svc.training.decisions.sharing.oversubscription import ADJUSTMENT_S, OversubscriptionController, PoolLoad
+from scheduler_svc.training.decisions import pool_load
+from scheduler_svc.training.decisions.pool_load import ADJUSTMENT_S, OversubscriptionController, PoolLoad
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
 
@@ -73,7 +73,7 @@ def test_samplers_become_busy_where_dialogues_spend_a_share_of_their_time_in_the
 
 
 async def test_idle_samplers_are_given_more_until_they_are_full(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oversubscription, "ADJUSTMENT_S", 0.3)
+    monkeypatch.setattr(pool_load, "ADJUSTMENT_S", 0.3)
     stages = Stages(withheld=lambda group, member: True)
     async with running_world(bus, database_url, stages, sequences=8) as world:
         raw = spec(steps=50, limits={"episode_timeout_s": 600})

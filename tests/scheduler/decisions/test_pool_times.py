@@ -5,8 +5,7 @@ from common.homes import AWAKE, BEGUN
 from common.messages import PoolClock, ReplicaReport
 from common.streams import REPLICAS_BUCKET
 from scheduler_svc.tenancy.decisions.shares import Capacity
-from scheduler_svc.training.decisions.sharing.oversubscription import PoolLoad
-from scheduler_svc.training.decisions.sharing.pool_times import PoolTimes, capacities
+from scheduler_svc.training.decisions.pool_load import PoolLoad, PoolTimes, capacities
 from scheduler_svc.upkeep.replica_registry import ReplicaRegistry, Samplers
 from tests.scheduler.decisions.test_oversubscription import MAX_FACTOR, MIN_FACTOR, Watched
 

@@ -8,7 +8,7 @@ import pytest
 
 from common.bus import Bus
 from common.messages import ReplicaReport
-from scheduler_svc.training.decisions.endings.task_warnings import Stall, StepMetrics, TaskWarning, no_progress, warnings_of_steps
+from scheduler_svc.training.decisions.endings import Stall, StepMetrics, TaskWarning, no_progress, warnings_of_steps
 from scheduler_svc.upkeep.stalls import warn_about_stalls
 from tests.conftest import eventually_equals
 from tests.scheduler.stages import Stages, World, running_world, spec

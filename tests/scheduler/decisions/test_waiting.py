@@ -7,7 +7,7 @@ import pytest
 from scheduler_svc.accelerators.decisions.room import misfit
 from scheduler_svc.accelerators.decisions.waits import AcceleratorWait
 from scheduler_svc.tenancy.decisions.shares import Capacity, InFlightLimits, Load
-from scheduler_svc.training.decisions.sharing.waiting import (
+from scheduler_svc.training.decisions.waiting import (
     FullQueue,
     Kind,
     Limits,

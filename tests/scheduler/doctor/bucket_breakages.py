@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from common import streams
 from common.messages import HttpKey, ProcessLife
 from common.messages.lives import life_key
-from scheduler_svc.training.aliases.queries import all_aliases
+from scheduler_svc.training.aliases import find_aliases
 from tests.scheduler.finished import Copy
 
 HTTP_KEY = HttpKey(digest="d" * 64, tenant="acme", role="owner", name="k", key="U" + "D" * 55, ends=None, token="a.b.c")
@@ -70,8 +70,8 @@ async def tell_of_an_alias(world: Copy, **changes: object) -> None:
     """Record an alias, and tell of it with these changes."""
     await record_an_alias(world)
     async with world.database.statements() as connection:
-        [alias] = await all_aliases(connection)
-    await world.bus.kv.put(streams.ALIASES_BUCKET, alias.known.key, alias.known.model_copy(update=changes))
+        [alias] = await find_aliases(connection)
+    await world.bus.kv.put(streams.ALIASES_BUCKET, alias.key, alias.model_copy(update=changes))
 
 
 async def tell_of_an_older_change(world: Copy) -> None:

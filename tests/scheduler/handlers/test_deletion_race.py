@@ -21,8 +21,8 @@ from scheduler_svc.base.audit import Actor
 from scheduler_svc.base.context import HandlerContext
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
-from scheduler_svc.training.intake.catalog import Catalog
 from scheduler_svc.training.queries import tasks
+from scheduler_svc.training.submission import Catalog
 from scheduler_svc.upkeep.deletion import jobs as deletion
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.upkeep.deletion.jobs import delete_task, prune_tasks

@@ -9,7 +9,7 @@ from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from common.messages import CheckEnvironment, DeadLetter, EnvironmentChecked
 from common.spec import EnvironmentSection
-from scheduler_svc.training.intake.environment_resolution import CHECKS_PER_TENANT
+from scheduler_svc.training.environment_checks import CHECKS_PER_TENANT
 from tests.conftest import eventually, eventually_equals
 from tests.scheduler.canaries import CANARY
 from tests.scheduler.stages import Stages, running_world, spec

@@ -13,7 +13,7 @@ from common.limits import IN_ACCOUNT, LIMITS
 from common.messages import CheckEnvironment, Event, LimitValue, PreviewTask, PruneTasks, ReplicaReport, SetTenant
 from common.runtime.service import report_replica
 from common.spec import parse_spec
-from scheduler_svc.tenancy.announced_limits import task_tokens
+from scheduler_svc.tenancy.limits import task_tokens
 from scheduler_svc.tenancy.rates import Grant
 from tests.conftest import at_work, eventually
 from tests.scheduler.handlers.test_tenant_settings import set_tenant

@@ -9,20 +9,22 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.errors import Reject
+from common.group_numbers import FIRST_EVALUATION_GROUP as FIRST_GROUP
 from common.messages import DeadLetter, GroupContext, OpenGroup
 from common.spec import Protocol, parse_spec
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.training import evaluations
-from scheduler_svc.training.decisions.evaluation.plan import (
-    FIRST_GROUP,
+from scheduler_svc.training.decisions.evaluation import (
     FIRST_ROW,
     MAX_RETRIES,
     RETRY_INCREMENT,
+    Attempt,
     groups_to_plan,
     is_due,
+    pass_at_k,
     prompt_seed,
+    result_of,
 )
-from scheduler_svc.training.decisions.evaluation.results import Attempt, pass_at_k, result_of
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs
 from tests.conftest import eventually

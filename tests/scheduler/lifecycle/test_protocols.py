@@ -10,11 +10,21 @@ from sqlalchemy import text
 from common.bus import Bus
 from common.evaluation.intervals import Difference
 from common.evaluation.report import EvaluationReport, unpacked
+from common.group_numbers import FIRST_EVALUATION_GROUP as FIRST_GROUP
 from common.messages import GroupContext, from_json
 from common.spec import Protocol, parse_spec
 from scheduler_svc.base.database import Database
-from scheduler_svc.training.decisions.evaluation.plan import FIRST_GROUP, FIRST_ROW, RETRY_INCREMENT, groups_to_plan, prompt_seed
-from scheduler_svc.training.decisions.evaluation.results import Attempt, BestSoFar, gain_of, result_of, standing_after
+from scheduler_svc.training.decisions.evaluation import (
+    FIRST_ROW,
+    RETRY_INCREMENT,
+    Attempt,
+    BestSoFar,
+    gain_of,
+    groups_to_plan,
+    prompt_seed,
+    result_of,
+    standing_after,
+)
 from scheduler_svc.training.queries import evaluations, tasks
 from scheduler_svc.training.queries.candidates import evaluation_candidates
 from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs

@@ -7,7 +7,7 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import UNSUPPORTED, DeadLetter
-from scheduler_svc.training.decisions.endings.task_end import MIN_FAILURES_TO_FAIL
+from scheduler_svc.training.decisions.endings import MIN_FAILURES_TO_FAIL
 from tests.scheduler.stages import Stages, running_world, scored, spec
 
 

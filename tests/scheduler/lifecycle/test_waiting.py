@@ -6,7 +6,7 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import DeadLetter, ReplicaReport, WhyAnswer
 from scheduler_svc.tenancy.decisions.shares import Capacity
-from scheduler_svc.training.decisions.sharing.waiting import Cause, Kind
+from scheduler_svc.training.decisions.waiting import Cause, Kind
 from scheduler_svc.training.waiting import why
 from tests.scheduler.ask.asking import asker
 from tests.scheduler.stages import Stages, World, running_world, spec

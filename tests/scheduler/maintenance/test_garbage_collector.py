@@ -14,8 +14,9 @@ from common.errors import Unavailable
 from common.messages import TrainBatch
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.tables import stored_blobs
-from scheduler_svc.training.queries import announcements, steps, tasks
+from scheduler_svc.training.queries import steps, tasks
 from scheduler_svc.training.queries.tasks import find_task
+from scheduler_svc.training.results import weight_updates
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs, superseded_blobs
 from tests.conftest import at_work, eventually, eventually_equals
@@ -152,7 +153,7 @@ async def test_predecessors_of_a_stateless_checkpoint_are_kept_as_long_as_it(
             assert task is not None
             old = {name for name in await superseded_blobs(tx.connection, [task]) if ".adapter-" not in name}
             restoring = await steps.restored_from(tx.connection, task)
-            announced = await announcements.announcement(tx.connection, task)
+            announced = await weight_updates.announcement(tx.connection, task)
     assert old == everything(last) - expected  # also those that were deleted before
     first = since(last) or last
     assert set(restoring) == {f"a.v{version}.checkpoint-0" for version in range(first, last + 1)} | {

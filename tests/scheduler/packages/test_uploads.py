@@ -14,7 +14,7 @@ from common.resilience import crashpoints
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.uploads import package_jobs as handlers
-from scheduler_svc.uploads.package_deletion import clean_packages
+from scheduler_svc.uploads.package_jobs import clean_packages
 from scheduler_svc.uploads.package_queries import Key
 from scheduler_svc.uploads.packages import finish_deletion
 from tests.conftest import eventually

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from common.errors import Reject
 from scheduler_svc.tenancy.webhooks.addresses import Policy, literal_of, parse_networks, parse_url
-from scheduler_svc.tenancy.webhooks.post import Failed, Post
-from scheduler_svc.tenancy.webhooks.sealing import Sealed, seal, unseal
+from scheduler_svc.tenancy.webhooks.sender import Failed, Post
+from scheduler_svc.tenancy.webhooks.signing import Sealed, seal, unseal
 from tests.common.bus.test_tls import Authority
 from tests.scheduler.webhooks.receiver import receiver
 

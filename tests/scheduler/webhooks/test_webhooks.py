@@ -16,10 +16,8 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.queries import webhook_deliveries as webhooks
 from scheduler_svc.tenancy.webhooks.addresses import Policy, WebhookRules, parse_networks
-from scheduler_svc.tenancy.webhooks.post import Post
-from scheduler_svc.tenancy.webhooks.sealing import seal
-from scheduler_svc.tenancy.webhooks.sender import WebhookSender
-from scheduler_svc.tenancy.webhooks.signing import key_of
+from scheduler_svc.tenancy.webhooks.sender import Post, WebhookSender
+from scheduler_svc.tenancy.webhooks.signing import key_of, seal
 from tests.conftest import at_work, eventually
 from tests.gateway.serving import client, gateway
 from tests.scheduler.stages import Stages, World, running_world, spec

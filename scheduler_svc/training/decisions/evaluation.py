@@ -1,12 +1,70 @@
-"""Results of an evaluation by one protocol, and what they say about the task's progress. Pure."""
+"""Evaluations: which versions answer which held-out prompts, their results by protocol, and the version that `@best` names. Pure.
 
-from collections.abc import Mapping, Sequence
+The prompts of a protocol are the same at every version, and never trained on: rows from FIRST_ROW, with seeds of their own. Group numbers
+start at FIRST_EVALUATION_GROUP, so that messages about evaluation and training groups cannot be confused.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 from statistics import fmean
 
 from common.evaluation.intervals import Difference, Estimate, is_binary, mean_reward, paired_difference, share
-from common.spec import Protocol
+from common.group_numbers import FIRST_EVALUATION_GROUP
+from common.spec import MAX_GROUPS, Evaluation, Protocol, TaskSpec
+
+RETRY_INCREMENT = MAX_GROUPS
+"""Increment of a group's number at each retry: messages that carry the old number are ignored."""
+MAX_RETRIES = 3
+FIRST_ROW = 2**31
+"""First row of held-out prompts; training counts rows from 0 and stays below."""
+
+
+@dataclass(frozen=True)
+class PlannedGroups:
+    """Groups of one protocol, in the order of its prompts."""
+
+    protocol: Protocol
+    numbers: range
+
+
+def is_group(number: int) -> bool:
+    """Whether the group with this number belongs to an evaluation."""
+    return number >= FIRST_EVALUATION_GROUP
+
+
+def may_be_retried(number: int) -> bool:
+    return (number - FIRST_EVALUATION_GROUP) // RETRY_INCREMENT < MAX_RETRIES
+
+
+def is_due(spec: TaskSpec, version: int) -> bool:
+    every = spec.evaluation.every
+    return every > 0 and (version % every == 0 or version == spec.steps)
+
+
+def groups_to_plan(evaluation: Evaluation, evaluated_before: int) -> list[PlannedGroups]:
+    """Groups of one version's evaluation, by protocol. `evaluated_before`: versions of the task that were evaluated."""
+    first = FIRST_EVALUATION_GROUP + evaluated_before * evaluation.prompts_in_all
+    found: list[PlannedGroups] = []
+    for protocol in evaluation.protocols:
+        found.append(PlannedGroups(protocol, range(first, first + protocol.prompts)))
+        first += protocol.prompts
+    return found
+
+
+def row_of(prompt: int) -> int:
+    return FIRST_ROW + prompt
+
+
+def prompt_of(row: int) -> int:
+    return row - FIRST_ROW
+
+
+def prompt_seed(protocol: Protocol, prompt: int) -> int:
+    """Seed of 56 bits, as in training, derived from another name; protocols with one seed ask the same prompts."""
+    digest = hashlib.sha256(f"evaluation:{protocol.seed}:{prompt}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
 
 
 @dataclass(frozen=True)
@@ -99,3 +157,36 @@ def _pass_at(passed_by_prompt: Sequence[Sequence[bool]], attempts: int) -> dict[
         if enough:
             found[k] = fmean(pass_at_k(len(passed), sum(passed), k) for passed in enough)
     return found
+
+
+LATEST_STEPS = 5
+"""Steps whose rewards are compared where no version is evaluated."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A version, and what is known of it by an evaluation."""
+
+    version: int
+    reward: float
+    lower_bound: float | None
+    """Of the mean's 95 % interval; None where too few prompts were scored."""
+
+
+def best_version(
+    judged: Sequence[Judged], rewards: Sequence[tuple[int, float]], stored: Collection[int], *, by_mean: bool = False
+) -> int | None:
+    """The best of the `stored` versions; the earlier of equals. None where none is stored, or nothing is known of those that are.
+
+    judged: evaluations by the protocol that decides. by_mean: whether it decides by the mean, and not by the lower bound.
+    rewards: (version, mean reward of the step that made it), by version; the last 5 count where no stored version is evaluated.
+    """
+
+    def worth(one: Judged) -> tuple[float, float, int]:
+        bound = float("-inf") if one.lower_bound is None else one.lower_bound
+        return (one.reward if by_mean else bound, one.reward, -one.version)
+
+    if known := [one for one in judged if one.version in stored]:
+        return max(known, key=worth).version
+    latest = [(reward, -version) for version, reward in rewards[-LATEST_STEPS:] if version in stored]
+    return -max(latest)[1] if latest else None

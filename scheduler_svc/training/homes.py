@@ -1,7 +1,9 @@
-"""Keeps the homes of tasks in pools with several replicas: one at a sampler, one at a trainer.
+"""Homes: each task of a pool with several replicas keeps to one at a sampler and one at a trainer, where what it needs is warm.
 
+A replica has a name of its own in its pool, and a queue of that name beside the pool's; `executors` has who reads which (docs/pools.md).
 One scheduler replica at a time looks. A task gets its homes when it is submitted, others when a replica cannot serve for LOST_S, and
-otherwise only for a gain above what the move costs. Meanwhile messages for a home that cannot serve go to the pool's queue.
+otherwise only for a gain above what the move costs (`decisions/homes.py`). Meanwhile messages for a home that cannot serve go to the
+pool's queue. Without a pool that has several replicas no statement is run.
 """
 
 import asyncio
@@ -9,19 +11,138 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 import structlog
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
+from common.group_numbers import FIRST_EVALUATION_GROUP
 from common.homes import OWN_QUEUE
 from common.messages import ReplicaReport, StepPhases
 from scheduler_svc.accelerators.queries import asked
 from scheduler_svc.base.database import HOMES_LOCK, Database
 from scheduler_svc.base.transaction import Transaction
-from scheduler_svc.training.homes import rows
-from scheduler_svc.training.homes.choice import Keyed, homes
-from scheduler_svc.training.homes.rows import LiveTask, Replica
-from scheduler_svc.training.queries.tasks import Home
+from scheduler_svc.training.decisions.homes import Keyed, homes
+from scheduler_svc.training.queries.tasks import Home, Task, homes_of
+
+
+class Replica(NamedTuple):
+    service: str
+    pool: str
+    name: str
+
+
+_READY = text("SELECT service, pool, accelerator FROM executors WHERE has_queue AND faults = 0 AND (held IS NULL OR held = 'wake')")
+
+
+async def ready_replicas(connection: AsyncConnection) -> set[Replica]:
+    """Those that read a queue of their own, are not faulty, and are held by no operator."""
+    return {Replica(*row) for row in (await connection.execute(_READY)).all()}
+
+
+_NOTE = text("""
+UPDATE executors SET has_queue = NOT has_queue WHERE has_queue <> ((service, pool, accelerator) IN (
+    SELECT * FROM unnest(CAST(:services AS text[]), CAST(:pools AS text[]), CAST(:names AS text[]))))
+""")
+
+
+async def note_readers(connection: AsyncConnection, reading: Collection[Replica]) -> None:
+    """Write which replicas read queues of their own: `reading`, and no others."""
+    services, pools, names = zip(*sorted(reading), strict=True) if reading else ((), (), ())
+    await connection.execute(_NOTE, {"services": [*services], "pools": [*pools], "names": [*names]})
+
+
+async def reachable_homes(connection: AsyncConnection, tasks: Collection[Task], service: str) -> dict[str, str]:
+    """Homes of tasks for work of each one's present version; left out are those without one, and those whose home is not ready."""
+    homes = {task.id: Replica(service, task.spec.pool, name) for task in tasks if (name := _home(task, service)) is not None}
+    ready = await ready_replicas(connection) if homes else set[Replica]()
+    return {task: home.name for task, home in homes.items() if home in ready}
+
+
+def _home(task: Task, service: str) -> str | None:
+    home = task.homes.get(service)
+    return home.at(task.version) if home is not None else None
+
+
+async def has_lock(connection: AsyncConnection, lock: int) -> bool:
+    """Take the advisory lock until the transaction ends; False where another transaction holds it."""
+    return bool((await connection.execute(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": lock})).scalar_one())
+
+
+@dataclass(frozen=True)
+class LiveTask:
+    """A running task, or one that is about to run."""
+
+    task: str
+    pool: str
+    version: int
+    steps_left: int
+    homes: Mapping[str, Home]
+    adapter_bytes: int
+    checkpoint_bytes: int
+    restore_s: float
+    """Seconds in which its state was restored, the longest of its latest steps; about 0 where none was."""
+
+
+_LIVE = text("""
+SELECT t.id, t.pool, t.version, t.steps, t.homes, coalesce((t.adapter -> 'blob' ->> 'size_bytes')::bigint, 0) AS adapter_bytes,
+       coalesce((t.checkpoint ->> 'size_bytes')::bigint, 0) AS checkpoint_bytes,
+       coalesce((SELECT max((s.metrics ->> 'restore_s')::float8) FROM steps s
+                 WHERE s.task = t.id AND s.state = 'trained' AND s.version >= t.version - :most), 0) AS restore_s
+FROM tasks t WHERE t.state IN ('submitted', 'running') AND t.pool = ANY(CAST(:pools AS text[])) ORDER BY t.id
+""")
+
+
+async def live_tasks(connection: AsyncConnection, pools: Collection[str], most: int) -> list[LiveTask]:
+    """`most`: latest steps that count."""
+    rows = (await connection.execute(_LIVE, {"pools": sorted(pools), "most": most})).all()
+    return [
+        LiveTask(
+            *(row.id, row.pool, row.version, max(1, row.steps - row.version), homes_of(row.homes)),
+            *(row.adapter_bytes, row.checkpoint_bytes, float(row.restore_s)),
+        )
+        for row in rows
+    ]
+
+
+_HOMELESS = text("""
+SELECT EXISTS (SELECT FROM tasks t JOIN unnest(CAST(:services AS text[]), CAST(:pools AS text[])) k (service, pool) ON k.pool = t.pool
+               WHERE t.state IN ('submitted', 'running') AND (t.homes -> k.service) IS NULL)
+""")
+
+
+async def any_homeless(connection: AsyncConnection, keys: Collection[tuple[str, str]]) -> bool:
+    """Whether a task has no home yet. `keys`: services and pools with several replicas."""
+    given = {"services": [service for service, _ in keys], "pools": [pool for _, pool in keys]}
+    return bool((await connection.execute(_HOMELESS, given)).scalar_one())
+
+
+# A version whose work has begun elsewhere ends there: groups pin their version, and a step's batch is in one queue.
+_SETTLE = text(f"""
+UPDATE tasks t SET homes = coalesce(t.homes, '{{}}') || jsonb_build_object(CAST(:service AS text), jsonb_build_object(
+    'replica', CAST(:replica AS text),
+    'version', t.version + CASE WHEN CAST(:service AS text) = 'trainer'
+        THEN EXISTS (SELECT FROM steps s WHERE s.task = t.id AND s.version = t.version)::int
+        ELSE coalesce((SELECT g.version = t.version FROM groups g WHERE g.task = t.id AND g.number < {FIRST_EVALUATION_GROUP}
+                       ORDER BY g.number DESC LIMIT 1)::int, 0) END,
+    'before', CASE WHEN (t.homes -> CAST(:service AS text) ->> 'version')::int > t.version
+                   THEN t.homes -> CAST(:service AS text) ->> 'before' ELSE t.homes -> CAST(:service AS text) ->> 'replica' END,
+    'since_s', CAST(:now_s AS float8)))
+WHERE t.id = :task AND t.state IN ('submitted', 'running') RETURNING t.homes
+""")
+
+
+async def settle(connection: AsyncConnection, task: str, service: str, replica: str, now_s: float) -> Home | None:
+    """Give a task another home, from its present version where none of that's work was sent, else from the next.
+
+    None: it has ended.
+    """
+    given = {"task": task, "service": service, "replica": replica, "now_s": now_s}
+    row = (await connection.execute(_SETTLE, given)).first()
+    return homes_of(row.homes)[service] if row is not None else None
+
 
 LOOK_S = 1.0
 """Seconds between looks at who reads which queue, and for tasks without a home."""
@@ -91,12 +212,12 @@ class Homes:
                 steps = await asked.running_steps(tx.connection, {pool for _, pool in self._replicas}, STEPS)
             self._means, self._typical = await asyncio.to_thread(_means, steps)
         async with self._database.transaction() as tx:
-            await rows.note_readers(tx.connection, {replica for report in reports for replica in self._readers(report)})
+            await note_readers(tx.connection, {replica for report in reports for replica in self._readers(report)})
             if self._several:
-                ready = await rows.ready_replicas(tx.connection)
+                ready = await ready_replicas(tx.connection)
                 self._ready_s |= dict.fromkeys(ready, time.monotonic())
-                is_wanted = is_due or await rows.any_homeless(tx.connection, self._several)
-                if is_wanted and await rows.has_lock(tx.connection, HOMES_LOCK):
+                is_wanted = is_due or await any_homeless(tx.connection, self._several)
+                if is_wanted and await has_lock(tx.connection, HOMES_LOCK):
                     await self._review(tx, ready, for_gains=is_due)
         if is_due:
             self._reviewed_s = time.monotonic()
@@ -108,11 +229,11 @@ class Homes:
         return [Replica(*key, name) for name in names if report.busy.get(f"{OWN_QUEUE}@{name}")]
 
     async def _review(self, tx: Transaction, ready: Collection[Replica], *, for_gains: bool) -> None:
-        found = await rows.live_tasks(tx.connection, {pool for _, pool in self._replicas}, STEPS)
+        found = await live_tasks(tx.connection, {pool for _, pool in self._replicas}, STEPS)
         keys = [self._keyed(one, key, ready, for_gains=for_gains) for one in found for key in self._replicas if key[1] == one.pool]
         for move in sorted(homes(keys), key=lambda one: one.keyed.key):  # locked in the order in which others lock them
             task, service = move.keyed.key, move.keyed.pool[0]
-            home = await rows.settle(tx.connection, task, service, move.replica, self._now_s())
+            home = await settle(tx.connection, task, service, move.replica, self._now_s())
             if home is not None:
                 where = {"replica": home.replica, "before": home.before, "from_version": home.version}
                 log.info("task_moved", task=task, service=service, why=str(move.why), **where)

@@ -1,18 +1,48 @@
-"""Optimizer steps: sends a task's next batch to the trainer once its groups are ready."""
+"""Optimizer steps: sends a task's next batch to the trainer once its groups are ready. Snapshots of running tasks for policies."""
 
 from collections.abc import Sequence
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from common import streams
 from common.messages import BatchGroup, TrainBatch
-from scheduler_svc.base.scheduling_policy import SchedulingPolicy, steps_to_send_together
+from scheduler_svc.base.scheduling_policy import SchedulingPolicy, TaskSnapshot, steps_to_send_together
 from scheduler_svc.base.states import TaskState, VoidReason
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
+from scheduler_svc.training.decisions.admission import allowance
 from scheduler_svc.training.decisions.batching import LiveGroup, groups_for_step, stale_groups
-from scheduler_svc.training.dispatch.pace import task_snapshots
-from scheduler_svc.training.homes.rows import reachable_homes
+from scheduler_svc.training.homes import reachable_homes
 from scheduler_svc.training.queries import groups, steps, tasks
 from scheduler_svc.training.queries.tasks import Task
 from scheduler_svc.training.termination import void_and_refund
+
+
+async def task_snapshots(connection: AsyncConnection) -> list[TaskSnapshot]:
+    """Snapshots of all running tasks, for policies that compare them."""
+    ready, training = await groups.ready_groups(connection), await steps.tasks_in_training(connection)
+    return [
+        TaskSnapshot(
+            task=task.id,
+            accepted_at=task.accepted_at or task.submitted_at,
+            allowance=allowance_of_task(task),
+            lockstep_allowance=allowance_of_task(task, max_staleness=0),
+            has_step_ready=ready.get(task.id, 0) >= task.spec.algorithm.groups_per_step,
+            is_training=task.id in training,
+        )
+        for task in await tasks.lock_running_tasks(connection)
+    ]
+
+
+def allowance_of_task(task: Task, max_staleness: int | None = None) -> int:
+    algorithm = task.spec.algorithm
+    return allowance(
+        version=task.version,
+        max_staleness=algorithm.max_staleness if max_staleness is None else max_staleness,
+        steps=task.spec.steps,
+        groups_per_step=algorithm.groups_per_step,
+        admitted=task.admitted,
+        voided=task.voided,
+    )
 
 
 async def send_ready_steps(tx: Transaction, found: Sequence[Task], policy: SchedulingPolicy) -> None:

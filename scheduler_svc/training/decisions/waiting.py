@@ -23,7 +23,7 @@ from enum import StrEnum
 from common.limits import Limit, sentence
 from scheduler_svc.accelerators.decisions.waits import AcceleratorWait
 from scheduler_svc.tenancy.decisions.shares import NO_LIMITS, NOTHING, Capacity, InFlightLimits, Load
-from scheduler_svc.training.decisions.sharing.oversubscription import IDLE_SHARE, LATE
+from scheduler_svc.training.decisions.pool_load import IDLE_SHARE, LATE
 
 
 class Kind(StrEnum):
@@ -243,19 +243,15 @@ def _for_an_accelerator(pool: str, wait: AcceleratorWait) -> Cause:
 
 def _quota(task: WaitingTask, places: Places, limits: Limits) -> Cause | None:
     """The limit of work in flight that its next group would exceed."""
-    if not limits.in_flight.may_hold(places.tenant, task.group):
-        name, value, used, needed = "max_sequences", limits.in_flight.max_sequences, places.tenant, task.group.sequences
-    elif limits.in_flight.may_hold_in_pool(places.in_pool, task.group):
+    bounds, pool, group = limits.in_flight, places.in_pool, task.group
+    if not bounds.may_hold(places.tenant, group):
+        name, value, used, needed = "max_sequences", bounds.max_sequences, places.tenant, group.sequences
+    elif bounds.may_hold_in_pool(pool, group):
         return None
-    elif limits.in_flight.exceeds_sequences(places.in_pool, task.group):
-        name, value, used, needed = (
-            "max_pool_sequences",
-            limits.in_flight.max_pool_sequences,
-            places.in_pool.sequences,
-            task.group.sequences,
-        )
+    elif bounds.exceeds_sequences(pool, group):
+        name, value, used, needed = "max_pool_sequences", bounds.max_pool_sequences, pool.sequences, group.sequences
     else:
-        name, value, used, needed = "max_pool_tokens", limits.in_flight.max_pool_tokens, places.in_pool.tokens, task.group.tokens
+        name, value, used, needed = "max_pool_tokens", bounds.max_pool_tokens, pool.tokens, group.tokens
     assert value is not None
     return Cause(Kind.QUOTA, value, sentence(name, value, round(used), limits.tenant, needed=round(needed)))
 

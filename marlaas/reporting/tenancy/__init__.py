@@ -1,4 +1,0 @@
-"""Tables of what tenants have.
-
-aliases.py   names of versions
-"""
