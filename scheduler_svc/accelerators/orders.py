@@ -13,6 +13,7 @@ from scheduler_svc.accelerators.booking import Use, book_ended
 from scheduler_svc.accelerators.deployed import Key
 from scheduler_svc.accelerators.queries import executors, slices, work
 from scheduler_svc.accelerators.queries.slices import NewSlice, OpenSlice
+from scheduler_svc.accelerators.queries.standing import AcceleratorState
 from scheduler_svc.base.states import SliceEnd, SliceReason
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
 
@@ -36,6 +37,10 @@ class Seen:
     epoch: int
     open: int | None
     """Epoch of the open slice."""
+
+    @classmethod
+    def of(cls, standing: AcceleratorState) -> "Seen":
+        return cls(standing.accelerator, standing.epoch, None if standing.slice is None else standing.slice.epoch)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,11 @@ class ExecutorRow:
     """Whether one of its slices has ended and is not booked."""
 
     @property
+    def is_held(self) -> bool:
+        """Whether an operator ordered it to park."""
+        return self.held in (Hold.PARK, Hold.DRAIN)
+
+    @property
     def function(self) -> Function:
         """What it usually computes."""
         return Function.GENERATE if self.service == "rollout" else Function.TRAIN
@@ -72,10 +77,9 @@ class AcceleratorState:
         return next((one for one in self.executors if one.newest is not None and one.newest.ended_ms is None), None)
 
     @property
-    def open(self) -> int | None:
-        """Epoch of the open slice."""
-        holder = self.holder
-        return holder.newest.epoch if holder is not None and holder.newest is not None else None
+    def slice(self) -> NewestSlice | None:
+        """The open slice."""
+        return None if self.holder is None else self.holder.newest
 
 
 _MS = "(extract(epoch FROM {0}) * 1000)::bigint"

@@ -27,7 +27,7 @@ from scheduler_svc.accelerators.decisions.state import (
     Rules,
     Switch,
 )
-from scheduler_svc.accelerators.demands import ExecutorSnapshot, drain_s, rules_of
+from scheduler_svc.accelerators.snapshot import ExecutorSnapshot, drain_s, rules_of
 from tests.scheduler.decisions.accelerators import NEVER_S, RULES, SWITCH_S, demand, holding, idle, moves
 
 

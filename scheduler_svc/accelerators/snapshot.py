@@ -1,6 +1,11 @@
-"""Executors and their work, as the decisions want them. Pure."""
+"""One accelerator at one moment: rows, reports, and what follows from them for the decisions. Pure.
 
-from collections.abc import Mapping, Sequence
+Held executors that are still on the device are ordered off it, and so are *strays*: those that are awake without a slice, because
+PostgreSQL was restored or an order to park was lost. A stray keeps the accelerator's lock until it is ordered to park, and the holder waits
+for it. How long the holder has waited distinguishes it from a predecessor that has not read its order yet.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,7 +14,7 @@ from common.messages import ExecutorReport
 from common.pools import Accelerator
 from common.pools.memory import GIB
 from scheduler_svc.accelerators.decisions.moves import Moves, piece_s
-from scheduler_svc.accelerators.decisions.slicing import park_mode
+from scheduler_svc.accelerators.decisions.slicing import Decision, next_slice, park_mode
 from scheduler_svc.accelerators.decisions.state import (
     Claim,
     Demand,
@@ -30,6 +35,8 @@ REPEATED = 0.2
 """Share of a frozen operation's work that is repeated where the KV cache is dropped: its prompt and tokens are computed in one pass."""
 STARTS_WITHIN_S = 10.0
 """Time within which a holder that says that work waits for it has begun some; then others count as if it had."""
+STRAY_S = 10.0
+"""Time for which the holder has waited for the lock before others that are awake are ordered to park."""
 BEFORE_ALL_S = float("-inf")
 
 
@@ -41,6 +48,10 @@ class ExecutorSnapshot:
     report: ExecutorReport
     deepest: Tier
     claims: tuple[Claim, ...] = ()
+    state_since_s: float = 0.0
+    """Since when its reports name its present state."""
+    ordered_epoch: int | None = None
+    """Epoch that it reported when it was ordered to park without a slice; None: it was not, or that order is over."""
 
     @property
     def function(self) -> Function:
@@ -71,7 +82,7 @@ def rules_of(accelerator: Accelerator, executors: Sequence[ExecutorSnapshot]) ->
 
 def may_work(row: ExecutorRow, now_s: float) -> bool:
     """Whether it may be given a slice: no operator holds it back, and it is not paused after a failure."""
-    return row.held not in (Hold.PARK, Hold.DRAIN) and (row.retry_ms is None or row.retry_ms <= 1000 * now_s)
+    return not row.is_held and (row.retry_ms is None or row.retry_ms <= 1000 * now_s)
 
 
 def demand(one: ExecutorSnapshot, now_s: float, *, is_holder: bool) -> Demand:
@@ -121,13 +132,66 @@ def holding(one: ExecutorSnapshot, newest: NewestSlice, standing: AcceleratorSta
 
 @dataclass(frozen=True)
 class AcceleratorSnapshot:
-    """An accelerator at one moment: rows, reports and what follows from them."""
+    """An accelerator at one moment."""
 
     now_s: float
     standing: AcceleratorState
     executors: Mapping[str, ExecutorSnapshot]
+    silent: Collection[str]
+    """Executors that count as gone."""
     moves: Moves
     rules: Rules
+    has_tasks: bool
+    """Whether the holder's pool has running tasks."""
+
+    @property
+    def holder(self) -> ExecutorSnapshot | None:
+        """The executor with the open slice; None without one, and until it reports."""
+        return None if self.standing.holder is None else self.executors.get(self.standing.holder.executor)
+
+    @property
+    def is_waking(self) -> bool:
+        """Whether a slice is open whose switch is not done."""
+        return self.standing.slice is not None and self.standing.slice.awake_ms is None
+
+    @property
+    def unchanged_since_s(self) -> float:
+        """Since when the holder has reported its present state, at the earliest since its slice was ordered or its switch done."""
+        newest, since_s = self.standing.slice, self.now_s if self.holder is None else self.holder.state_since_s
+        return since_s if newest is None else max(since_s, (newest.awake_ms or newest.ordered_ms) / 1000)
+
+    @property
+    def gone(self) -> ExecutorRow | None:
+        """A silent executor of which something is left."""
+        holder, rows = self.standing.holder, (row for row in self.standing.executors if row.executor in self.silent)
+        return next((row for row in rows if row is holder or row.tier is not Tier.OFF or row.has_unbooked), None)
+
+    @property
+    def held_on_device(self) -> list[ParkOrder]:
+        """Orders for what an operator holds and is still on the device, each given once: they take effect."""
+        return [
+            ParkOrder(name, one.deepest)
+            for name, one in self.executors.items()
+            if one.row.is_held
+            and one.row is not self.standing.holder
+            and one.report.tier is Tier.DEVICE is not one.deepest
+            and one.ordered_epoch is None
+        ]
+
+    @property
+    def strays(self) -> list[ExecutorSnapshot]:
+        """Executors that keep the holder of the open slice from waking, and were not ordered to park yet."""
+        holder, newest = self.holder, self.standing.slice
+        waits = self.is_waking and holder is not None and holder.report.state is ExecutorState.WAKING
+        if not waits or newest is None or self.now_s < newest.ordered_ms / 1000 + STRAY_S:
+            return []
+        others = (one for one in self.executors.values() if one is not holder and one.report.state is ExecutorState.AWAKE)
+        return [one for one in others if one.ordered_epoch != one.report.epoch]
+
+    @cached_property
+    def decision(self) -> Decision:
+        """What the policy says."""
+        return next_slice(self.now_s, self.held, self.demands, self.moves, self.rules)
 
     @cached_property
     def demands(self) -> list[Demand]:
@@ -137,8 +201,7 @@ class AcceleratorSnapshot:
     @cached_property
     def held(self) -> Holding | None:
         """The slice in progress; None without one, and while its executor wakes."""
-        row = self.standing.holder
-        one = self.executors.get(row.executor) if row is not None else None
+        one = self.holder
         if one is None or one.row.newest is None or one.row.newest.awake_ms is None:
             return None
         return holding(one, one.row.newest, self.standing, self.now_s)
