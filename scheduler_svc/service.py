@@ -14,8 +14,8 @@ from common.bus import Bus, batch_interval_s
 from common.errors import MarlaasError, Retry
 from common.periodic import log_failed, run_forever
 from common.pools import Accelerators, Pools, named_replicas
+from scheduler_svc.accelerators.answers import handle_lease_answers
 from scheduler_svc.accelerators.deployed import Deployed
-from scheduler_svc.accelerators.handlers.lease_answers import handle_lease_answers
 from scheduler_svc.accelerators.leader import Leader
 from scheduler_svc.base import metrics
 from scheduler_svc.base.context import HandlerContext

@@ -9,10 +9,11 @@ orders.py     the transactions of a decision: a slice with its orders, or its en
 answers.py    what an executor's answer changes
 booking.py    who pays for a slice that has ended
 clocks.py     clocks of pools, also in the bucket `pools`
-epochs.py     epochs of grants, which never go back
 row_cache.py  rows, measured moves, and tenants' time, kept between decisions
+pool_jobs.py  jobs of operators: park, drain, wake, release, measure
+asked.py      questions: executors, slices, moves, traces, pools that wait
 deployed.py   accelerators and executors of the pools file
-decisions/    pure functions · queries/  SQL · handlers/  jobs, answers and questions
+decisions/    pure functions · queries/  SQL
 
 PostgreSQL has all that lasts; a leader that begins knows it from there, and the rest from the next report of each executor. Orders go
 through the outbox. Every transaction locks the accelerator's row first, so that a slice ends once, and no two are open.

@@ -15,8 +15,7 @@ from scheduler_svc.accelerators.booking import Use, book_ended
 from scheduler_svc.accelerators.conditions import IGNORED_S, Condition
 from scheduler_svc.accelerators.decisions.state import Switch
 from scheduler_svc.accelerators.deployed import Deployed, Key
-from scheduler_svc.accelerators.epochs import lease_epoch
-from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, end_without_next, order_park, order_slice
+from scheduler_svc.accelerators.orders import Ordered, ParkOrder, Seen, end_without_next, lease_epoch, order_park, order_slice
 from scheduler_svc.accelerators.queries import executors
 from scheduler_svc.accelerators.queries.executors import Fault
 from scheduler_svc.accelerators.queries.standing import ExecutorRow

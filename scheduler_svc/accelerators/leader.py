@@ -26,12 +26,11 @@ from common.periodic import run_forever
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.acts import ACTS, LATE_S, Acts
 from scheduler_svc.accelerators.conditions import Condition, condition_of
-from scheduler_svc.accelerators.decisions.moves import NEWEST
 from scheduler_svc.accelerators.decisions.state import Switch
+from scheduler_svc.accelerators.decisions.tiers import NEWEST
 from scheduler_svc.accelerators.deployed import Deployed
-from scheduler_svc.accelerators.epochs import known_epoch
-from scheduler_svc.accelerators.orders import ParkOrder, Seen, delete_removed, end_without_next
-from scheduler_svc.accelerators.queries import executors, moves, slices
+from scheduler_svc.accelerators.orders import ParkOrder, Seen, delete_removed, end_without_next, known_epoch
+from scheduler_svc.accelerators.queries import executors, slices
 from scheduler_svc.accelerators.queries.standing import AcceleratorState
 from scheduler_svc.accelerators.reports import Reports
 from scheduler_svc.accelerators.row_cache import RowCache
@@ -196,7 +195,7 @@ class Leader:
     async def _forget_old(self) -> None:
         """Each in a transaction of its own, so that neither keeps the other's rows."""
         async with self._database.transaction() as tx:
-            await moves.forget(tx.connection, NEWEST)
+            await executors.forget_moves(tx.connection, NEWEST)
         if self._slices_days:
             async with self._database.transaction() as tx:
                 await slices.forget(tx.connection, self._slices_days, SLICES_AT_ONCE)

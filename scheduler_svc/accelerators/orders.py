@@ -1,4 +1,4 @@
-"""The transactions of a decision: a slice with its orders, or its end. The accelerator is locked in each."""
+"""The transactions of a decision, a slice with its orders or its end, and their epochs. The accelerator is locked in each."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,10 +7,12 @@ import structlog
 
 from common import streams
 from common.accelerators import Function, Tier
-from common.messages import LeaseOrder
+from common.bus import Bus
+from common.errors import Reject
+from common.messages import Lease, LeaseOrder
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.booking import Use, book_ended
-from scheduler_svc.accelerators.deployed import Key
+from scheduler_svc.accelerators.deployed import Deployed, Key
 from scheduler_svc.accelerators.queries import executors, slices, work
 from scheduler_svc.accelerators.queries.slices import NewSlice, OpenSlice
 from scheduler_svc.accelerators.queries.standing import AcceleratorState
@@ -123,3 +125,25 @@ async def end_open(tx: Transaction, accelerator: str, present: OpenSlice, how: S
 def _post(tx: Transaction, order: LeaseOrder) -> None:
     subject = streams.lease_order(order.accelerator, order.executor)
     tx.post([OutboxMessage(subject, order, f"{subject}:{order.epoch}")])
+
+
+async def known_epoch(bus: Bus, deployed: Deployed, accelerator: str) -> int:
+    """The highest epoch among the lease and the newest order of each executor."""
+    epochs = [await lease_epoch(bus, accelerator)]
+    for name, executor in deployed.places:
+        if name == accelerator:
+            last = await bus.streams.last(streams.LEASES, streams.lease_order(accelerator, executor))
+            try:
+                epochs.append(last.read(LeaseOrder).epoch if last is not None else 0)
+            except Reject as error:
+                log.warning("order_unreadable", executor=executor, reason=str(error))
+    return max(epochs)
+
+
+async def lease_epoch(bus: Bus, accelerator: str) -> int:
+    """Of the lease; 0 without one."""
+    try:
+        lease = await bus.kv.get(streams.LEASES_BUCKET, accelerator, Lease)
+    except Reject:
+        return 0
+    return lease.epoch if lease is not None else 0

@@ -5,12 +5,12 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.accelerators.decisions.moves import NEWEST, Key, Moves, measured
 from scheduler_svc.accelerators.decisions.situation import Present, Start, starting_s
 from scheduler_svc.accelerators.decisions.state import Claim, Quantiles
+from scheduler_svc.accelerators.decisions.tiers import NEWEST, Key, Moves, measured
 from scheduler_svc.accelerators.deployed import Deployed
-from scheduler_svc.accelerators.queries import moves, standing, work
-from scheduler_svc.accelerators.queries.moves import MeasuredMove
+from scheduler_svc.accelerators.queries import executors, standing, work
+from scheduler_svc.accelerators.queries.executors import MeasuredMove
 from scheduler_svc.accelerators.queries.standing import AcceleratorState
 from scheduler_svc.accelerators.queries.work import Booked, Running
 
@@ -39,7 +39,7 @@ class RowCache:
         names, pools = self._deployed.accelerators, self._deployed.pools
         running = await work.running_tenants(connection, pools)
         self.take(running, await work.booked(connection, names, pools, now_s) if len(running) > 1 else [], now_s)
-        if new := await moves.newest(connection, names, NEWEST, after=self._last_move):
+        if new := await executors.newest_moves(connection, names, NEWEST, after=self._last_move):
             self._last_move = max(one.id for one in new)
             self._add(new)
 

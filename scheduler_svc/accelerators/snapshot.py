@@ -13,7 +13,6 @@ from common.accelerators import ExecutorState, Function, Tier
 from common.messages import ExecutorReport
 from common.pools import Accelerator
 from common.pools.memory import GIB
-from scheduler_svc.accelerators.decisions.moves import Moves, piece_s
 from scheduler_svc.accelerators.decisions.slicing import Decision, next_slice, park_mode
 from scheduler_svc.accelerators.decisions.state import (
     Claim,
@@ -27,6 +26,7 @@ from scheduler_svc.accelerators.decisions.state import (
     Rules,
     Switch,
 )
+from scheduler_svc.accelerators.decisions.tiers import Moves, piece_s
 from scheduler_svc.accelerators.orders import ParkOrder
 from scheduler_svc.accelerators.queries.standing import AcceleratorState, ExecutorRow, NewestSlice
 from scheduler_svc.base.states import Hold

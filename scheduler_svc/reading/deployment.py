@@ -5,7 +5,7 @@ from functools import partial
 from itertools import groupby
 
 from common.messages import AskDeployment, EnvironmentsAnswer, PoolOffer, PoolsAnswer, ReplicaReport, ReplicasAnswer, ReplicasOf, TroubleOf
-from scheduler_svc.accelerators.queries import asked as accelerators
+from scheduler_svc.accelerators import asked as accelerators
 from scheduler_svc.reading.queries import reports
 from scheduler_svc.tenancy.question import Question, page
 from scheduler_svc.uploads import listing as packages

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common import streams
 from common.bus import FullStream
 from common.messages import ReplicaReport, TroubleOf
-from scheduler_svc.accelerators.queries.waits import accelerator_waits
+from scheduler_svc.accelerators.asked import accelerator_waits
 from scheduler_svc.tenancy.billing import budgets
 from scheduler_svc.tenancy.decisions.budgets import NO_PRICES, sentence
 from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight, Load

@@ -7,8 +7,8 @@ from dataclasses import replace
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import ReplicaReport
+from scheduler_svc.accelerators.asked import accelerator_waits
 from scheduler_svc.accelerators.decisions.waits import NEVER_S
-from scheduler_svc.accelerators.queries.waits import accelerator_waits
 from scheduler_svc.base.database import Database
 from scheduler_svc.training.decisions.endings.task_warnings import NO_PROGRESS_S, Stall, TaskWarning, no_progress, parked
 from scheduler_svc.training.queries import tasks

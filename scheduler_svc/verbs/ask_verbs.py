@@ -7,7 +7,7 @@ from typing import Any
 from common.messages import Message
 from common.messages.tenancy.terms import AskTerms
 from common.messages.verbs import QUESTIONS
-from scheduler_svc.accelerators.handlers.asked import answer_executors, answer_moves, answer_slices, answer_trace
+from scheduler_svc.accelerators.asked import answer_executors, answer_moves, answer_slices, answer_trace
 from scheduler_svc.reading.deployment import answer_envs, answer_pools, answer_replicas
 from scheduler_svc.reading.training.adapters import answer_adapter, answer_chunk
 from scheduler_svc.reading.training.progress import answer_evaluations, answer_spec, answer_steps, answer_timeline, answer_versions

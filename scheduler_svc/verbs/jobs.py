@@ -11,7 +11,7 @@ from common.errors import Reject, Retry
 from common.messages import ControlTask, SubmitTask, shortened
 from common.pools import layers_of
 from common.spec import complete, is_marked, mark_of
-from scheduler_svc.accelerators.handlers.pool_jobs import move_pool
+from scheduler_svc.accelerators.pool_jobs import move_pool
 from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of, verb_of
 from scheduler_svc.base.queries import deleted

@@ -1,17 +1,80 @@
-"""Shared accelerators: executors, slices with who paid for them, measured moves, and steps for a trace."""
+"""Questions about shared accelerators: executors, slices with who paid for them, measured moves, steps for a trace, pools that wait."""
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.accelerators import Tier
-from common.messages import AskSlices, ExecutorOf, MoveOf, ShareOf, SliceOf, StepPhases, TracedTask
-from scheduler_svc.accelerators.decisions.moves import Rates, prior_s
+from common.accelerators import ExecutorState, Tier
+from common.errors import Reject
+from common.messages import (
+    AskExecutors,
+    AskMoves,
+    AskSlices,
+    AskTrace,
+    ExecutorOf,
+    ExecutorsAnswer,
+    MoveOf,
+    MovesAnswer,
+    ShareOf,
+    SliceOf,
+    SlicesAnswer,
+    StepPhases,
+    TraceAnswer,
+    TracedTask,
+)
+from common.messages.accelerators import MAX_STEPS
+from common.messages.asks import PAGE_BYTES
 from scheduler_svc.accelerators.decisions.occupancy import Trajectory, occupancy
-from scheduler_svc.accelerators.decisions.room import misfit
-from scheduler_svc.accelerators.queries.waits import accelerator_waits
+from scheduler_svc.accelerators.decisions.tiers import Rates, prior_s
+from scheduler_svc.accelerators.decisions.waits import AcceleratorWait, misfit
+from scheduler_svc.tenancy.question import Question, page
+
+
+async def answershown_executors(question: Question, request: AskExecutors) -> ExecutorsAnswer:
+    async with question.reading() as connection:
+        found = await shown_executors(connection, request.pool, for_operator=question.tenant is None)
+    deepest = {name: pool.deepest_tier for name, pool in question.sources.pools.items()}
+    return ExecutorsAnswer(executors=page([one.model_copy(update={"deepest": deepest.get(one.pool)}) for one in found]))
+
+
+async def answer_slices(question: Question, request: AskSlices) -> SlicesAnswer:
+    """A tenant gets the slices that served its tasks, with its own shares."""
+    async with question.reading() as connection:
+        found = await _slices(connection, question.tenant, request)
+    kept = page(found)
+    has_more = len(kept) < len(found) or len(found) == request.most
+    return SlicesAnswer(slices=kept, before=kept[-1].number if has_more else None)
+
+
+async def answer_moves(question: Question, _: AskMoves) -> MovesAnswer:
+    """Raises: Reject for a tenant."""
+    _require_operator(question, "moves")
+    async with question.reading() as connection:
+        return MovesAnswer(moves=page(await _moves(connection)))
+
+
+async def answer_trace(question: Question, request: AskTrace) -> TraceAnswer:
+    """Raises: Reject for a tenant."""
+    _require_operator(question, "trace")
+    kept, cursor, size = list[TracedTask](), request.cursor, 0
+    while size < PAGE_BYTES // 2:
+        async with question.reading() as connection:
+            rows = await steps_of_next(connection, after=cursor, since_s=request.since_s, most=MAX_STEPS)
+        if not rows:
+            return TraceAnswer(tasks=kept, cursor=None)
+        one = await asyncio.to_thread(traced_task, rows)
+        kept.append(one)
+        cursor, size = one.task, size + len(one.model_dump_json())
+    return TraceAnswer(tasks=kept, cursor=cursor)
+
+
+def _require_operator(question: Question, verb: str) -> None:
+    if question.tenant is not None:
+        raise Reject(f"{verb}: only operators may ask this; `executors` and `slices` have what concerns tenant '{question.tenant}'")
+
 
 _S = "extract(epoch FROM {0})::float8 AS {1}"
 _EXECUTORS = text(f"""
@@ -23,7 +86,7 @@ WHERE CAST(:pool AS text) IS NULL OR pool = :pool ORDER BY accelerator, executor
 """)
 
 
-async def executors(connection: AsyncConnection, pool: str | None, *, for_operator: bool) -> list[ExecutorOf]:
+async def shown_executors(connection: AsyncConnection, pool: str | None, *, for_operator: bool) -> list[ExecutorOf]:
     """By accelerator and name. Bytes and faults, which name folders, are for the operator."""
     found: list[ExecutorOf] = []
     for row in (await connection.execute(_EXECUTORS, {"pool": pool})).mappings():
@@ -54,7 +117,7 @@ ORDER BY s.number DESC LIMIT :most
 """)
 
 
-async def slices(connection: AsyncConnection, tenant: str | None, asked: AskSlices) -> list[SliceOf]:
+async def _slices(connection: AsyncConnection, tenant: str | None, asked: AskSlices) -> list[SliceOf]:
     """The newest first. `tenant`: of its tasks only, with its own shares; None: all."""
     given = {"tenant": tenant, "before": asked.before, "accelerator": asked.accelerator, "since_s": asked.since_s, "most": asked.most}
     rows = (await connection.execute(_SLICES, given)).mappings()
@@ -67,7 +130,7 @@ FROM move_costs ORDER BY accelerator, executor, from_tier, to_tier
 """)
 
 
-async def moves(connection: AsyncConnection) -> list[MoveOf]:
+async def _moves(connection: AsyncConnection) -> list[MoveOf]:
     return [MoveOf.model_validate(dict(row)) for row in (await connection.execute(_MOVES)).mappings()]
 
 
@@ -179,3 +242,33 @@ async def pool_states(connection: AsyncConnection, pools: Collection[str]) -> di
         wakes_in_s = wait.left_s if wait is not None and wait.has_work and wait.misfit is None else None
         found[row.pool] = PoolState(row.accelerators, row.is_parked, parked_since_s, wakes_in_s)
     return found
+
+
+_WAITING = text("""
+SELECT p.service, p.accelerator, p.state, p.tier, p.wake_s, p.device_bytes, coalesce(p.held IN ('park', 'drain'), false) AS is_held,
+       e.faults, coalesce(extract(epoch FROM now() - p.waiting_since), 0)::float8 AS waited_s, gaps.usual_s,
+       p.waiting_since IS NOT NULL AS has_work,
+       (a.spec ->> 'memory_gib')::float8 AS memory_gib
+FROM pool_status p JOIN executors e ON e.accelerator = p.accelerator AND e.id = p.executor JOIN accelerators a ON a.id = p.accelerator
+LEFT JOIN LATERAL (
+    SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY gap_s) AS usual_s
+    FROM (SELECT extract(epoch FROM s.awake_at - lag(s.ended_at) OVER (ORDER BY s.epoch)) AS gap_s
+          FROM (SELECT * FROM slices l WHERE l.accelerator = p.accelerator AND l.executor = p.executor ORDER BY l.epoch DESC LIMIT 20) s) g
+) gaps ON true
+WHERE p.pool = :pool
+""")
+
+
+async def accelerator_waits(connection: AsyncConnection, pool: str) -> dict[str, AcceleratorWait]:
+    """By service, rollout or trainer; services with an executor that is awake are absent."""
+    found: dict[str, AcceleratorWait] = {}
+    awake = set[str]()
+    for row in (await connection.execute(_WAITING, {"pool": pool})).all():
+        wake_s = prior_s(Tier(row.tier), Tier.DEVICE, row.device_bytes, Rates()) if row.wake_s is None else row.wake_s
+        unfit = misfit(row.accelerator, row.service, pool, row.device_bytes, row.memory_gib)
+        wait = AcceleratorWait(row.accelerator, wake_s, row.usual_s, row.waited_s, row.is_held, row.faults, unfit, row.has_work)
+        if row.state == ExecutorState.AWAKE:
+            awake.add(row.service)
+        elif row.service not in found or wait.left_s < found[row.service].left_s:
+            found[row.service] = wait
+    return {service: wait for service, wait in found.items() if service not in awake}
