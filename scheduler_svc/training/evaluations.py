@@ -11,7 +11,7 @@ from common.evaluation.intervals import Difference
 from common.evaluation.report import Asked, EvaluationReport, Gain, Uncertainty, packed
 from common.messages import as_json
 from common.spec import Protocol
-from scheduler_svc.base.sql.parameters import GroupKey
+from scheduler_svc.base.sql import GroupKey
 from scheduler_svc.base.states import TaskState, VoidReason
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.tenancy import shares

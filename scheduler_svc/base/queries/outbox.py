@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import ARRAY, BigInteger, Text, cast, delete, exists, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.base.sql.parameters import any_of, given
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Statement, any_of, given
 from scheduler_svc.base.tables import outbox, relay
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.types import TypeEngine
 from common.errors import Reject
 from common.messages import AskTasks
 from common.messages.asks import TaskOrder
-from scheduler_svc.base.sql.parameters import in_state
+from scheduler_svc.base.sql import in_state
 from scheduler_svc.base.states import StepState
 from scheduler_svc.base.tables import steps, tasks
 

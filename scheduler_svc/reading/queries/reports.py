@@ -6,8 +6,7 @@ from sqlalchemy import CTE, Text, case, func, literal_column, or_, select, text,
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, FailedMessage, ReplicaReport, from_json
-from scheduler_svc.base.sql.parameters import given, in_state
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Statement, given, in_state
 from scheduler_svc.base.states import StepState
 from scheduler_svc.base.tables import dead_letters, replicas, steps, stored_blobs, tasks
 

@@ -7,7 +7,7 @@ from sqlalchemy import Select, and_, case, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, AskTasks, TaskStatus, from_json
-from scheduler_svc.base.sql.parameters import any_of, in_state
+from scheduler_svc.base.sql import any_of, in_state
 from scheduler_svc.base.states import GroupState, StepState, VoidReason
 from scheduler_svc.base.tables import NUMBERED_IN_TRAINING, dead_letters, groups, steps, tasks
 from scheduler_svc.reading.queries.listing import cursor_of, listing

@@ -12,8 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import ServingEnded
 from common.messages.tenancy.billing import ServedKind
-from scheduler_svc.base.sql.parameters import Rows, any_of
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Rows, Statement, any_of
 from scheduler_svc.base.tables import served_requests, served_usage, tenants
 
 KEPT_DAYS = 7

@@ -9,8 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, AliasOf, BlobRef, KnownAlias, as_json, from_json
-from scheduler_svc.base.sql.parameters import any_of
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Statement, any_of
 from scheduler_svc.base.tables import aliases
 
 

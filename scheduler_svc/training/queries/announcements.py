@@ -8,8 +8,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BlobRef, CheckpointRef, WeightUpdated, from_json
-from scheduler_svc.base.sql.parameters import Rows, any_of, given, in_state
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Rows, Statement, any_of, given, in_state
 from scheduler_svc.base.states import LIVE, StepState, TaskState
 from scheduler_svc.base.tables import ledger, steps, tasks
 from scheduler_svc.training.queries.steps import SentStep

@@ -4,7 +4,7 @@ from sqlalchemy import Double, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import PoolClock
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Statement
 from scheduler_svc.base.tables import pool_clocks as table
 
 _SINCE = func.extract("epoch", table.c.parked_since).cast(Double).label("since_s")

@@ -7,7 +7,7 @@ from sqlalchemy import Double, func, not_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.limits import Limit
-from scheduler_svc.base.sql.parameters import in_state
+from scheduler_svc.base.sql import in_state
 from scheduler_svc.base.states import LIVE, GroupState, StepState, TaskState
 from scheduler_svc.base.tables import IN_TRAINING, allowance_of, groups, steps, tasks, tenants
 from scheduler_svc.tenancy.decisions.shares import InFlightLimits, Load

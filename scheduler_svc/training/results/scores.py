@@ -12,7 +12,7 @@ from common.message_consistency import settlement_in
 from common.shaping import has_equal_rewards
 from scheduler_svc.base.context import HandlerContext
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
-from scheduler_svc.base.sql.parameters import GroupKey
+from scheduler_svc.base.sql import GroupKey
 from scheduler_svc.base.states import VoidReason
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy import shares

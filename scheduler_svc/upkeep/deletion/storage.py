@@ -5,8 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.base.sql.parameters import any_of
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Statement, any_of
 from scheduler_svc.base.states import LIVE
 from scheduler_svc.base.tables import store_alarm, stored_blobs, tasks
 
