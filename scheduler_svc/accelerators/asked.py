@@ -33,7 +33,7 @@ from scheduler_svc.accelerators.decisions.waits import AcceleratorWait, misfit
 from scheduler_svc.tenancy.question import Question, page
 
 
-async def answershown_executors(question: Question, request: AskExecutors) -> ExecutorsAnswer:
+async def answer_executors(question: Question, request: AskExecutors) -> ExecutorsAnswer:
     async with question.reading() as connection:
         found = await shown_executors(connection, request.pool, for_operator=question.tenant is None)
     deepest = {name: pool.deepest_tier for name, pool in question.sources.pools.items()}

@@ -8,12 +8,13 @@ from common.messages import Message
 from common.messages.tenancy.terms import AskTerms
 from common.messages.verbs import QUESTIONS
 from scheduler_svc.accelerators.asked import answer_executors, answer_moves, answer_slices, answer_trace
+from scheduler_svc.reading.adapters import answer_adapter, answer_chunk
 from scheduler_svc.reading.deployment import answer_envs, answer_pools, answer_replicas
-from scheduler_svc.reading.training.adapters import answer_adapter, answer_chunk
-from scheduler_svc.reading.training.progress import answer_evaluations, answer_spec, answer_steps, answer_timeline, answer_versions
-from scheduler_svc.reading.training.samples import answer_samples
-from scheduler_svc.reading.training.tasks import answer_events, answer_failures, answer_status, answer_tasks, answer_usage
-from scheduler_svc.reading.training.waiting import answer_why
+from scheduler_svc.reading.events import answer_events, answer_failures
+from scheduler_svc.reading.progress import answer_evaluations, answer_samples, answer_spec, answer_steps, answer_timeline, answer_versions
+from scheduler_svc.reading.tasks import answer_status, answer_tasks
+from scheduler_svc.reading.usage import answer_usage
+from scheduler_svc.reading.waiting import answer_why
 from scheduler_svc.tenancy.answer_access import answer_access
 from scheduler_svc.tenancy.answer_audit import answer_audit
 from scheduler_svc.tenancy.answer_terms import answer_terms

@@ -1,4 +1,4 @@
-"""Tokens that tenants and tasks used, and bytes that they have in the blob store."""
+"""Answers about the tokens that tenants and tasks used, and the bytes that they have in the blob store."""
 
 from collections.abc import Collection
 from typing import Any
@@ -6,14 +6,35 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import TaskUsage, TenantUsage
+from common.messages import (
+    AskUsage,
+    TaskUsage,
+    TenantUsage,
+    UsageAnswer,
+)
 from common.messages.tenancy.billing import SERVED_KINDS, TOKEN_KINDS
 from scheduler_svc.base.states import LIVE
 from scheduler_svc.base.tables import deleted_tasks, deleted_usage, ledger, packages, served_usage, stored_blobs, tasks, tenants
+from scheduler_svc.reading.events import MOST
+from scheduler_svc.tenancy.question import Question
 
 BYTES = ("adapter", "checkpoint", "batch")
+
 ENV_KINDS = ("env_ms", "void_env_ms")
+
 ACCELERATOR = "accelerator"
+
+
+async def answer_usage(question: Question, request: AskUsage) -> UsageAnswer:
+    is_first = request.cursor is None
+    async with question.reading() as connection:
+        tenants = await tenants_usage(connection, question.tenant) if is_first else []
+        found = await tasks_usage(connection, question.tenant, after=request.cursor, most=MOST)
+    cursor = found[-1].task if len(found) == MOST else None
+    if question.tenant is not None or not is_first:
+        return UsageAnswer(tenants=tenants, tasks=found, cursor=cursor)
+    store = await question.sources.blobs.usage()
+    return UsageAnswer(tenants=tenants, tasks=found, cursor=cursor, store_bytes=store.used_bytes, store_limit_bytes=store.limit_bytes)
 
 
 async def tenants_usage(connection: AsyncConnection, tenant: str | None) -> list[TenantUsage]:

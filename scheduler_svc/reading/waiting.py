@@ -9,11 +9,12 @@ from common.errors import Retry
 from common.messages import AskTask, WhyAnswer
 from common.task_states import ENDED
 from scheduler_svc.reading.deployment import seen_by
-from scheduler_svc.reading.queries import statuses
+from scheduler_svc.reading.tasks import status_of
 from scheduler_svc.tenancy.question import Question, Sources
 from scheduler_svc.training.waiting import why
 
 NOTHING = "nothing holds it: its next group or step is about to leave"
+
 LOOK_S = 1.0
 """Time limit of a look at the streams."""
 
@@ -28,7 +29,7 @@ async def answer_why(question: Question, request: AskTask) -> WhyAnswer:
             capacities = sources.capacities()
             cause = await why(connection, question.tenant, request.task, sources.replicas(), capacities, full, shared=shared, troubles=seen)
         except LookupError:  # it has ended, or is unknown
-            status = await statuses.status(connection, question.tenant, request.task)
+            status = await status_of(connection, question.tenant, request.task)
             if status is None or status.state not in ENDED:
                 raise question.unknown(request.task) from None
             return WhyAnswer(task=request.task, cause=None, number=None, sentence=f"it is {status.state}: it waits for nothing")
