@@ -15,7 +15,7 @@ from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.webhooks.addresses import NO_WEBHOOK_RULES, WebhookRules
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
-from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
+from scheduler_svc.upkeep.replicas import ReplicaRegistry
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 outbox_relay.py       publishes the rows of the outbox
 deletion/             deletes superseded data, ended tasks and tenants
 step_rescuer.py       resends lost steps
-replica_registry.py   live replicas and their capacity
-deaths.py             deaths of services, as events
+replicas.py           live replicas and their capacity; deaths of services, as events
 stability.py          time since the last infrastructure disturbance
 stalls.py             warnings about tasks without progress
 store_alarm.py        alarm before the blob store is full

@@ -1,12 +1,9 @@
-"""The verbs of `ask.<tenant>.<verb>`."""
+"""The verbs of `ask.<tenant>.<verb>`, and what answers them."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from common.messages import Message
-from common.messages.tenancy.terms import AskTerms
-from common.messages.verbs import QUESTIONS
 from scheduler_svc.accelerators.asked import answer_executors, answer_moves, answer_slices, answer_trace
 from scheduler_svc.reading.adapters import answer_adapter, answer_chunk
 from scheduler_svc.reading.deployment import answer_envs, answer_pools, answer_replicas
@@ -24,15 +21,7 @@ from scheduler_svc.tenancy.webhooks.answers import answer_webhooks
 from scheduler_svc.training.aliases.answers import answer_aliases
 from scheduler_svc.uploads.file_answers import answer_file_chunk, answer_files
 
-
-@dataclass(frozen=True)
-class Verb:
-    request: type[Message]
-    answer: Callable[[Question, Any], Awaitable[Message]]
-    """`Any`: a message of the type `request`."""
-
-
-ANSWERS: dict[str, Callable[[Question, Any], Awaitable[Message]]] = {
+VERBS: dict[str, Callable[[Question, Any], Awaitable[Message]]] = {
     "tasks": answer_tasks,
     "status": answer_status,
     "events": answer_events,
@@ -65,5 +54,4 @@ ANSWERS: dict[str, Callable[[Question, Any], Awaitable[Message]]] = {
     "moves": answer_moves,
     "trace": answer_trace,
 }
-REQUESTS: dict[str, type[Message]] = {"terms": AskTerms, **{verb: question.request for verb, question in QUESTIONS.items()}}
-VERBS = {verb: Verb(REQUESTS[verb], answer) for verb, answer in ANSWERS.items()}
+"""`Any`: a message of the type that `common/messages/verbs.py` gives the verb, or `AskTerms`."""

@@ -14,8 +14,9 @@ import structlog
 from common import streams
 from common.bus import Bus, NatsError, Request
 from common.errors import MarlaasError, Reject, Retry
-from common.messages import AskRefused, Message
+from common.messages import AskRefused, AskTerms, Message
 from common.messages.asks import MAX_ANSWER_BYTES, MAX_ASK_BYTES
+from common.messages.verbs import QUESTIONS
 from common.spec import NAME_PATTERN
 from common.streams import KIND_HEADER
 from scheduler_svc.base import metrics
@@ -94,20 +95,21 @@ class Asks:
     async def _answered(self, request: Request, tenant: str) -> Message:
         """Raises: Reject with what is wrong about the request."""
         name = streams.token(request.subject, 2) or ""
-        verb = VERBS.get(name)
-        if verb is None:
+        answer = VERBS.get(name)
+        if answer is None:
             raise Reject(f"no verb '{name[:40]}'; there are: {', '.join(VERBS)}")
         if tenant != streams.EVERY_TENANT and re.fullmatch(NAME_PATTERN, tenant) is None:
             raise Reject(f"'{tenant[:40]}' is no name of a tenant: small letters, digits and hyphens, 40 at most")
         if len(request.body) > MAX_ASK_BYTES:
             raise Reject(f"the request has {len(request.body)} bytes, the maximum is {MAX_ASK_BYTES}")
-        kind = request.headers.get(KIND_HEADER, verb.request.kind)
-        if kind != verb.request.kind:
-            raise Reject(f"'{name}' takes '{verb.request.kind}', not '{kind[:40]}'")
-        asked = verb.request.decode(request.body or b"{}", by_user=True)
+        wanted = QUESTIONS[name].request if name in QUESTIONS else AskTerms
+        kind = request.headers.get(KIND_HEADER, wanted.kind)
+        if kind != wanted.kind:
+            raise Reject(f"'{name}' takes '{wanted.kind}', not '{kind[:40]}'")
+        asked = wanted.decode(request.body or b"{}", by_user=True)
         question = Question(None if tenant == streams.EVERY_TENANT else tenant, self._sources, asker_of(request))
         await question.count()
-        return await verb.answer(question, asked)
+        return await answer(question, asked)
 
     async def _count_refusal(self, request: Request, reason: Reason) -> None:
         """In the audit, for downloads. The refusal itself does not depend on it."""

@@ -37,7 +37,7 @@ from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.results.dead_letters import resend_message
 from scheduler_svc.training.task_events import publish_status
 from scheduler_svc.training.termination import end_task
-from scheduler_svc.upkeep.deletion.jobs import delete_task, delete_tenant, prune_tasks
+from scheduler_svc.upkeep.deletion.deletion import delete_task, delete_tenant, prune_tasks
 from scheduler_svc.uploads.package_jobs import delete_package, upload_file, upload_package
 
 OWN_TRANSACTION = {

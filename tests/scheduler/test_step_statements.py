@@ -21,7 +21,7 @@ from scheduler_svc.training.dispatch import admission
 from scheduler_svc.training.intake import environment_checks
 from scheduler_svc.training.intake.catalog import Catalog
 from scheduler_svc.training.results import scores, weight_updates
-from scheduler_svc.upkeep.deletion.needed_blobs import superseded_blobs
+from scheduler_svc.upkeep.deletion.storage import superseded_blobs
 from scheduler_svc.verbs import jobs
 from tests.scheduler.pool_times import never_parked
 from tests.scheduler.stages import POOLS, scored, spec, updated

@@ -4,7 +4,6 @@ A state change is one statement guarded by the state that it leaves. Rows are lo
 cannot deadlock: tasks by id, then tenants by id. Groups, members and steps are changed only under their task's lock.
 
 outbox.py              messages that a transaction posts
-replicas.py            live replicas of the other services
 deleted.py             deleted tasks: their ids and what they consumed
 webhook_deliveries.py  events that webhooks wait for
 """

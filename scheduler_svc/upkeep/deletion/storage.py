@@ -1,13 +1,32 @@
-"""Queries on the tasks' use of the blob store, and on its alarm."""
+"""Rows of stored blobs and of the alarm of their store; blobs that tasks need, and those that steps have superseded.
+
+A blob of version v of a task is needed when
+- a trained step names it, the task keeps it, and its tenant's days have not passed (`decisions/` of training and tenancy);
+- it is an adapter that another existing task started from, also when the task itself was deleted;
+- it is an adapter that an alias names;
+- the task is live and v is its next version: the step's announcement may be in flight.
+
+A blob that was found superseded stays so: a new task can only start from what its source keeps, an alias can only name such a version,
+and both lock the source. A task that is deleted locks it too (`upkeep/deletion/deletion.py`): no other can start from it at that moment.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from common.blobs import BLOB_NAME
+from common.messages import BlobRef
+from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.sql import Statement, any_of
 from scheduler_svc.base.states import LIVE
 from scheduler_svc.base.tables import store_alarm, stored_blobs, tasks
+from scheduler_svc.training.aliases.kept_adapters import held_by_others
+from scheduler_svc.training.decisions.endings.retention import RetentionWindow
+from scheduler_svc.training.queries import evaluations, steps
+from scheduler_svc.training.queries.steps import StepBlob
+from scheduler_svc.training.queries.tasks import Task, find_task
 
 
 async def bytes_of(connection: AsyncConnection, ids: Collection[str]) -> Mapping[str, int]:
@@ -51,3 +70,79 @@ async def set_alarm(connection: AsyncConnection, *, raised: bool) -> bool:
     """Raise or clear the alarm; False when another replica has done so."""
     statement = update(store_alarm).where(store_alarm.c.raised != raised).values(raised=raised, since=func.now())
     return (await connection.execute(statement.returning(store_alarm.c.raised))).first() is not None
+
+
+EXPIRED = {"adapter": "adapters", "checkpoint": "checkpoints", "batch": "batches"}
+"""Kind of a blob → kind of data that a tenant's retention names."""
+
+
+@dataclass(frozen=True)
+class NeededBlobs:
+    """Blobs of one task that must be kept."""
+
+    tenant: str
+    live: bool
+    version: int
+    kept: Mapping[str, BlobRef]
+    """Kept blobs by name."""
+
+    def include(self, name: str, version: int) -> bool:
+        return name in self.kept or (self.live and version > self.version)
+
+
+async def needed_blobs(connection: AsyncConnection, task: str) -> NeededBlobs | None:
+    """Blobs of a task that must be kept; None for an unknown task."""
+    found = await find_task(connection, task)
+    if found is None:
+        gone = await deleted.find(connection, task)
+        return NeededBlobs(gone.tenant, live=False, version=0, kept=await held_by_others(connection, task)) if gone else None
+    blobs = await steps.blobs_of_steps(connection, task)
+    kept = (await _kept(connection, found)).with_lineages(_since(blobs))
+    needed = {blob.ref.name: blob.ref for blob in blobs if _is_kept(blob, kept) and EXPIRED[blob.kind] not in found.expired}
+    # Last: a task that started from this one before its deletion is found here, when the steps above are already gone.
+    return NeededBlobs(found.tenant, found.is_live, found.version, needed | await held_by_others(connection, task))
+
+
+async def superseded_blobs(connection: AsyncConnection, advanced: Sequence[Task]) -> list[str]:
+    """Names of the blobs that the newest steps of these tasks have superseded; `advanced` has one entry for each step."""
+    windows: list[tuple[str, RetentionWindow, set[int]]] = []
+    for task in advanced:
+        kept = await _kept(connection, task)
+        windows.append((task.id, kept, set(kept.superseded_blobs())))
+    wanted = {(task, version) for task, kept, passed in windows for version in passed | kept.deciding}
+    blobs = await steps.blobs_of_versions(connection, wanted)
+    since = {task: _since(found) for task, found in blobs.items()}
+    windows = [(task, kept.with_lineages(since[task]), kept.with_recomputed(passed, since[task])) for task, kept, passed in windows]
+    if earlier := {(task, version) for task, _, passed in windows for version in passed} - wanted:
+        for task, found in (await steps.blobs_of_versions(connection, earlier)).items():
+            blobs[task] += found
+    old = [(task, blob) for task, kept, passed in windows for blob in blobs[task] if blob.version in passed and not _is_kept(blob, kept)]
+    held = await held_by_others(connection, *{task for task, blob in old if blob.kind == "adapter"})
+    return list(dict.fromkeys(blob.ref.name for _, blob in old if blob.ref.name not in held))
+
+
+async def _kept(connection: AsyncConnection, task: Task) -> RetentionWindow:
+    is_evaluated = task.spec.evaluation.every > 0
+    held = await evaluations.held_versions(connection, task.id, task.spec) if is_evaluated else frozenset[int]()
+    return RetentionWindow(task.spec, task.version, held)
+
+
+def _since(blobs: Sequence[StepBlob]) -> dict[int, int]:
+    """Version from which each checkpoint without a state is recomputed, by version."""
+    return {blob.version: blob.since for blob in blobs if blob.since is not None}
+
+
+def _is_kept(blob: StepBlob, kept: RetentionWindow) -> bool:
+    match blob.kind:
+        case "adapter":
+            return kept.has_adapter(blob.version)
+        case "checkpoint":
+            return kept.has_checkpoint(blob.version)
+        case "batch":
+            return kept.has_batch(blob.version)
+
+
+def version_of(name: str) -> int:
+    found = BLOB_NAME.fullmatch(name)
+    assert found is not None
+    return int(found["version"])

@@ -158,7 +158,7 @@ async def test_an_ask_does_not_read_the_rows_of_others(bus: Bus, postgres_port: 
             sources = Sources.of(bus, cast(Any, counting), POOLS)
             question = Question(ASKED, sources, Actor(ASKED, verb, "ask"))
             await question.count()
-            await VERBS[verb.partition(",")[0]].answer(question, REQUESTS[verb])
+            await VERBS[verb.partition(",")[0]](question, REQUESTS[verb])
     read = {table: rows for table, rows in counting.read.items() if rows > MAX_ROWS}
     if verb == "why, of a step":  # it reads a fixed number of the latest steps
         read = {table: rows for table, rows in read.items() if rows > LATEST_OF_ALL_POOLS + MAX_ROWS}

@@ -44,7 +44,7 @@ from scheduler_svc.training.dispatch import admission
 from scheduler_svc.training.intake import environment_checks
 from scheduler_svc.training.intake.catalog import Catalog
 from scheduler_svc.training.results import dead_letters, scores, weight_updates
-from scheduler_svc.upkeep.deletion import jobs as deletion
+from scheduler_svc.upkeep.deletion import deletion
 from scheduler_svc.verbs import jobs
 from tests.scheduler.billing.prices import SERVED, price_at, spent_by_unit
 from tests.scheduler.pool_times import NEVER, never_parked

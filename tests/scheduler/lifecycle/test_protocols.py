@@ -17,7 +17,7 @@ from scheduler_svc.training.decisions.evaluation.plan import FIRST_GROUP, FIRST_
 from scheduler_svc.training.decisions.evaluation.results import Attempt, BestSoFar, gain_of, result_of, standing_after
 from scheduler_svc.training.queries import evaluations, tasks
 from scheduler_svc.training.queries.candidates import evaluation_candidates
-from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs
+from scheduler_svc.upkeep.deletion.storage import needed_blobs
 from tests.scheduler.lifecycle.test_evaluations import clean, evaluates
 from tests.scheduler.stages import Stages, World, running_world, spec
 
