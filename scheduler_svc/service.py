@@ -42,16 +42,14 @@ from scheduler_svc.training.queries import deadlines, pool_times, tasks
 from scheduler_svc.training.results.dead_letters import handle_dead_letters
 from scheduler_svc.training.results.scores import handle_scores, void_overdue
 from scheduler_svc.training.results.weight_updates import handle_weight_updates
-from scheduler_svc.upkeep import replicas, store_alarm
-from scheduler_svc.upkeep.deletion import sweeps
+from scheduler_svc.upkeep import replicas
+from scheduler_svc.upkeep.deletion import storage, sweeps
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.upkeep.deletion.retention import apply_retention
 from scheduler_svc.upkeep.deletion.tenant_deletion import TenantDeletion
-from scheduler_svc.upkeep.outbox_relay import OutboxRelay
+from scheduler_svc.upkeep.outbox import OutboxRelay
 from scheduler_svc.upkeep.replicas import ReplicaRegistry, forget_lives, report_deaths
-from scheduler_svc.upkeep.stability import StabilityMonitor
-from scheduler_svc.upkeep.stalls import warn_about_stalls
-from scheduler_svc.upkeep.step_rescuer import resend_lost_steps
+from scheduler_svc.upkeep.stalls import StabilityMonitor, resend_lost_steps, warn_about_stalls
 from scheduler_svc.uploads.package_deletion import clean_packages
 from scheduler_svc.uploads.package_jobs import handle_package_checks
 from scheduler_svc.uploads.packages import CHECKS_PER_TENANT, request_waiting_checks
@@ -216,7 +214,7 @@ class Scheduler:
     async def _watch_store(self) -> None:
         await sweeps.make_room_for_statuses(self._database, self._bus)
         await forget_lives(self._bus, self._replicas.lives, self._replicas.alive, self._bus.clock.now_s())
-        if await store_alarm.update_alarm(self._database, await Blobs(self._bus).usage(), self._settings.store_alarm):
+        if await storage.update_alarm(self._database, await Blobs(self._bus).usage(), self._settings.store_alarm):
             self._relay.wake()
 
     async def _find_stalls(self) -> None:

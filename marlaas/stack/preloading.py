@@ -40,7 +40,7 @@ SETTING = "MARLAAS_"
 MIGRATIONS = ("alembic.command", "psycopg", "scheduler_svc.settings", "scheduler_svc.base.rights", "scheduler_svc.base.roles")
 """Imports of `scheduler_svc.migrate`."""
 IMPORTS: dict[str, tuple[str, ...]] = {
-    "scheduler_svc": ("scheduler_svc.service", "scheduler_svc.upkeep.store_consistency"),
+    "scheduler_svc": ("scheduler_svc.service", "scheduler_svc.upkeep.outbox"),
     "env_svc": ("env_svc.replica",),
     "gateway_svc": ("gateway_svc.service", "uvloop"),
     "rollout_svc": ("rollout_svc.engine.process:preload", "rollout_svc.accelerators.wiring", "rollout_svc.serving.wiring"),

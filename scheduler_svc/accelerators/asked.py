@@ -27,7 +27,7 @@ from common.messages import (
 )
 from common.messages.accelerators import MAX_STEPS
 from common.messages.asks import PAGE_BYTES
-from scheduler_svc.accelerators.decisions.occupancy import Trajectory, occupancy
+from scheduler_svc.accelerators.decisions.load import Trajectory, occupancy
 from scheduler_svc.accelerators.decisions.tiers import Rates, prior_s
 from scheduler_svc.accelerators.decisions.waits import AcceleratorWait, misfit
 from scheduler_svc.tenancy.question import Question, page

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from scheduler_svc.accelerators.queries import slices, work
+from scheduler_svc.accelerators.queries import slices, standing
 from scheduler_svc.base import metrics
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.billing import ledger
@@ -56,7 +56,7 @@ async def book_ended(tx: Transaction, accelerator: str, executor: str, pool: str
     ended = await slices.unbooked(tx.connection, accelerator, executor, until)
     if not ended:
         return
-    payers = await work.lock_payers(tx.connection, pool, {*use.served, *(task for one in ended for task in one.tasks)})
+    payers = await standing.lock_payers(tx.connection, pool, {*use.served, *(task for one in ended for task in one.tasks)})
     tenants, served = payers.tenants, Counter[str]()
     for task, amount in use.served.items():
         served[task if task in tenants else NOBODY] += amount

@@ -13,7 +13,7 @@ from common.messages import Lease, LeaseOrder
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.booking import Use, book_ended
 from scheduler_svc.accelerators.deployed import Deployed, Key
-from scheduler_svc.accelerators.queries import executors, slices, work
+from scheduler_svc.accelerators.queries import executors, slices, standing
 from scheduler_svc.accelerators.queries.slices import NewSlice, OpenSlice
 from scheduler_svc.accelerators.queries.standing import AcceleratorState
 from scheduler_svc.base.states import SliceEnd, SliceReason
@@ -72,7 +72,7 @@ async def order_slice(tx: Transaction, seen: Seen, new: Ordered, *, now_ms: int,
     if present is not None:
         now_ms = await end_open(tx, name, present, SliceEnd.SWITCHED, now_ms, asked=True)
     now_ms = max(now_ms, await slices.latest_end_ms(tx.connection, name))
-    tasks = await work.tasks_with_work(tx.connection, new.pool, new.function)
+    tasks = await standing.tasks_with_work(tx.connection, new.pool, new.function)
     await slices.order(
         tx.connection,
         NewSlice(name, epoch, new.executor, new.pool, new.function, new.reason, tasks, new.expected_s, new.from_tier, now_ms),

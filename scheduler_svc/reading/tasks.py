@@ -1,34 +1,32 @@
-"""Answers about tasks and their statuses, as the key-value bucket `tasks` has them, from the rows themselves.
+"""Answers about tasks: their statuses, as the key-value bucket `tasks` has them, from the rows themselves, and what a task waits for.
 
 A page is ordered by a key and the id. A cursor names the last task and its key, not a number of rows: tasks that come and go elsewhere move
 nothing.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Double, Select, and_, case, cast, func, literal, or_, select, true, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import TypeEngine
 
-from common.errors import Reject
-from common.messages import (
-    AdapterRef,
-    AskTask,
-    AskTasks,
-    StatusAnswer,
-    TasksAnswer,
-    TaskStatus,
-    from_json,
-)
+from common.bus import FullStream
+from common.errors import Reject, Retry
+from common.messages import AdapterRef, AskTask, AskTasks, StatusAnswer, TasksAnswer, TaskStatus, WhyAnswer, from_json
 from common.messages.asks import TaskOrder
+from common.task_states import ENDED
 from scheduler_svc.base.sql import any_of, in_state
 from scheduler_svc.base.states import GroupState, StepState, VoidReason
 from scheduler_svc.base.tables import NUMBERED_IN_TRAINING, dead_letters, groups, steps, tasks
-from scheduler_svc.tenancy.question import Question, page
+from scheduler_svc.reading.deployment import seen_by
+from scheduler_svc.tenancy.question import Question, Sources, page
 from scheduler_svc.training.queries.progress import LATEST_GROUPS, end_of_task, latest_trained_at
+from scheduler_svc.training.waiting import why
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -193,3 +191,37 @@ def _conditions(tenant: str | None, asked: AskTasks) -> list[ColumnElement[bool]
         part = func.lower(asked.text)
         found.append(or_(func.strpos(func.lower(tasks.c.id), part) > 0, func.strpos(func.lower(tasks.c.name), part) > 0))
     return found
+
+
+NOTHING = "nothing holds it: its next group or step is about to leave"
+
+LOOK_S = 1.0
+"""Time limit of a look at the streams."""
+
+
+async def answer_why(question: Question, request: AskTask) -> WhyAnswer:
+    """Raises: Unknown."""
+    sources, full = question.sources, await _full_streams(question.sources)
+    async with question.reading() as connection:
+        try:
+            shared = {name for name, pool in sources.pools.items() if pool.samplers_on or pool.trainers_on}
+            seen = [one for one in map(partial(seen_by, question.tenant), sources.troubles()) if one is not None]
+            capacities = sources.capacities()
+            cause = await why(connection, question.tenant, request.task, sources.replicas(), capacities, full, shared=shared, troubles=seen)
+        except LookupError:  # it has ended, or is unknown
+            status = await status_of(connection, question.tenant, request.task)
+            if status is None or status.state not in ENDED:
+                raise question.unknown(request.task) from None
+            return WhyAnswer(task=request.task, cause=None, number=None, sentence=f"it is {status.state}: it waits for nothing")
+    if cause is None:
+        return WhyAnswer(task=request.task, cause=None, number=None, sentence=NOTHING)
+    return WhyAnswer(task=request.task, cause=cause.kind.value, number=cause.number, sentence=cause.sentence)
+
+
+async def _full_streams(sources: Sources) -> Sequence[FullStream]:
+    """Nothing while JetStream does not answer: the rest of the answer does not need it."""
+    try:
+        async with asyncio.timeout(LOOK_S):
+            return await sources.full_streams()
+    except (Retry, TimeoutError):
+        return ()

@@ -8,9 +8,9 @@ from common import streams
 from common.bus import Delivery
 from common.limits import NO_LIMIT, Limit
 from common.messages import SetTenant
+from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
-from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy import tenants
 

@@ -8,6 +8,8 @@ import asyncio
 import json
 import re
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import structlog
 
@@ -19,10 +21,59 @@ from common.messages.asks import MAX_ANSWER_BYTES, MAX_ASK_BYTES
 from common.messages.verbs import QUESTIONS
 from common.spec import NAME_PATTERN
 from common.streams import KIND_HEADER
+from scheduler_svc.accelerators.asked import answer_executors, answer_moves, answer_slices, answer_trace
 from scheduler_svc.base import metrics
 from scheduler_svc.base.audit import DOWNLOADS, PUBLIC_KEY, Actor, Reason, Refused
+from scheduler_svc.reading.adapters import answer_adapter, answer_chunk
+from scheduler_svc.reading.deployment import answer_envs, answer_pools, answer_replicas
+from scheduler_svc.reading.events import answer_events, answer_failures
+from scheduler_svc.reading.progress import answer_evaluations, answer_samples, answer_spec, answer_steps, answer_timeline, answer_versions
+from scheduler_svc.reading.tasks import answer_status, answer_tasks, answer_why
+from scheduler_svc.reading.usage import answer_usage
+from scheduler_svc.tenancy.answer_access import answer_access
+from scheduler_svc.tenancy.answer_audit import answer_audit
+from scheduler_svc.tenancy.answer_terms import answer_terms
+from scheduler_svc.tenancy.billing.answers import answer_budgets, answer_invoice, answer_prices
 from scheduler_svc.tenancy.question import Question, Sources, TooMany, Unknown
-from scheduler_svc.verbs.ask_verbs import VERBS
+from scheduler_svc.tenancy.webhooks.answers import answer_webhooks
+from scheduler_svc.training.aliases.answers import answer_aliases
+from scheduler_svc.uploads.file_answers import answer_file_chunk, answer_files
+
+VERBS: dict[str, Callable[[Question, Any], Awaitable[Message]]] = {
+    "tasks": answer_tasks,
+    "status": answer_status,
+    "events": answer_events,
+    "usage": answer_usage,
+    "why": answer_why,
+    "invoice": answer_invoice,
+    "prices": answer_prices,
+    "budgets": answer_budgets,
+    "access": answer_access,
+    "audit": answer_audit,
+    "failures": answer_failures,
+    "envs": answer_envs,
+    "files": answer_files,
+    "file-chunk": answer_file_chunk,
+    "pools": answer_pools,
+    "replicas": answer_replicas,
+    "spec": answer_spec,
+    "steps": answer_steps,
+    "evaluations": answer_evaluations,
+    "versions": answer_versions,
+    "terms": answer_terms,
+    "samples": answer_samples,
+    "timeline": answer_timeline,
+    "aliases": answer_aliases,
+    "webhooks": answer_webhooks,
+    "adapter": answer_adapter,
+    "chunk": answer_chunk,
+    "executors": answer_executors,
+    "slices": answer_slices,
+    "moves": answer_moves,
+    "trace": answer_trace,
+}
+"""`Any`: a message of the type that `common/messages/verbs.py` gives the verb, or `AskTerms`."""
+
 
 AT_ONCE = 8
 """Maximum asks that a replica works on; the database has twice as many connections."""

@@ -12,9 +12,9 @@ from common.messages import ControlTask, SubmitTask, shortened
 from common.pools import layers_of
 from common.spec import complete, is_marked, mark_of
 from scheduler_svc.accelerators.pool_jobs import move_pool
+from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of, verb_of
-from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.states import TaskState
 from scheduler_svc.base.transaction import Transaction

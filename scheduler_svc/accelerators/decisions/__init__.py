@@ -5,8 +5,7 @@ tiers.py         seconds of moves between tiers and of operations; which executo
 waits.py         what a pool waits for while none of its executors is awake, and executors that never fit
 situation.py     one accelerator at one moment: costs of each switch, who is overdue, who is ahead of its share, newcomers among them
 slicing.py       `next_slice`: the holder keeps, idles, or another executor is next; how a holder is parked
-load.py          expected step times of jobs that share an accelerator, and whether sharing is worth it
-occupancy.py     seconds of a step in which any of its trajectories is sampled, and in which none is
+load.py          seconds of a step in which it is sampled; expected step times of jobs that share one, and whether that is worth it
 advice.py        what sharing would save and slow down, by a trace; which accelerator a pool is placed on
 
 `scheduler_svc/accelerators` asks them where the pools file has shared accelerators; `bench/plex` simulates accelerators with them.

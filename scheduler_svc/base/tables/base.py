@@ -67,7 +67,7 @@ relay = sa.Table(
     sa.Column("only", sa.Boolean, primary_key=True, server_default=sa.text("true")),
     sa.Column(
         "deployment", sa.Text, nullable=False, server_default=sa.text("gen_random_uuid()::text")
-    ),  # names this history, see store_consistency.py
+    ),  # names this history, see upkeep/outbox.py
     sa.Column("position", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # the last row of the outbox that NATS confirmed
     sa.CheckConstraint('"only"', name="one_row"),
 )

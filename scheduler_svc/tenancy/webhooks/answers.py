@@ -1,7 +1,7 @@
 """Answers about webhooks."""
 
 from common.messages import AskWebhooks, WebhooksAnswer
-from scheduler_svc.base.queries import webhook_deliveries as webhooks
+from scheduler_svc.base import webhook_deliveries as webhooks
 from scheduler_svc.tenancy.question import Question, cursor_of_names, names_after, page
 
 MOST = 20

@@ -6,9 +6,9 @@ import structlog
 from common.bus import Delivery
 from common.errors import Reject
 from common.messages import MAX_WEBHOOKS, DeleteWebhook, SetWebhook
+from scheduler_svc.base import webhook_deliveries as webhooks
 from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
-from scheduler_svc.base.queries import webhook_deliveries as webhooks
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.webhooks.addresses import parse_url
 from scheduler_svc.tenancy.webhooks.sealing import seal

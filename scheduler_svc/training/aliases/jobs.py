@@ -9,9 +9,9 @@ from pydantic import JsonValue
 
 from common.bus import Delivery
 from common.messages import MAX_ALIASES, AdapterRef, DeleteAlias, SetAlias
+from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
-from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.training.aliases import queries as aliases
 from scheduler_svc.training.aliases.announced import post_aliases, post_removal

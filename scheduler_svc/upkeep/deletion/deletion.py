@@ -15,9 +15,9 @@ from common import streams
 from common.blobs import StoredBlob
 from common.bus import Delivery
 from common.messages import ControlTask, DeleteTenant, PruneTasks
+from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
-from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.training.aliases import queries as aliases
 from scheduler_svc.training.queries import tasks

@@ -16,11 +16,12 @@ from common.blobs import BLOB_NAME, Blobs, StoredBlob
 from common.bus import Bus
 from common.errors import Retry
 from common.periodic import run_forever
+from scheduler_svc.base import deleted
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import deleted, outbox
 from scheduler_svc.base.samples import StoredSamples
 from scheduler_svc.training.queries import steps, tasks
 from scheduler_svc.training.queries.tasks import Task
+from scheduler_svc.upkeep import outbox
 from scheduler_svc.upkeep.deletion import storage as stored_blobs
 from scheduler_svc.upkeep.deletion import sweeps
 from scheduler_svc.upkeep.deletion.storage import needed_blobs, superseded_blobs, version_of

@@ -8,17 +8,23 @@ A blob of version v of a task is needed when
 
 A blob that was found superseded stays so: a new task can only start from what its source keeps, an alias can only name such a version,
 and both lock the source. A task that is deleted locks it too (`upkeep/deletion/deletion.py`): no other can start from it at that moment.
+
+The store alarm is an event to every live task before the store is full, and another when there is room. A full store refuses only adapters
+and checkpoints (`MARLAAS_NATS_BLOBS_BYTES`): trainers hold their steps, and resume by themselves. Messages still pass, so `marlaas prune`
+and `marlaas delete` work.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import JsonValue
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.blobs import BLOB_NAME
+from common.blobs import BLOB_NAME, ROOM, StoreUsage
 from common.messages import BlobRef
-from scheduler_svc.base.queries import deleted
+from scheduler_svc.base import deleted
+from scheduler_svc.base.database import Database
 from scheduler_svc.base.sql import Statement, any_of
 from scheduler_svc.base.states import LIVE
 from scheduler_svc.base.tables import store_alarm, stored_blobs, tasks
@@ -26,7 +32,7 @@ from scheduler_svc.training.aliases.kept_adapters import held_by_others
 from scheduler_svc.training.decisions.endings.retention import RetentionWindow
 from scheduler_svc.training.queries import evaluations, steps
 from scheduler_svc.training.queries.steps import StepBlob
-from scheduler_svc.training.queries.tasks import Task, find_task
+from scheduler_svc.training.queries.tasks import Task, find_task, live_tasks, tenants_of
 
 
 async def bytes_of(connection: AsyncConnection, ids: Collection[str]) -> Mapping[str, int]:
@@ -146,3 +152,52 @@ def version_of(name: str) -> int:
     found = BLOB_NAME.fullmatch(name)
     assert found is not None
     return int(found["version"])
+
+
+CLEARED_BELOW = 0.9
+"""Multiple of the threshold below which the alarm is cleared: a single threshold would raise and clear it with each step."""
+
+
+def is_alarming(usage: StoreUsage, *, threshold: float, next_bytes: int, raised: bool) -> bool:
+    """Whether the alarm is raised: by the share in use, or where the largest version would not fit.
+
+    `next_bytes`: size of the largest version of any live task.
+    """
+    if usage.limit_bytes is None:
+        return False
+    if raised:
+        threshold, next_bytes = threshold * CLEARED_BELOW, 2 * next_bytes
+    return usage.share >= threshold or usage.limit_bytes - usage.used_bytes < next_bytes
+
+
+async def update_alarm(database: Database, usage: StoreUsage, threshold: float) -> bool:
+    """Raise or clear the alarm; True when its state changed. Raises: Retry when PostgreSQL is unavailable."""
+    async with database.transaction() as tx:
+        raised = await alarm(tx.connection)
+        next_bytes = await largest_version(tx.connection)
+        wanted = is_alarming(usage, threshold=threshold, next_bytes=next_bytes, raised=raised)
+        if wanted == raised or not await set_alarm(tx.connection, raised=wanted):
+            return False
+        live = sorted(await live_tasks(tx.connection))
+        sizes = await bytes_of(tx.connection, live)
+        tenants = await tenants_of(tx.connection, live)
+        for task in live:
+            data: dict[str, JsonValue] = {
+                "raised": wanted,
+                "used_bytes": usage.used_bytes,
+                "limit_bytes": usage.limit_bytes,
+                "share": round(usage.share, 4),
+                "threshold": threshold,
+                "task_bytes": sizes[task],
+                "reason": sentence(usage, threshold, raised=wanted),
+            }
+            tx.emit_event(tenants[task], task, "storage", data)
+        return True
+
+
+def sentence(usage: StoreUsage, threshold: float, *, raised: bool) -> str:
+    """The alarm's text in events."""
+    full = f"the blob store has {usage.used_bytes} of {usage.limit_bytes} bytes, {usage.share:.0%}"
+    if not raised:
+        return f"{full}: there is room"
+    return f"{full} (the alarm is at {threshold:.0%}); once it is full no step can be stored: {ROOM}"

@@ -16,8 +16,8 @@ from common.bus import Bus
 from common.errors import Reject
 from common.messages import ServeRequest, StatusesRemoved
 from common.streams import HISTORY_BUCKET, HTTP_KEYS_BUCKET, TASKS_BUCKET
+from scheduler_svc.base import deleted
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import deleted
 from scheduler_svc.tenancy import keys
 from scheduler_svc.training.queries import tasks
 

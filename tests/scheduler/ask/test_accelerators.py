@@ -22,7 +22,7 @@ from common.messages import (
 )
 from common.pools import named_replicas
 from scheduler_svc.accelerators.asked import accelerator_waits
-from scheduler_svc.accelerators.decisions.occupancy import Occupancy, Trajectory, occupancy
+from scheduler_svc.accelerators.decisions.load import Occupancy, Trajectory, occupancy
 from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.training.homes.keeper import Homes

@@ -31,7 +31,7 @@ from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.question import Question, Sources
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.queries.waiting import LATEST_OF_ALL_POOLS
-from scheduler_svc.verbs.ask_verbs import VERBS
+from scheduler_svc.verbs.asks import VERBS
 from tests.conftest import as_role, copied_database, database_copy
 from tests.scheduler.ask.questions import questions_of
 from tests.scheduler.stages import POOLS, spec

@@ -11,7 +11,7 @@ from common.messages import AskDeployment, ReplicaReport, ReplicasAnswer, TasksA
 from scheduler_svc.base.audit import Actor
 from scheduler_svc.base.database import Database
 from scheduler_svc.tenancy.question import Question, Sources
-from scheduler_svc.verbs.ask_verbs import VERBS
+from scheduler_svc.verbs.asks import VERBS
 from tests.scheduler.ask.asking import Asker, answering, asker
 
 STATES = ("submitted", "running", "paused", "finished", "failed", "cancelled", "rejected")

@@ -27,7 +27,7 @@ from scheduler_svc.upkeep.deletion import deletion
 from scheduler_svc.upkeep.deletion.deletion import delete_task, prune_tasks
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.upkeep.deletion.storage import needed_blobs
-from scheduler_svc.upkeep.outbox_relay import OutboxRelay
+from scheduler_svc.upkeep.outbox import OutboxRelay
 from scheduler_svc.upkeep.replicas import ReplicaRegistry
 from scheduler_svc.verbs import jobs
 from tests.conftest import at_work, eventually
