@@ -8,7 +8,7 @@ async def main(running: Running[SchedulerSettings]) -> None:
     from common.pools import read_accelerators, read_pools
     from scheduler_svc.base.database import Database
     from scheduler_svc.service import Scheduler
-    from scheduler_svc.upkeep.store_consistency import wait_for_one_history
+    from scheduler_svc.upkeep.outbox import wait_for_one_history
 
     pools = read_pools(running.settings.pools_file)
     accelerators = read_accelerators(running.settings.pools_file, pools)

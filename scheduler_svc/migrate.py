@@ -1,6 +1,6 @@
 """Migrate the database to this version's schema: `python -m scheduler_svc.migrate`. Idempotent, also when run concurrently.
 
-With a superuser's address it makes the roles first; then the owner migrates, gives each role its rights (`base/rights/`), and deletes
+With a superuser's address it makes the roles first; then the owner migrates, gives each role its rights (`base/rights.py`), and deletes
 rows of the audit that are kept no longer. Where the pools file shares no accelerator any more, it ends what was left open of them: a
 scheduler then looks at none of it.
 """
@@ -18,12 +18,12 @@ from common.messages import PoolClock
 from common.passwords import read_passwords
 from common.pools import read_accelerators
 from migrations.transaction import in_transaction
-from scheduler_svc.base.revision import alembic_config, expected_revision
-from scheduler_svc.base.rights import access, roles
+from scheduler_svc.base import rights, roles
+from scheduler_svc.base.database import alembic_config, expected_revision
 
 
 def migrate(url: str, *, admin_url: str = "", app_url: str = "", audit_days: int = 0) -> None:
-    """Apply missing migrations, as the owner of the schema; with `admin_url`, make the roles of `base/rights/access.py` before.
+    """Apply missing migrations, as the owner of the schema; with `admin_url`, make the roles of `base/rights.py` before.
 
     Roles get the passwords in the `passfile` of `admin_url`, and in `url` and `app_url`; where none is there, they keep theirs.
     Raises: SystemExit, with one line, when the database does not answer, is of a newer version, or has no such roles.
@@ -50,7 +50,7 @@ def give_rights(connection: Connection) -> None:
         raise SystemExit(
             f"migrate: PostgreSQL has no role {', '.join(absent)}; give MARLAAS_SCHEDULER_DATABASE_ADMIN_URL, the address of a superuser"
         )
-    statements = access.statements()
+    statements = rights.statements()
     given = "rights: " + hashlib.sha256("\n".join([expected_revision(), *statements]).encode()).hexdigest()
     if connection.execute(text("SELECT obj_description('alembic_version'::regclass)")).scalar_one() != given:
         for statement in statements:
@@ -58,7 +58,7 @@ def give_rights(connection: Connection) -> None:
         connection.execute(text(f"COMMENT ON TABLE alembic_version IS '{given}'"))
     database = connection.dialect.identifier_preparer.quote(connection.execute(text("SELECT current_database()")).scalar_one())
     connection.execute(text(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC"))
-    connection.execute(text(f"GRANT CONNECT ON DATABASE {database} TO {', '.join(access.Role)}"))
+    connection.execute(text(f"GRANT CONNECT ON DATABASE {database} TO {', '.join(rights.Role)}"))
 
 
 def _expire_audit(connection: Connection, days: int) -> None:

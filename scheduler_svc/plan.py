@@ -10,8 +10,7 @@ from pathlib import Path
 from common.accelerators import trace as traces
 from common.accelerators.trace import Trace
 from common.runtime.output import ends_with_its_reader
-from scheduler_svc.accelerators.decisions.advice import Advice, advice
-from scheduler_svc.accelerators.decisions.placement import Accelerator
+from scheduler_svc.accelerators.decisions.advice import Accelerator, Advice, advice
 from scheduler_svc.accelerators.decisions.state import MemoryBudget
 
 GIB = 2**30

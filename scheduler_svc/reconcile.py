@@ -22,7 +22,6 @@ from common.runtime.settings import read_or_exit
 from common.streams import ALIASES_BUCKET, HISTORY_BUCKET, HTTP_KEYS_BUCKET, TASKS_BUCKET
 from common.task_states import ENDED
 from scheduler_svc.base.database import RELAY_LOCK, Database
-from scheduler_svc.base.queries import outbox
 from scheduler_svc.base.states import TaskState, VoidReason
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.settings import SchedulerSettings
@@ -35,7 +34,7 @@ from scheduler_svc.training.results import dead_letters, weight_updates
 from scheduler_svc.training.results.dead_letters import concerns_dead_letter
 from scheduler_svc.training.task_events import publish_status
 from scheduler_svc.training.termination import void_live_groups
-from scheduler_svc.upkeep import store_consistency
+from scheduler_svc.upkeep import outbox
 from scheduler_svc.uploads import package_queries as packages
 
 DETAIL = "the stores had different histories"
@@ -56,11 +55,11 @@ class Reconciliation:
 
 async def accept(database: Database, bus: Bus) -> Reconciliation | None:
     """Make one history of both; None when they have one. Raises: Retry when a store is unavailable."""
-    reason = await store_consistency.difference(database, bus)
+    reason = await outbox.difference(database, bus)
     if reason is None:
         return None
     done = Reconciliation(reason)
-    mark = await bus.kv.get(HISTORY_BUCKET, store_consistency.KEY, HistoryMark)
+    mark = await bus.kv.get(HISTORY_BUCKET, outbox.HISTORY_KEY, HistoryMark)
     async with database.transaction() as tx:
         last_sequence = await groups.last_sequence(tx.connection)
     # Recreated, not purged: a stream remembers message ids, and would drop new messages as duplicates of old ones.
@@ -91,7 +90,7 @@ async def accept(database: Database, bus: Bus) -> Reconciliation | None:
     await _delete_others(bus, HTTP_KEYS_BUCKET, {each.value.digest for each in http_keys})
     await _delete_others(bus, ALIASES_BUCKET, {each.key for each in named})
     done.unknown = await _delete_stale_statuses(bus, {task.id: task.is_live for task in known})
-    await bus.kv.put(HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment=relayed.deployment, position=position))
+    await bus.kv.put(HISTORY_BUCKET, outbox.HISTORY_KEY, HistoryMark(deployment=relayed.deployment, position=position))
     return done
 
 

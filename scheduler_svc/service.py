@@ -14,14 +14,12 @@ from common.bus import Bus, batch_interval_s
 from common.errors import MarlaasError, Retry
 from common.periodic import log_failed, run_forever
 from common.pools import Accelerators, Pools, named_replicas
+from scheduler_svc.accelerators.answers import handle_lease_answers
 from scheduler_svc.accelerators.deployed import Deployed
-from scheduler_svc.accelerators.handlers.lease_answers import handle_lease_answers
 from scheduler_svc.accelerators.leader import Leader
-from scheduler_svc.base import metrics
+from scheduler_svc.base import metrics, roles
 from scheduler_svc.base.context import HandlerContext
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import replicas
-from scheduler_svc.base.rights import tenant_roles
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.tenancy.billing import ledger, served
@@ -40,17 +38,14 @@ from scheduler_svc.training.queries import deadlines, tasks
 from scheduler_svc.training.results.dead_letters import handle_dead_letters
 from scheduler_svc.training.results.scores import handle_scores, void_overdue
 from scheduler_svc.training.results.weight_updates import handle_weight_updates
-from scheduler_svc.upkeep import store_alarm
-from scheduler_svc.upkeep.deaths import forget_lives, report_deaths
-from scheduler_svc.upkeep.deletion import http_keys, status_bucket
+from scheduler_svc.upkeep import replicas
+from scheduler_svc.upkeep.deletion import storage, sweeps
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
 from scheduler_svc.upkeep.deletion.retention import apply_retention
 from scheduler_svc.upkeep.deletion.tenant_deletion import TenantDeletion
-from scheduler_svc.upkeep.outbox_relay import OutboxRelay
-from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
-from scheduler_svc.upkeep.stability import StabilityMonitor
-from scheduler_svc.upkeep.stalls import warn_about_stalls
-from scheduler_svc.upkeep.step_rescuer import resend_lost_steps
+from scheduler_svc.upkeep.outbox import OutboxRelay
+from scheduler_svc.upkeep.replicas import ReplicaRegistry, forget_lives, report_deaths
+from scheduler_svc.upkeep.stalls import StabilityMonitor, resend_lost_steps, warn_about_stalls
 from scheduler_svc.uploads.package_jobs import clean_packages, handle_package_checks
 from scheduler_svc.uploads.packages import CHECKS_PER_TENANT, request_waiting_checks
 from scheduler_svc.verbs.asks import Asks
@@ -212,9 +207,9 @@ class Scheduler:
             self._relay.wake()
 
     async def _watch_store(self) -> None:
-        await status_bucket.make_room(self._database, self._bus)
+        await sweeps.make_room_for_statuses(self._database, self._bus)
         await forget_lives(self._bus, self._replicas.lives, self._replicas.alive, self._bus.clock.now_s())
-        if await store_alarm.update_alarm(self._database, await Blobs(self._bus).usage(), self._settings.store_alarm):
+        if await storage.update_alarm(self._database, await Blobs(self._bus).usage(), self._settings.store_alarm):
             self._relay.wake()
 
     async def _find_stalls(self) -> None:
@@ -223,7 +218,7 @@ class Scheduler:
 
     async def _end_long_sessions(self) -> None:
         async with self._database.transaction() as tx:
-            for role in await tenant_roles.end_long_sessions(tx.connection):
+            for role in await roles.end_long_sessions(tx.connection):
                 log.warning("session_ended", role=role)
 
     async def _record_stored(self) -> None:
@@ -240,7 +235,7 @@ class Scheduler:
         await clean_packages(self._database, self._bus, self._relay.wake)
 
     async def _remove_old_keys(self) -> None:
-        await http_keys.remove_over(self._database, self._bus)
+        await sweeps.remove_ended_keys(self._database, self._bus)
 
     async def tick(self) -> None:
         """Record live replicas, void overdue groups, and request the checks of waiting tasks and packages."""

@@ -9,7 +9,7 @@ from sqlalchemy.pool import NullPool
 
 from common.errors import Reject
 from common.runtime.settings import read_or_exit
-from scheduler_svc.base.rights import tenant_roles
+from scheduler_svc.base import roles
 from scheduler_svc.settings import SchedulerSettings
 
 
@@ -35,10 +35,10 @@ def main() -> None:
 
 def _done(connection: Connection, verb: str, tenant: str) -> str:
     if verb == "list":
-        return "".join(f"{tenant}  {role}\n" for tenant, role in tenant_roles.of_tenants(connection)) or "no tenant has a role\n"
+        return "".join(f"{tenant}  {role}\n" for tenant, role in roles.of_tenants(connection)) or "no tenant has a role\n"
     if verb == "revoke":
-        return f"revoked: {tenant_roles.revoke(connection, tenant)} of tenant {tenant} is gone, and its sessions ended\n"
-    granted = tenant_roles.grant(connection, tenant)
+        return f"revoked: {roles.revoke(connection, tenant)} of tenant {tenant} is gone, and its sessions ended\n"
+    granted = roles.grant(connection, tenant)
     at = make_url(connection.engine.url)
     address = f"postgresql://{granted.role}@{at.host}:{at.port or 5432}/{at.database}"
     return f"tenant {tenant} reads its rows with: psql {address}\npassword, shown once; `grant` again makes another: {granted.password}\n"

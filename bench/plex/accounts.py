@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from common.accelerators.trace import Task
-from scheduler_svc.accelerators.decisions.slice_shares import slice_shares
+from scheduler_svc.accelerators.booking import slice_shares
 from scheduler_svc.accelerators.decisions.state import Claim
 from scheduler_svc.training.decisions.admission import starting_virtual_time
 

@@ -8,8 +8,8 @@ from bench.plex.meters import Measures
 from bench.plex.pieces import Operation
 from common.accelerators import Tier
 from common.accelerators.trace import Executor
-from scheduler_svc.accelerators.decisions.moves import NEWEST, Key, Moves, measured, piece_s, prior_s
 from scheduler_svc.accelerators.decisions.state import Quantiles
+from scheduler_svc.accelerators.decisions.tiers import NEWEST, Key, Moves, measured, piece_s, prior_s
 
 
 @dataclass

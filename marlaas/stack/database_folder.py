@@ -1,6 +1,6 @@
 """PostgreSQL's folder on a bare machine: initialised, closed to all without a password, and used by a server without privileges.
 
-The superuser and the roles of `scheduler_svc/base/rights/access.py` have generated passwords, in a file that its user alone can read.
+The superuser and the roles of `scheduler_svc/base/rights.py` have generated passwords, in a file that its user alone can read.
 PostgreSQL refuses to run as root; for root it is user `nobody`, without capabilities. That user may not enter a folder below root's
 home: the server therefore starts in its folder and names it /proc/self/cwd, and its programs are copied where needed.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from common.passwords import new_password, read_passwords, scram_verifier, write_passwords
 
 ADMIN, OWNER, APP, READER = "marlaas", "marlaas_owner", "marlaas_app", "marlaas_reader"
-"""Roles of PostgreSQL: the superuser, and those of `scheduler_svc/base/rights/access.py`."""
+"""Roles of PostgreSQL: the superuser, and those of `scheduler_svc/base/rights.py`."""
 UNPRIVILEGED_USER = "nobody"
 COPIES = Path("/var/lib/marlaas")
 """Folder of PostgreSQL's programs for root, where those of this installation are out of reach for others."""

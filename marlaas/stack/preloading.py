@@ -37,10 +37,10 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 SETTING = "MARLAAS_"
 """What variables begin with that a process reads at its start; others may be read by the interpreter or a library as it is loaded."""
 
-MIGRATIONS = ("alembic.command", "psycopg", "scheduler_svc.settings", "scheduler_svc.base.rights.access", "scheduler_svc.base.rights.roles")
+MIGRATIONS = ("alembic.command", "psycopg", "scheduler_svc.settings", "scheduler_svc.base.rights", "scheduler_svc.base.roles")
 """Imports of `scheduler_svc.migrate`."""
 IMPORTS: dict[str, tuple[str, ...]] = {
-    "scheduler_svc": ("scheduler_svc.service", "scheduler_svc.upkeep.store_consistency"),
+    "scheduler_svc": ("scheduler_svc.service", "scheduler_svc.upkeep.outbox"),
     "env_svc": ("env_svc.replica",),
     "gateway_svc": ("gateway_svc.service", "uvloop"),
     "rollout_svc": ("rollout_svc.engine.process:preload", "rollout_svc.accelerators.wiring", "rollout_svc.serving.wiring"),

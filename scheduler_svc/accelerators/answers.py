@@ -1,8 +1,11 @@
-"""What an executor's answer to an order changes: its row, the slice that it is about, measured moves, its pool's clock."""
+"""Handles executors' answers to orders: what they change of rows, slices, measured moves and the clocks of pools."""
+
+from collections.abc import Sequence
 
 import structlog
 
 from common.accelerators import ExecutorState, Tier
+from common.bus import Delivery
 from common.errors import Reject, Retry
 from common.messages import ExecutorReport, LeaseDone
 from common.pools import Place
@@ -10,9 +13,10 @@ from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.booking import Use, book_ended
 from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.orders import ParkOrder, end_open, order_park
-from scheduler_svc.accelerators.queries import executors, moves, slices
+from scheduler_svc.accelerators.queries import executors, slices
 from scheduler_svc.accelerators.queries.executors import Fault
 from scheduler_svc.accelerators.queries.slices import OpenSlice
+from scheduler_svc.base.context import HandlerContext
 from scheduler_svc.base.states import SliceEnd
 from scheduler_svc.base.transaction import Transaction
 
@@ -46,7 +50,7 @@ async def executor_answered(tx: Transaction, deployed: Deployed, done: LeaseDone
         log.info("answer_outdated", executor=done.executor, epoch=done.epoch, state=str(done.state))
         return
     if done.move_s is not None:
-        await moves.add(tx.connection, done, done.move_s)
+        await executors.add_move(tx.connection, done, done.move_s)
     at_ms = min(now_ms, round(1000 * done.at_s))
     if done.state is ExecutorState.AWAKE:
         await _woke(tx, place, done, at_ms, max(epoch, done.epoch))
@@ -148,3 +152,11 @@ def next_attempt(done: LeaseDone, past: int, now_ms: int) -> Fault:
 def pause_s(past: int) -> float:
     """Seconds until the next attempt, after `past` failures that were paused after."""
     return min(MAX_BACK_OFF_S, BACK_OFF_S * 2.0 ** min(past, 30))
+
+
+async def handle_lease_answers(context: HandlerContext, deliveries: Sequence[Delivery]) -> None:
+    answers = [delivery.read(LeaseDone) for delivery in deliveries]
+    async with context.transaction() as tx:
+        for done in sorted(answers, key=lambda one: (one.accelerator, one.epoch, one.at_s)):  # accelerators are locked in one order
+            await executor_answered(tx, context.deployed, done, context.bus.clock.now_s())
+    context.wake_slices()

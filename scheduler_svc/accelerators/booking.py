@@ -1,15 +1,36 @@
 """Books a slice that has ended to the tasks that it served, once, in whole milliseconds whose sum is the slice."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from scheduler_svc.accelerators.decisions.slice_shares import slice_shares
-from scheduler_svc.accelerators.queries import slices, work
+from scheduler_svc.accelerators.queries import slices, standing
 from scheduler_svc.base import metrics
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.billing import ledger
 from scheduler_svc.tenancy.billing.ledger import Entry
+
+
+def slice_shares(slice_ms: int, served: Mapping[str, int], ordered_for: Collection[str]) -> dict[str, int]:
+    """Milliseconds of a slice booked to each task, the switch to it included.
+
+    `served`: what each task was served, in one unit for all (tokens or milliseconds). `ordered_for`: tasks whose ready work the slice was
+    ordered for; they pay in equal parts where nothing was served. Rounded by the largest remainder, ids break ties: the sum is exact.
+    Raises: ValueError for negative numbers, and where there is no task to book to.
+    """
+    if slice_ms < 0 or any(amount < 0 for amount in served.values()):
+        raise ValueError(f"a slice of {slice_ms} ms and served amounts {dict(served)} must not be negative")
+    parts = {task: amount for task, amount in served.items() if amount > 0} or dict.fromkeys(ordered_for, 1)
+    if not parts:
+        raise ValueError(f"a slice of {slice_ms} ms served no task and was ordered for none")
+    whole = sum(parts.values())
+    shares = {task: slice_ms * part // whole for task, part in sorted(parts.items())}
+    missing = slice_ms - sum(shares.values())
+    by_remainder = sorted(parts, key=lambda task: (-(slice_ms * parts[task] % whole), task))
+    for task in by_remainder[:missing]:
+        shares[task] += 1
+    return shares
+
 
 NOBODY = ""
 """In place of a task: requests to the base model, and slices that were ordered for no task."""
@@ -35,7 +56,7 @@ async def book_ended(tx: Transaction, accelerator: str, executor: str, pool: str
     ended = await slices.unbooked(tx.connection, accelerator, executor, until)
     if not ended:
         return
-    payers = await work.lock_payers(tx.connection, pool, {*use.served, *(task for one in ended for task in one.tasks)})
+    payers = await standing.lock_payers(tx.connection, pool, {*use.served, *(task for one in ended for task in one.tasks)})
     tenants, served = payers.tenants, Counter[str]()
     for task, amount in use.served.items():
         served[task if task in tenants else NOBODY] += amount

@@ -3,33 +3,48 @@
 A clock stands from when the last sampler of its pool is ordered to park until one is awake.
 """
 
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from common import streams
 from common.accelerators import executor_name
 from common.messages import PoolClock
-from scheduler_svc.accelerators.queries import clocks
-from scheduler_svc.accelerators.queries.clocks import Clock
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A row of `pool_clocks`."""
+
+    pool: str
+    parked_ms: int
+    """Of past times."""
+    since_ms: int | None
+    """Begin of the present one; None while a sampler is awake."""
 
 
 async def stop(tx: Transaction, executor: str, pool: str, now_ms: int) -> None:
     """`executor` of the pool computes no more; nothing where it is no sampler."""
     if executor == executor_name("rollout", pool):
-        _post(tx, await clocks.stop(tx.connection, pool, now_ms))
+        _post(tx, await _let_stand(tx.connection, pool, now_ms))
 
 
 async def start(tx: Transaction, executor: str, pool: str, now_ms: int) -> None:
     """`executor` of the pool is awake; nothing where it is no sampler."""
     if executor == executor_name("rollout", pool):
-        _post(tx, await clocks.start(tx.connection, pool, now_ms))
+        _post(tx, await _let_go(tx.connection, pool, now_ms))
 
 
 async def begin(tx: Transaction, sampled: set[str], now_ms: int) -> None:
     """Make clocks of new pools, let those stand that have no sampler awake, and those go that share nothing; write all to the bucket."""
-    await clocks.add(tx.connection, sampled, now_ms)
+    await _add(tx.connection, sampled, now_ms)
     for pool in sorted(sampled):
-        await clocks.stop(tx.connection, pool, now_ms)
-    for clock in await clocks.all_clocks(tx.connection):
-        _post(tx, clock if clock.pool in sampled else await clocks.start(tx.connection, clock.pool, now_ms) or clock)
+        await _let_stand(tx.connection, pool, now_ms)
+    for clock in await _all_clocks(tx.connection):
+        _post(tx, clock if clock.pool in sampled else await _let_go(tx.connection, clock.pool, now_ms) or clock)
 
 
 def _post(tx: Transaction, clock: Clock | None) -> None:
@@ -37,3 +52,49 @@ def _post(tx: Transaction, clock: Clock | None) -> None:
         since_s = None if clock.since_ms is None else clock.since_ms / 1000
         message = PoolClock(parked_s=clock.parked_ms / 1000, parked_since_s=since_s)
         tx.post([OutboxMessage(streams.value_subject(streams.CLOCKS_BUCKET, clock.pool), message, "", as_json=True)])
+
+
+_SINCE = "(extract(epoch FROM parked_since) * 1000)::bigint AS since_ms"
+_ADD = text("""
+INSERT INTO pool_clocks (pool, parked_since) SELECT p, to_timestamp(:now_ms / 1000.0) FROM unnest(CAST(:pools AS text[])) p
+ON CONFLICT DO NOTHING
+""")
+
+
+async def _add(connection: AsyncConnection, pools: Collection[str], now_ms: int) -> None:
+    """Clocks of pools that have none: they stand."""
+    await connection.execute(_ADD, {"pools": sorted(pools), "now_ms": now_ms})
+
+
+_ALL = text(f"SELECT pool, parked_ms, {_SINCE} FROM pool_clocks ORDER BY pool")
+
+
+async def _all_clocks(connection: AsyncConnection) -> list[Clock]:
+    return [Clock(row.pool, row.parked_ms, row.since_ms) for row in (await connection.execute(_ALL)).all()]
+
+
+_STOP = text(f"""
+UPDATE pool_clocks SET parked_since = to_timestamp(:now_ms / 1000.0)
+WHERE pool = :pool AND parked_since IS NULL AND NOT EXISTS (
+    SELECT FROM slices s WHERE s.pool = :pool AND s.executor = :sampler AND s.ended_at IS NULL AND s.awake_at IS NOT NULL)
+RETURNING pool, parked_ms, {_SINCE}
+""")
+
+
+async def _let_stand(connection: AsyncConnection, pool: str, now_ms: int) -> Clock | None:
+    """Let the clock stand; None where it does, or another sampler of the pool is awake."""
+    row = (await connection.execute(_STOP, {"pool": pool, "sampler": executor_name("rollout", pool), "now_ms": now_ms})).first()
+    return Clock(row.pool, row.parked_ms, row.since_ms) if row is not None else None
+
+
+_START = text(f"""
+UPDATE pool_clocks SET parked_since = NULL,
+    parked_ms = parked_ms + greatest(0, :now_ms - (extract(epoch FROM parked_since) * 1000)::bigint)
+WHERE pool = :pool AND parked_since IS NOT NULL RETURNING pool, parked_ms, {_SINCE}
+""")
+
+
+async def _let_go(connection: AsyncConnection, pool: str, now_ms: int) -> Clock | None:
+    """Let the clock go; None where it does."""
+    row = (await connection.execute(_START, {"pool": pool, "now_ms": now_ms})).first()
+    return Clock(row.pool, row.parked_ms, row.since_ms) if row is not None else None

@@ -1,4 +1,4 @@
-"""The transactions of a decision: a slice with its orders, or its end. The accelerator is locked in each."""
+"""The transactions of a decision, a slice with its orders or its end, and their epochs. The accelerator is locked in each."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,12 +7,15 @@ import structlog
 
 from common import streams
 from common.accelerators import Function, Tier
-from common.messages import LeaseOrder
+from common.bus import Bus
+from common.errors import Reject
+from common.messages import Lease, LeaseOrder
 from scheduler_svc.accelerators import clocks
 from scheduler_svc.accelerators.booking import Use, book_ended
-from scheduler_svc.accelerators.deployed import Key
-from scheduler_svc.accelerators.queries import executors, slices, work
+from scheduler_svc.accelerators.deployed import Deployed, Key
+from scheduler_svc.accelerators.queries import executors, slices, standing
 from scheduler_svc.accelerators.queries.slices import NewSlice, OpenSlice
+from scheduler_svc.accelerators.queries.standing import AcceleratorState
 from scheduler_svc.base.states import SliceEnd, SliceReason
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
 
@@ -36,6 +39,10 @@ class Seen:
     epoch: int
     open: int | None
     """Epoch of the open slice."""
+
+    @classmethod
+    def of(cls, standing: AcceleratorState) -> "Seen":
+        return cls(standing.accelerator, standing.epoch, None if standing.slice is None else standing.slice.epoch)
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ async def order_slice(tx: Transaction, seen: Seen, new: Ordered, *, now_ms: int,
     if present is not None:
         now_ms = await end_open(tx, name, present, SliceEnd.SWITCHED, now_ms, asked=True)
     now_ms = max(now_ms, await slices.latest_end_ms(tx.connection, name))
-    tasks = await work.tasks_with_work(tx.connection, new.pool, new.function)
+    tasks = await standing.tasks_with_work(tx.connection, new.pool, new.function)
     await slices.order(
         tx.connection,
         NewSlice(name, epoch, new.executor, new.pool, new.function, new.reason, tasks, new.expected_s, new.from_tier, now_ms),
@@ -118,3 +125,25 @@ async def end_open(tx: Transaction, accelerator: str, present: OpenSlice, how: S
 def _post(tx: Transaction, order: LeaseOrder) -> None:
     subject = streams.lease_order(order.accelerator, order.executor)
     tx.post([OutboxMessage(subject, order, f"{subject}:{order.epoch}")])
+
+
+async def known_epoch(bus: Bus, deployed: Deployed, accelerator: str) -> int:
+    """The highest epoch among the lease and the newest order of each executor."""
+    epochs = [await lease_epoch(bus, accelerator)]
+    for name, executor in deployed.places:
+        if name == accelerator:
+            last = await bus.streams.last(streams.LEASES, streams.lease_order(accelerator, executor))
+            try:
+                epochs.append(last.read(LeaseOrder).epoch if last is not None else 0)
+            except Reject as error:
+                log.warning("order_unreadable", executor=executor, reason=str(error))
+    return max(epochs)
+
+
+async def lease_epoch(bus: Bus, accelerator: str) -> int:
+    """Of the lease; 0 without one."""
+    try:
+        lease = await bus.kv.get(streams.LEASES_BUCKET, accelerator, Lease)
+    except Reject:
+        return 0
+    return lease.epoch if lease is not None else 0

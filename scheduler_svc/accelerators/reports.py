@@ -9,6 +9,7 @@ from common.bus import Delivery
 from common.errors import Reject
 from common.messages import ExecutorReport
 from scheduler_svc.accelerators.deployed import Deployed, Key
+from scheduler_svc.accelerators.queries.standing import AcceleratorState
 
 SILENT_S = 3.0
 """Seconds without a report after which an executor counts as gone; it reports every second."""
@@ -79,6 +80,16 @@ class Reports:
                 since_s = report.at_s if report.ready_since_s is None else min(report.ready_since_s, now_s)
                 found[key] = round(1000 * since_s) if waits else None
         return found
+
+    def contradict(self, standing: AcceleratorState, now_s: float) -> bool:
+        """Whether they say that an executor woke or ended its slice, and no row says so yet."""
+        for row in standing.executors:
+            report, newest = self.newest((row.accelerator, row.executor), now_s), row.newest
+            if report is None or newest is None or newest.ended_ms is not None:
+                continue
+            if (has_woken(report, newest.epoch) and newest.awake_ms is None) or has_ended(report, newest.epoch):
+                return True
+        return False
 
     def _check(self, report: ExecutorReport, now_s: float) -> None:
         """Raises: Reject."""

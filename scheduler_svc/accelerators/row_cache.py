@@ -5,14 +5,13 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.accelerators.decisions.moves import NEWEST, Key, Moves, measured
 from scheduler_svc.accelerators.decisions.situation import Present, Start, starting_s
 from scheduler_svc.accelerators.decisions.state import Claim, Quantiles
+from scheduler_svc.accelerators.decisions.tiers import NEWEST, Key, Moves, measured
 from scheduler_svc.accelerators.deployed import Deployed
-from scheduler_svc.accelerators.queries import moves, standing, work
-from scheduler_svc.accelerators.queries.moves import MeasuredMove
-from scheduler_svc.accelerators.queries.standing import AcceleratorState
-from scheduler_svc.accelerators.queries.work import Booked, Running
+from scheduler_svc.accelerators.queries import executors, standing
+from scheduler_svc.accelerators.queries.executors import MeasuredMove
+from scheduler_svc.accelerators.queries.standing import AcceleratorState, Booked, Running
 
 Place = tuple[str, str, str]
 """Accelerator, pool, tenant."""
@@ -37,9 +36,9 @@ class RowCache:
     async def read_work(self, connection: AsyncConnection, now_s: float) -> None:
         """Moves since the last look, running tasks and what is booked to their tenants: a second late is soon enough."""
         names, pools = self._deployed.accelerators, self._deployed.pools
-        running = await work.running_tenants(connection, pools)
-        self.take(running, await work.booked(connection, names, pools, now_s) if len(running) > 1 else [], now_s)
-        if new := await moves.newest(connection, names, NEWEST, after=self._last_move):
+        running = await standing.running_tenants(connection, pools)
+        self.take(running, await standing.booked(connection, names, pools, now_s) if len(running) > 1 else [], now_s)
+        if new := await executors.newest_moves(connection, names, NEWEST, after=self._last_move):
             self._last_move = max(one.id for one in new)
             self._add(new)
 

@@ -5,7 +5,8 @@ No row has content of a tenant: neither names, reasons, options nor texts. Ids o
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import get_args
@@ -15,6 +16,7 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
+from common.caches import LRUCache
 from common.limits import LIMITS
 from common.messages import AuditLine
 from common.messages.tenancy.audit import Reason, Via
@@ -151,3 +153,24 @@ async def lines(connection: AsyncConnection, tenant: str | None, since: datetime
         AuditLine.model_validate(dict(row))
         for row in (await connection.execute(_READ_ALL if tenant is None else _READ_ONE, given)).mappings()
     ]
+
+
+REMEMBERED_S = 60.0
+"""Seconds for which a row is taken to be there: a restored database may have lost it."""
+MAX_DOWNLOADS = 4096
+
+Download = tuple[str, str]
+"""The asker's public key, and the adapter's name."""
+
+
+class Downloads:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._recorded: LRUCache[Download, float] = LRUCache(MAX_DOWNLOADS)
+
+    def are_recorded(self, download: Download) -> bool:
+        return self._clock() < (self._recorded.peek(download) or 0.0)
+
+    def record(self, download: Download) -> None:
+        """Once its row is committed."""
+        self._recorded.put(download, self._clock() + REMEMBERED_S)

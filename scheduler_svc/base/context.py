@@ -18,7 +18,7 @@ from scheduler_svc.tenancy.webhooks.addresses import NO_WEBHOOK_RULES, WebhookRu
 
 if TYPE_CHECKING:
     from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
-    from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
+    from scheduler_svc.upkeep.replicas import ReplicaRegistry
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,40 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
+from pathlib import Path
 from typing import Self
 
 import psycopg
 import structlog
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+import migrations
 from common.errors import Unavailable
 from common.resilience.backoff import Backoff
 from common.resilience.cancellation import cancellation_kept
-from scheduler_svc.base.revision import expected_revision
 from scheduler_svc.base.transaction import Transaction
+
+
+def alembic_config(url: str = "") -> Config:
+    """Alembic's configuration, pointing at `migrations/`."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
+    return config
+
+
+@cache
+def expected_revision() -> str:
+    """The newest migration of this version."""
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    assert head is not None
+    return head
+
 
 RELAY_LOCK = 7_301
 """Advisory lock of the replica that relays the outbox, so that its order is kept."""

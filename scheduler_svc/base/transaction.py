@@ -16,9 +16,8 @@ from common.bus import refuse_oversize
 from common.messages import Event, Message
 from common.streams import KIND_HEADER
 from scheduler_svc.base import audit
-from scheduler_svc.base.queries import webhook_deliveries as webhooks
-from scheduler_svc.base.sql.parameters import Rows
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base import webhook_deliveries as webhooks
+from scheduler_svc.base.sql import Rows, Statement
 from scheduler_svc.base.tables import event_numbers, events, outbox
 
 

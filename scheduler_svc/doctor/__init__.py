@@ -6,6 +6,6 @@ Reads PostgreSQL, the streams and the blob store, and changes nothing. Each rule
     stream_rules.py    NATS's streams and status bucket against PostgreSQL
     blob_rules.py      the blob store against PostgreSQL
     key_rules.py       files of keys, and NATS's accounts against PostgreSQL; with the folder of signing keys only
-    runner.py          all rules, twice if one is broken: a transaction in flight is no violation
-    report.py          what is printed · violation.py  one violation
+    runner.py          all rules, twice if one is broken: a transaction in flight is no violation; what is printed
+    violation.py       one violation
 """

@@ -35,8 +35,7 @@ async def _run(settings: SchedulerSettings, options: argparse.Namespace) -> int:
     from common.errors import MarlaasError
     from common.runtime.service import connect_bus
     from scheduler_svc.base.database import Database
-    from scheduler_svc.doctor.report import as_json, as_lines
-    from scheduler_svc.doctor.runner import Depth, Keys, examine
+    from scheduler_svc.doctor.runner import Depth, Keys, as_json, as_lines, examine
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # one line names the server that is missing
     logging.getLogger("nats").setLevel(logging.CRITICAL)

@@ -12,7 +12,7 @@ from common.errors import Reject
 from common.messages import PACKAGE_BLOB, BlobRef
 from scheduler_svc.base.tables import deleted_tasks, tasks
 from scheduler_svc.doctor.violation import Violation
-from scheduler_svc.upkeep.deletion.needed_blobs import NeededBlobs, needed_blobs
+from scheduler_svc.upkeep.deletion.storage import NeededBlobs, needed_blobs
 from scheduler_svc.uploads import package_queries as packages
 
 PACKAGES = "the package of every row that has one is stored whole, and every stored package has a row"

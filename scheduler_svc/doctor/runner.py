@@ -1,6 +1,12 @@
-"""Checks all rules; violations must be found twice, as a transaction in flight is none."""
+"""Checks all rules, and prints a report: one line a rule, followed by the violations of a broken one.
+
+Violations must be found twice, as a transaction in flight is none.
+"""
 
 import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +16,7 @@ from common.access.folder import SYSTEM, SigningKeys, open_folder
 from common.bus import Bus
 from scheduler_svc.base.database import Database
 from scheduler_svc.doctor import blob_rules, database_rules, key_rules, stream_rules
+from scheduler_svc.doctor.blob_rules import DAMAGED
 from scheduler_svc.doctor.violation import Violation
 
 RULES = (*database_rules.RULES, *stream_rules.RULES, *blob_rules.RULES)
@@ -84,3 +91,24 @@ async def _examine(database: Database, bus: Bus, depth: Depth, keys: Keys | None
     if keys and keys.opened:
         found += await key_rules.examine_accounts(*keys.opened, accounts)
     return found + await blob_rules.examine_blobs(bus, needed, wheels, grace_s=depth.grace_s, deep=depth.deep)
+
+
+def as_lines(found: Sequence[Violation], *, deep: bool, further: Sequence[str] = ()) -> str:
+    """`deep`: whether blobs were read. `further`: rules about keys that were examined."""
+    wrong: dict[str, list[str]] = defaultdict(list)
+    for violation in found:
+        wrong[violation.rule].append(violation.where)
+    lines: list[str] = []
+    rules = (*RULES, *further)
+    for rule in rules:
+        if rule == DAMAGED and not deep:
+            lines.append(f"not read  {rule}: --deep reads every blob")
+        else:
+            lines += [f"{'BROKEN  ' if wrong[rule] else 'holds   '}  {rule}", *(f"            {where}" for where in wrong[rule])]
+    broken = sum(bool(rows) for rows in wrong.values())
+    lines.append(f"\n{broken} of {len(rules)} rules are broken" if broken else f"\nall {len(rules) - (not deep)} examined rules hold")
+    return "\n".join([*lines, ""])
+
+
+def as_json(found: Sequence[Violation]) -> str:
+    return json.dumps([{"rule": violation.rule, "where": violation.where} for violation in found], indent=2) + "\n"

@@ -32,7 +32,7 @@ from scheduler_svc.doctor.violation import Violation
 from scheduler_svc.tenancy.keys import RecordedHttpKey, http_keys, tenants_with_accounts
 from scheduler_svc.training.aliases import find_aliases
 from scheduler_svc.training.results.dead_letters import concerns_dead_letter
-from scheduler_svc.upkeep.deletion import status_bucket
+from scheduler_svc.upkeep.deletion import sweeps
 from scheduler_svc.uploads import package_queries as packages
 
 MAX_CONCURRENT_READS = 32
@@ -179,7 +179,7 @@ def _update(delivery: Delivery) -> WeightUpdated | None:
 
 async def _statuses(bus: Bus, recorded: Recorded) -> list[Violation]:
     shown = {status.task: status for status in await bus.kv.values(streams.TASKS_BUCKET, TaskStatus)}
-    removed = await bus.kv.get(streams.HISTORY_BUCKET, status_bucket.KEY, StatusesRemoved)
+    removed = await bus.kv.get(streams.HISTORY_BUCKET, sweeps.STATUSES_KEY, StatusesRemoved)
     removable = {task for task, ended_s in recorded.ended_s.items() if removed is not None and ended_s <= removed.until_s}
     found: list[Violation] = []
     for task, (state, version, _) in recorded.tasks.items():

@@ -3,7 +3,12 @@
 The subject alone says whose data an answer may hold; a server with keys lets each tenant publish under its own name only.
 "Not yours" and "not there" are one answer of one query. The table of verbs is in `verbs/`; tenants' subjects answer for themselves.
 
-training/      answers about tasks
-deployment.py  environments, pools, replicas
-queries/       SQL that only reads
+tasks.py       tasks, status, why
+events.py      events, failures
+usage.py       usage
+progress.py    spec, steps, evaluations, versions, timeline, samples
+adapters.py    adapter, chunk
+deployment.py  envs, pools, replicas
+
+Their SQL only reads: each function takes the tenant whose rows it may see; None stands for all.
 """

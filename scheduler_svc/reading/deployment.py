@@ -4,20 +4,37 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
-from common.messages import AskDeployment, EnvironmentsAnswer, PoolOffer, PoolsAnswer, ReplicaReport, ReplicasAnswer, ReplicasOf, TroubleOf
-from scheduler_svc.accelerators.queries import asked as accelerators
-from scheduler_svc.reading.queries import reports
+from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from common.messages import (
+    AskDeployment,
+    EnvironmentsAnswer,
+    PoolOffer,
+    PoolsAnswer,
+    ReplicaReport,
+    ReplicasAnswer,
+    ReplicasOf,
+    TroubleOf,
+    from_json,
+)
+from scheduler_svc.accelerators import asked as accelerators
+from scheduler_svc.base.tables import replicas
 from scheduler_svc.tenancy.question import Question, page
 from scheduler_svc.uploads import own_environments
 
 MOST = 200
 """Maximum packages of a page."""
+
 NO_SANDBOX = "none: tasks that need one are refused"
+
+ALIVE = text("interval '15 seconds'")
+"""Age of a replica's last report below which it counts as alive, as in the view `stage_health`."""
 
 
 async def answer_envs(question: Question, request: AskDeployment) -> EnvironmentsAnswer:
     async with question.reading() as connection:
-        found = await reports.live_environment_services(connection)
+        found = await _live_environment_services(connection)
         families = {family for report in found for family in report.families}
         own = await own_environments.packages_after(connection, question.tenant, families, after=request.after, most=MOST)
     names, kept = {name for report in found for name in report.environments}, page(own)
@@ -85,3 +102,9 @@ def _replicas_of(reports: Sequence[ReplicaReport], *, is_named: bool) -> Replica
         busy={load: sum(report.busy.get(load, 0.0) for report in reports) for load in loads},
         names=sorted(report.replica for report in reports) if is_named else [],
     )
+
+
+async def _live_environment_services(connection: AsyncConnection) -> list[ReplicaReport]:
+    """Last reports of the environment service's replicas that are alive."""
+    statement = select(replicas.c.report).where(replicas.c.service == "env", replicas.c.seen_at > func.now() - ALIVE)
+    return [from_json(ReplicaReport, report) for report in (await connection.execute(statement.order_by(replicas.c.id))).scalars()]

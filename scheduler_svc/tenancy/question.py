@@ -17,9 +17,8 @@ from common.errors import Reject
 from common.messages import AliasOf, ReplicaReport, TroubleOf, WebhookOf
 from common.messages.asks import PAGE_BYTES
 from common.pools import Pools
-from scheduler_svc.base.audit import Actor
+from scheduler_svc.base.audit import Actor, Downloads
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.downloads import Downloads
 from scheduler_svc.base.samples import StoredSamples
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy import rates

@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy import Double, Integer, Text, func, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.base.sql.parameters import Rows, any_of, in_state
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Rows, Statement, any_of, in_state
 from scheduler_svc.base.states import TaskState, TrajectoryState
 from scheduler_svc.base.tables import tasks, tenants, trajectories
 from scheduler_svc.tenancy.decisions.shares import InFlight, Load

@@ -11,9 +11,9 @@ from common.bus import Delivery
 from common.limits import LIMITS, NO_LIMIT, Limit
 from common.messages import SetTenant
 from common.streams import EVERY_TENANT
+from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
-from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.states import LIVE
 from scheduler_svc.base.tables import tasks, tenants
 from scheduler_svc.base.transaction import Transaction

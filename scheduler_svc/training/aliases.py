@@ -28,11 +28,10 @@ from common.messages import (
     as_json,
     from_json,
 )
+from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
-from scheduler_svc.base.queries import deleted
-from scheduler_svc.base.sql.parameters import any_of
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Statement, any_of
 from scheduler_svc.base.tables import aliases
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.tenancy.question import Question, cursor_of_names, names_after, page

@@ -12,7 +12,7 @@ from common.evaluation.intervals import Difference
 from common.evaluation.report import Asked, EvaluationReport, Gain, Uncertainty, packed
 from common.messages import as_json
 from common.spec import Protocol
-from scheduler_svc.base.sql.parameters import GroupKey
+from scheduler_svc.base.sql import GroupKey
 from scheduler_svc.base.states import TaskState, VoidReason
 from scheduler_svc.base.transaction import OutboxMessage, Transaction
 from scheduler_svc.tenancy import shares
@@ -78,7 +78,7 @@ async def abandon(tx: Transaction, by_id: dict[str, Task], keys: Collection[Grou
 
 async def end_overdue(tx: Transaction, by_id: dict[str, Task], overdue: Collection[GroupKey], *, stable_for_s: StableFor) -> None:
     """Abandon open groups past their deadlines; retry them, up to a limit, where they were opened before the last disturbance,
-    `stable_for_s` of their pool ago (`upkeep/stability.py`)."""
+    `stable_for_s` of their pool ago (`upkeep/stalls.py`)."""
     disturbed = {task.id for task in by_id.values() if stable_for_s(task.spec.pool) < task.spec.limits.episode_timeout_s}
     retried = {(task, number) for task, number in overdue if task in disturbed and may_be_retried(number)}
     charged = await evaluations.retry_groups(tx.connection, retried, add=RETRY_INCREMENT)

@@ -21,7 +21,7 @@ from common import streams
 from common.group_numbers import FIRST_EVALUATION_GROUP
 from common.homes import OWN_QUEUE
 from common.messages import ReplicaReport, StepPhases
-from scheduler_svc.accelerators.queries import asked
+from scheduler_svc.accelerators import asked
 from scheduler_svc.base.database import HOMES_LOCK, Database
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.training.decisions.homes import Keyed, homes

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from scheduler_svc.base.metrics import VOID_GROUPS
-from scheduler_svc.base.sql.parameters import GroupKey
+from scheduler_svc.base.sql import GroupKey
 from scheduler_svc.base.states import LIVE, TaskState, VoidReason
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.training.accounting import settle_accounts, settle_void

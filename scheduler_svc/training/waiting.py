@@ -11,8 +11,8 @@ from common import streams
 from common.bus import FullStream
 from common.limits import Limit
 from common.messages import ReplicaReport, TroubleOf
-from scheduler_svc.accelerators.queries.waits import accelerator_waits
-from scheduler_svc.base.sql.parameters import in_state
+from scheduler_svc.accelerators.asked import accelerator_waits
+from scheduler_svc.base.sql import in_state
 from scheduler_svc.base.states import LIVE, GroupState, StepState, TaskState
 from scheduler_svc.base.tables import IN_TRAINING, allowance_of, groups, steps, tasks, tenants
 from scheduler_svc.tenancy.billing import budgets

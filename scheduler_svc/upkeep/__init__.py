@@ -1,12 +1,7 @@
 """Periodic work beside the handlers.
 
-outbox_relay.py       publishes the rows of the outbox
-deletion/             deletes superseded data, ended tasks and tenants
-step_rescuer.py       resends lost steps
-replica_registry.py   live replicas and their capacity
-deaths.py             deaths of services, as events
-stability.py          time since the last infrastructure disturbance
-stalls.py             warnings about tasks without progress
-store_alarm.py        alarm before the blob store is full
-store_consistency.py  whether PostgreSQL and NATS have the same history
+outbox.py    publishes the rows of the outbox; whether PostgreSQL and NATS have the same history
+deletion/    deletes superseded data, ended tasks and tenants; alarm before the blob store is full
+replicas.py  live replicas and their capacity; deaths of services, as events
+stalls.py    lost steps are resent, tasks without progress warned about; time since the last infrastructure disturbance
 """

@@ -1,18 +1,38 @@
-"""Stall warnings: names what a task without progress waits for, and clears the warning once there is progress."""
+"""Tasks without progress: lost steps are resent, others are warned about, and disturbances of the infrastructure do not count against them.
 
+A warning names what a task waits for, and is cleared once there is progress.
+
+A `trajectories.batch` stays in its stream until the step is announced. A step that PostgreSQL has with the trainer, without a
+message in the stream and without an announcement, is therefore lost: an operator deleted a message, or NATS lost one after its
+acknowledgement. So is one whose announcement is of another batch, which does not count, and one in the queue of a trainer that the pools
+file has no more: that message is removed. The trainer handles a resent step as any other; should both be trained, versions decide which
+one counts.
+
+Groups that time out repeatedly fail their task, because its environment hangs. Groups that timed out while NATS or PostgreSQL was
+unavailable, replicas started or stopped, or a clock jumped are void and refilled, but are not counted as failures.
+"""
+
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 
+import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.messages import ReplicaReport
+from common import streams
+from common.bus import Bus
+from common.errors import Reject
+from common.messages import ReplicaReport, WeightUpdated
+from scheduler_svc.accelerators.asked import accelerator_waits
 from scheduler_svc.accelerators.decisions.waits import NEVER_S
-from scheduler_svc.accelerators.queries.waits import accelerator_waits
 from scheduler_svc.base.database import Database
 from scheduler_svc.training.decisions.endings import NO_PROGRESS_S, Stall, TaskWarning, no_progress, parked
-from scheduler_svc.training.queries import tasks
+from scheduler_svc.training.decisions.pool_load import PoolTimes, StableFor
+from scheduler_svc.training.queries import steps, tasks
 from scheduler_svc.training.queries.progress import stalled_tasks
+from scheduler_svc.training.queries.steps import SentStep
+from scheduler_svc.training.steps import send_to_trainer
 from scheduler_svc.training.task_events import emit_warnings, publish_status
 
 
@@ -63,3 +83,81 @@ def _alive(reports: Sequence[ReplicaReport], stall: Stall) -> Counter[str]:
     return Counter(
         report.service for report in reports if (stall.family in report.families if report.service == "env" else report.pool == stall.pool)
     )
+
+
+AGE_S = 150.0
+"""Minimum age of a lost step: above NATS's window of message ids, which would drop the resent message as a duplicate."""
+
+log = structlog.get_logger()
+
+
+async def resend_lost_steps(database: Database, bus: Bus, queues: Collection[str] = (), *, age_s: float = AGE_S) -> bool:
+    """Resend steps lost for longer than `age_s`; True if there were any. `queues`: those of single trainers, beside the pools' own.
+
+    Raises: Retry when NATS or PostgreSQL is unavailable.
+    """
+    async with database.transaction() as tx:
+        sent = await steps.sent_before(tx.connection, age_s)
+    lost = [step for step in sent if await _is_lost(bus, step, queues)]
+    for step in lost:
+        async with database.transaction() as tx:
+            for task in await tasks.lock_tasks(tx.connection, {step.task}):
+                if task.is_live and task.version == step.version and await steps.is_sent(tx.connection, step):
+                    log.warning("step_sent_again", task=task.id, version=task.version)
+                    await send_to_trainer(tx, [(task, await steps.members_of_step(tx.connection, task.id, task.version))])
+    return bool(lost)
+
+
+async def _is_lost(bus: Bus, step: SentStep, queues: Collection[str]) -> bool:
+    # In this order: a step's message is removed after the announcement.
+    for subject in await bus.streams.subjects(streams.BATCHES, streams.batch("*", step.task)):
+        queue = streams.token(subject, 2)
+        if queue == step.pool or queue in queues:
+            return False
+        log.warning("step_without_trainer", task=step.task, subject=subject)
+        await bus.streams.purge(streams.BATCHES, subject)
+    announced = await bus.streams.last(streams.WEIGHTS, streams.weight_updated(step.pool, step.task))
+    try:
+        return announced is None or not step.is_made_by(announced.read(WeightUpdated))
+    except Reject:  # not an announcement that the scheduler reads
+        return True
+
+
+JUMP_S = 5.0
+"""Seconds by which NATS's clock and the monotonic clock must diverge to count as a jump, as after a laptop's sleep."""
+
+
+class StabilityMonitor:
+    """Queried at every tick. `replicas` returns the live replicas."""
+
+    def __init__(self, bus: Bus, replicas: Callable[[], Hashable]) -> None:
+        self._bus = bus
+        self._replicas = replicas
+        self._alive = replicas()
+        self._ahead_s = bus.clock.now_s() - time.monotonic()
+        self._since = time.monotonic()
+        self._noted: float | None = None
+        """The `_since` for which `_parked_s` holds: seconds for which pools had been parked then."""
+        self._parked_s: dict[str, float] = {}
+
+    def stable_for_s(self) -> float:
+        """Check for a disturbance; returns the seconds since the last one."""
+        alive, ahead_s = self._replicas(), self._bus.clock.now_s() - time.monotonic()
+        if abs(ahead_s - self._ahead_s) > JUMP_S:
+            log.warning("clock_jumped", by_s=round(ahead_s - self._ahead_s, 1))
+            self.reset()
+        elif alive != self._alive or not self._bus.is_connected:
+            self.reset()
+        self._alive, self._ahead_s = alive, ahead_s
+        return time.monotonic() - self._since
+
+    def stable_in(self, times: PoolTimes) -> StableFor:
+        """The same in the time of each pool."""
+        stable_for_s = self.stable_for_s()
+        if self._noted != self._since:
+            self._noted, self._parked_s = self._since, {pool: times.parked_s(pool) for pool in times.clocks}
+        parked_s = {pool: times.parked_s(pool) - self._parked_s.get(pool, 0.0) for pool in times.clocks}
+        return lambda pool: stable_for_s - max(0.0, parked_s.get(pool, 0.0))
+
+    def reset(self) -> None:
+        self._since = time.monotonic()

@@ -8,20 +8,71 @@ import asyncio
 import json
 import re
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import structlog
 
 from common import streams
 from common.bus import Bus, NatsError, Request
 from common.errors import MarlaasError, Reject, Retry
-from common.messages import AskRefused, Message
+from common.messages import AskRefused, AskTerms, Message
 from common.messages.asks import MAX_ANSWER_BYTES, MAX_ASK_BYTES
+from common.messages.verbs import QUESTIONS
 from common.spec import NAME_PATTERN
 from common.streams import KIND_HEADER
+from scheduler_svc.accelerators.asked import answer_executors, answer_moves, answer_slices, answer_trace
 from scheduler_svc.base import metrics
 from scheduler_svc.base.audit import DOWNLOADS, PUBLIC_KEY, Actor, Reason, Refused
+from scheduler_svc.reading.adapters import answer_adapter, answer_chunk
+from scheduler_svc.reading.deployment import answer_envs, answer_pools, answer_replicas
+from scheduler_svc.reading.events import answer_events, answer_failures
+from scheduler_svc.reading.progress import answer_evaluations, answer_samples, answer_spec, answer_steps, answer_timeline, answer_versions
+from scheduler_svc.reading.tasks import answer_status, answer_tasks, answer_why
+from scheduler_svc.reading.usage import answer_usage
+from scheduler_svc.tenancy.access import answer_access, answer_audit
+from scheduler_svc.tenancy.billing.budgets import answer_budgets, answer_terms
+from scheduler_svc.tenancy.billing.prices import answer_invoice, answer_prices
 from scheduler_svc.tenancy.question import Question, Sources, TooMany, Unknown
-from scheduler_svc.verbs.ask_verbs import VERBS
+from scheduler_svc.tenancy.webhooks.jobs import answer_webhooks
+from scheduler_svc.training.aliases import answer_aliases
+from scheduler_svc.uploads.files import answer_file_chunk, answer_files
+
+VERBS: dict[str, Callable[[Question, Any], Awaitable[Message]]] = {
+    "tasks": answer_tasks,
+    "status": answer_status,
+    "events": answer_events,
+    "usage": answer_usage,
+    "why": answer_why,
+    "invoice": answer_invoice,
+    "prices": answer_prices,
+    "budgets": answer_budgets,
+    "access": answer_access,
+    "audit": answer_audit,
+    "failures": answer_failures,
+    "envs": answer_envs,
+    "files": answer_files,
+    "file-chunk": answer_file_chunk,
+    "pools": answer_pools,
+    "replicas": answer_replicas,
+    "spec": answer_spec,
+    "steps": answer_steps,
+    "evaluations": answer_evaluations,
+    "versions": answer_versions,
+    "terms": answer_terms,
+    "samples": answer_samples,
+    "timeline": answer_timeline,
+    "aliases": answer_aliases,
+    "webhooks": answer_webhooks,
+    "adapter": answer_adapter,
+    "chunk": answer_chunk,
+    "executors": answer_executors,
+    "slices": answer_slices,
+    "moves": answer_moves,
+    "trace": answer_trace,
+}
+"""`Any`: a message of the type that `common/messages/verbs.py` gives the verb, or `AskTerms`."""
+
 
 AT_ONCE = 8
 """Maximum asks that a replica works on; the database has twice as many connections."""
@@ -94,20 +145,21 @@ class Asks:
     async def _answered(self, request: Request, tenant: str) -> Message:
         """Raises: Reject with what is wrong about the request."""
         name = streams.token(request.subject, 2) or ""
-        verb = VERBS.get(name)
-        if verb is None:
+        answer = VERBS.get(name)
+        if answer is None:
             raise Reject(f"no verb '{name[:40]}'; there are: {', '.join(VERBS)}")
         if tenant != streams.EVERY_TENANT and re.fullmatch(NAME_PATTERN, tenant) is None:
             raise Reject(f"'{tenant[:40]}' is no name of a tenant: small letters, digits and hyphens, 40 at most")
         if len(request.body) > MAX_ASK_BYTES:
             raise Reject(f"the request has {len(request.body)} bytes, the maximum is {MAX_ASK_BYTES}")
-        kind = request.headers.get(KIND_HEADER, verb.request.kind)
-        if kind != verb.request.kind:
-            raise Reject(f"'{name}' takes '{verb.request.kind}', not '{kind[:40]}'")
-        asked = verb.request.decode(request.body or b"{}", by_user=True)
+        wanted = QUESTIONS[name].request if name in QUESTIONS else AskTerms
+        kind = request.headers.get(KIND_HEADER, wanted.kind)
+        if kind != wanted.kind:
+            raise Reject(f"'{name}' takes '{wanted.kind}', not '{kind[:40]}'")
+        asked = wanted.decode(request.body or b"{}", by_user=True)
         question = Question(None if tenant == streams.EVERY_TENANT else tenant, self._sources, asker_of(request))
         await question.count()
-        return await verb.answer(question, asked)
+        return await answer(question, asked)
 
     async def _count_refusal(self, request: Request, reason: Reason) -> None:
         """In the audit, for downloads. The refusal itself does not depend on it."""

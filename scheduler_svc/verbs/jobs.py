@@ -11,10 +11,10 @@ from common.errors import Reject, Retry
 from common.messages import ControlTask, SubmitTask, shortened
 from common.pools import layers_of
 from common.spec import complete, is_marked, mark_of
-from scheduler_svc.accelerators.handlers.pool_jobs import move_pool
+from scheduler_svc.accelerators.pool_jobs import move_pool
+from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of, verb_of
-from scheduler_svc.base.queries import deleted
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.states import TaskState
 from scheduler_svc.base.transaction import Transaction
@@ -35,7 +35,7 @@ from scheduler_svc.training.steps import send_ready_steps
 from scheduler_svc.training.submission import Catalog, examine, preview_task
 from scheduler_svc.training.task_events import publish_status
 from scheduler_svc.training.termination import end_task
-from scheduler_svc.upkeep.deletion.jobs import delete_task, delete_tenant, prune_tasks
+from scheduler_svc.upkeep.deletion.deletion import delete_task, delete_tenant, prune_tasks
 from scheduler_svc.uploads.package_jobs import delete_package, upload_file, upload_package
 
 OWN_TRANSACTION = {

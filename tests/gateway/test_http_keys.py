@@ -29,7 +29,7 @@ from marlaas.tenancy import accounts, keys, recording
 from marlaas.tenancy.accounts import delete_with_account
 from marlaas.tenancy.keys import Receiver
 from scheduler_svc.reconcile import accept
-from scheduler_svc.upkeep.deletion import http_keys as upkeep
+from scheduler_svc.upkeep.deletion import sweeps
 from tests.common.access.keyed import Keyed
 from tests.conftest import at_work, eventually, eventually_equals, running
 from tests.gateway.entering import Entering, asks, entering
@@ -248,9 +248,9 @@ async def test_old_entries_and_markers_are_removed_and_valid_ones_stay(gateway: 
         await keys.revoke_key(gateway.operator, "acme", name)
     await keyed_world.execute("UPDATE keys SET revoked_at = now() - interval '2 hours' WHERE name = 'gone'")
     await keyed_world.execute("UPDATE keys SET ends_at = now() - interval '2 hours' WHERE name = 'over'")
-    assert await upkeep.remove_over(keyed_world.database, keyed_world.bus) == 2
+    assert await sweeps.remove_ended_keys(keyed_world.database, keyed_world.bus) == 2
     assert await keyed_world.bus.kv.keys(HTTP_KEYS_BUCKET) == {digest_of(texts[name]) for name in ("kept", "fresh")}
-    assert await upkeep.remove_over(keyed_world.database, keyed_world.bus) == 0
+    assert await sweeps.remove_ended_keys(keyed_world.database, keyed_world.bus) == 0
 
 
 async def test_full_bucket_refuses_keys_and_holds_up_nothing(gateway: Entering, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from common.messages import PoolClock
 from scheduler_svc.base.database import Database
 from scheduler_svc.training.decisions.pool_load import PoolTimes
 from scheduler_svc.training.queries import deadlines
-from scheduler_svc.upkeep.stability import JUMP_S, StabilityMonitor
+from scheduler_svc.upkeep.stalls import JUMP_S, StabilityMonitor
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, running_world, spec
 from tests.scheduler.wire import database_behind_wire

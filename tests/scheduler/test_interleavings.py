@@ -22,7 +22,6 @@ from common.bus import Delivery, Outgoing
 from common.messages import ControlTask, DeadLetter, EnvironmentChecked, GroupContext, Message, OpenGroup, SubmitTask, TrainBatch
 from scheduler_svc.base.audit import Actor
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import outbox
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.doctor.database_rules import examine_database
@@ -31,7 +30,8 @@ from scheduler_svc.training import admission, environment_checks
 from scheduler_svc.training.decisions.pool_load import PoolTimes
 from scheduler_svc.training.results import dead_letters, scores, weight_updates
 from scheduler_svc.training.submission import Catalog
-from scheduler_svc.upkeep.deletion import jobs as deletion
+from scheduler_svc.upkeep import outbox
+from scheduler_svc.upkeep.deletion import deletion
 from scheduler_svc.verbs import jobs
 from tests.scheduler.stages import POOLS, scored, spec, updated
 

@@ -13,14 +13,14 @@ from common.bus import Delivery, Outgoing
 from common.messages import EnvironmentChecked, OpenGroup, SubmitTask, TrainBatch, WeightUpdated
 from common.streams import KIND_HEADER
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import outbox
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.decisions.shares import Capacity
 from scheduler_svc.training import admission, environment_checks
 from scheduler_svc.training.results import scores, weight_updates
 from scheduler_svc.training.submission import Catalog
-from scheduler_svc.upkeep.deletion.needed_blobs import superseded_blobs
+from scheduler_svc.upkeep import outbox
+from scheduler_svc.upkeep.deletion.storage import superseded_blobs
 from scheduler_svc.verbs import jobs
 from tests.scheduler.pool_times import never_parked
 from tests.scheduler.stages import POOLS, scored, spec, updated

@@ -159,7 +159,7 @@ async def _past(url: str, count: int) -> dict[str, float]:
     from scheduler_svc.base.database import Database
     from scheduler_svc.training.queries import steps, tasks
     from scheduler_svc.training.results import weight_updates
-    from scheduler_svc.upkeep.deletion.needed_blobs import superseded_blobs
+    from scheduler_svc.upkeep.deletion.storage import superseded_blobs
 
     spec = parse_spec(submission("t", Work(1, count + 10, 2, 8, 1, 64)).message.spec)  # pyright: ignore
     async with await Database.connect(url) as database:

@@ -1,17 +1,12 @@
 """Who computes on an accelerator that several base models share, for how long, and where the others' state is kept meanwhile.
 
 state.py         executors, their ready work and tiers; the rules; the decisions
-moves.py         seconds of moves between tiers and of operations: measured, or assumed until one was measured
-tiers.py         which executors leave the device for the next one, and how deep
-waits.py         what a pool waits for while none of its executors is awake
-room.py          executors that never fit, and what to change
+tiers.py         seconds of moves between tiers and of operations; which executors leave the device for the next one, and how deep
+waits.py         what a pool waits for while none of its executors is awake, and executors that never fit
 situation.py     one accelerator at one moment: costs of each switch, who is overdue, who is ahead of its share, newcomers among them
 slicing.py       `next_slice`: the holder keeps, idles, or another executor is next; how a holder is parked
-load.py          expected step times of jobs that share an accelerator, and whether sharing is worth it
-occupancy.py     seconds of a step in which any of its trajectories is sampled, and in which none is
-placement.py     which accelerator a job's pool is placed on, and when it moves
-slice_shares.py  whole milliseconds of a slice by task
-advice.py        what sharing would save and slow down, by a trace
+load.py          seconds of a step in which it is sampled; expected step times of jobs that share one, and whether that is worth it
+advice.py        what sharing would save and slow down, by a trace; which accelerator a pool is placed on
 
 `scheduler_svc/accelerators` asks them where the pools file has shared accelerators; `bench/plex` simulates accelerators with them.
 

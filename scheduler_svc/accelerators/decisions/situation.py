@@ -11,9 +11,8 @@ from functools import cached_property
 from operator import mul
 
 from common.accelerators import Tier
-from scheduler_svc.accelerators.decisions.moves import Moves
 from scheduler_svc.accelerators.decisions.state import Claim, Demand, Holding, Park, Reason, Rules, Switch
-from scheduler_svc.accelerators.decisions.tiers import Residents, where_to_park
+from scheduler_svc.accelerators.decisions.tiers import Moves, Residents, where_to_park
 
 WINDOW_S = 600.0
 """Time of the accelerator that counts for fairness."""

@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from common.accelerators import Policy
-from scheduler_svc.accelerators.decisions.moves import Moves
 from scheduler_svc.accelerators.decisions.situation import Candidate, Situation, situation
 from scheduler_svc.accelerators.decisions.state import (
     Demand,
@@ -37,6 +36,7 @@ from scheduler_svc.accelerators.decisions.state import (
     Rules,
     Switch,
 )
+from scheduler_svc.accelerators.decisions.tiers import Moves
 
 NEVER_S = float("inf")
 SOON_S = 1e-3

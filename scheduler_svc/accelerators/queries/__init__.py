@@ -1,12 +1,6 @@
 """Queries on shared accelerators. Times are milliseconds of NATS's clock since 1970.
 
-standing.py    executors with their newest slices, which the leader decides by
-executors.py   accelerators and executors: what the pools file has, answers, faults, operators' holds
+standing.py    executors with their newest slices, and tasks and tenants with work, which the leader decides by
+executors.py   accelerators and executors: what the pools file has, answers, faults, operators' holds, measured moves
 slices.py      the life of a slice, from its order to its booking
-work.py        tasks and tenants with work in a pool
-waits.py       executors of a pool that wait for their accelerators
-moves.py       measured moves between tiers
-clocks.py      clocks of pools
-pool_holds.py  holds of a pool's executors
-asked.py       rows that only questions read
 """

@@ -201,3 +201,53 @@ WHERE s.ended_at IS NULL ORDER BY s.accelerator
 async def open_slices(connection: AsyncConnection) -> list[tuple[str, str, int, int]]:
     """(accelerator, executor, the accelerator's epoch, the slice's) of every open slice, also of accelerators that are none any more."""
     return [(row.accelerator, row.executor, row.epoch, row.open) for row in (await connection.execute(_OPEN_SLICES)).all()]
+
+
+_ADD_MOVE = text("""
+INSERT INTO moves (accelerator, executor, epoch, from_tier, to_tier, bytes, freed_bytes, seconds)
+VALUES (:accelerator, :executor, :epoch, :from_tier, :to_tier, :bytes, :freed, :seconds)
+""")
+
+
+async def add_move(connection: AsyncConnection, done: LeaseDone, seconds: float) -> None:
+    row = {"accelerator": done.accelerator, "executor": done.executor, "epoch": done.epoch, "seconds": seconds}
+    tiers = {"from_tier": done.from_tier.value, "to_tier": done.tier.value}
+    await connection.execute(_ADD_MOVE, {**row, **tiers, "bytes": done.device_bytes, "freed": done.freed_bytes})
+
+
+@dataclass(frozen=True)
+class MeasuredMove:
+    """A row of `moves`."""
+
+    id: int
+    accelerator: str
+    executor: str
+    from_tier: Tier
+    to_tier: Tier
+    seconds: float
+
+
+_NEWEST_MOVES = text("""
+SELECT id, accelerator, executor, from_tier, to_tier, seconds FROM (
+    SELECT *, row_number() OVER (PARTITION BY accelerator, executor, from_tier, to_tier ORDER BY id DESC) AS place
+    FROM moves WHERE id > :after AND accelerator = ANY(CAST(:names AS text[]))) m
+WHERE place <= :most ORDER BY id
+""")
+
+
+async def newest_moves(connection: AsyncConnection, names: Collection[str], most: int, *, after: int = 0) -> list[MeasuredMove]:
+    """The newest moves of each kind, `most` at most, the oldest first. `after`: only those with a higher id."""
+    rows = (await connection.execute(_NEWEST_MOVES, {"after": after, "names": sorted(names), "most": most})).all()
+    return [MeasuredMove(row.id, row.accelerator, row.executor, Tier(row.from_tier), Tier(row.to_tier), row.seconds) for row in rows]
+
+
+_FORGET_MOVES = text("""
+DELETE FROM moves WHERE id IN (
+    SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY accelerator, executor, from_tier, to_tier ORDER BY id DESC) AS place
+                    FROM moves) m WHERE place > :most)
+""")
+
+
+async def forget_moves(connection: AsyncConnection, most: int) -> None:
+    """Delete all but the newest `most` of each kind."""
+    await connection.execute(_FORGET_MOVES, {"most": most})

@@ -8,8 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.accelerators import Function, Tier
-from scheduler_svc.base.sql.parameters import Rows
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Rows, Statement
 from scheduler_svc.base.states import SliceEnd, SliceReason
 from scheduler_svc.base.tables import slice_shares
 

@@ -1,13 +1,17 @@
-"""Tables of who may come in, how much each may do, who has done what, and names for versions of tasks.
+"""Tables of tenants: who may come in and how much each may do, what it costs, and what each uploads and names.
 
-Of keys the public part only: no seed is here.
+Of keys only the public part is stored: no seed is here.
 """
+
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from common.limits import LIMITS
-from scheduler_svc.base.tables.base import metadata, moment, now_by_default
+from common.messages.tenancy.billing import KINDS, LEDGER_KINDS, SERVED_KINDS
+from scheduler_svc.base.states import PackageKind, PackageState
+from scheduler_svc.base.tables.base import metadata, moment, now_by_default, one_of
 
 keys = sa.Table(
     "keys",
@@ -76,7 +80,196 @@ rates = sa.Table(
     prefixes=["UNLOGGED"],  # empty after a crash of PostgreSQL, which forgives a minute
 )
 
-# Names for versions of tasks.
+
+def _is_of(kinds: Sequence[str]) -> sa.CheckConstraint:
+    return sa.CheckConstraint(f"kind IN ({', '.join(map(repr, kinds))})", name="kind")
+
+
+ledger = sa.Table(
+    "ledger",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("task", sa.Text, sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),  # the group's, the step's version, the hour since 1970, or the slice's
+    sa.Column("tokens", sa.BigInteger, nullable=False),  # or milliseconds, or bytes for an hour, as the kind says
+    now_by_default("at"),
+    sa.Column("paid_by", sa.Text, nullable=False, server_default=sa.text("'tenant'")),
+    _is_of(LEDGER_KINDS),
+    sa.CheckConstraint("paid_by IN ('tenant', 'nobody')", name="paid_by"),
+    sa.UniqueConstraint("task", "kind", "number"),
+)
+
+prices = sa.Table(
+    "prices",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("pool", sa.Text),  # absent for all pools that have no price of their own
+    sa.Column("price", sa.Numeric, nullable=False),
+    sa.Column("per", sa.BigInteger, nullable=False),  # of the kind's units; a power of ten, so that no digit is lost
+    sa.Column("valid_from", sa.DateTime(timezone=True), nullable=False),  # a trigger sets an absent one to now
+    sa.Column("request", sa.Text, unique=True),  # of the job that set it
+    _is_of(KINDS),
+    sa.CheckConstraint("price >= 0 AND price < 'infinity'", name="price"),
+    sa.CheckConstraint("per > 0 AND per::text ~ '^10*$'", name="per"),
+    sa.Index(None, "kind", "pool", "valid_from"),
+)
+
+budgets = sa.Table(
+    "budgets",
+    metadata,
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column("period", sa.Text, primary_key=True),
+    sa.Column("unit", sa.Text, primary_key=True),
+    sa.Column("amount", sa.Numeric, nullable=False),
+    sa.Column("begins_at", sa.DateTime(timezone=True), nullable=False),  # the period that `before` is of
+    sa.Column("before", sa.Numeric, nullable=False),  # what the tenant paid before that period
+    sa.Column("reported", sa.Text, nullable=False, server_default=sa.text("''")),  # by an event, in this period
+    sa.CheckConstraint("period IN ('day', 'month', 'total')", name="period"),
+    sa.CheckConstraint("unit IN ('tokens', 'money')", name="unit"),
+    sa.CheckConstraint("amount >= 0 AND amount < 'infinity'", name="amount"),
+    sa.CheckConstraint("reported IN ('', 'nearly', 'used_up')", name="reported"),
+)
+
+deleted_usage = sa.Table(
+    "deleted_usage",
+    metadata,
+    sa.Column("task", sa.Text, primary_key=True),
+    sa.Column("day", sa.Date, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("pool", sa.Text, nullable=False),
+    sa.Column("quantity", sa.Numeric, nullable=False),
+    sa.Column("money", sa.Numeric, nullable=False),
+    sa.Index(None, "tenant", "day"),
+)
+
+package_usage = sa.Table(
+    "package_usage",
+    metadata,
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column("day", sa.Date, primary_key=True),  # by UTC
+    sa.Column("hour", sa.Integer, nullable=False),  # the last one that is counted, since 1970
+    sa.Column("quantity", sa.Numeric, nullable=False),  # bytes, once for each hour
+    sa.Column("money", sa.Numeric, nullable=False),  # at the price of each hour
+)
+
+served_requests = sa.Table(
+    "served_requests",
+    metadata,
+    sa.Column("request", sa.Text, primary_key=True),  # so that each is booked once; rows are deleted by whole days
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("key", sa.Text),
+    sa.Column("pool", sa.Text, nullable=False),
+    sa.Column("task", sa.Text),  # absent for the base model; no reference, as the task may be deleted
+    sa.Column("version", sa.Integer),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("prompt_tokens", sa.Integer, nullable=False),
+    sa.Column("cached_tokens", sa.Integer, nullable=False),
+    sa.Column("sampled_tokens", sa.Integer, nullable=False),
+    now_by_default("at"),
+    sa.CheckConstraint("(task IS NULL) = (version IS NULL)", name="base_has_no_version"),
+    sa.CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens AND sampled_tokens >= 0", name="tokens"),
+    sa.Index(None, "tenant"),
+    sa.Index(None, "at"),
+)
+
+served_usage = sa.Table(
+    "served_usage",
+    metadata,
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column("day", sa.Date, primary_key=True),  # by UTC
+    sa.Column("pool", sa.Text, primary_key=True),
+    sa.Column("task", sa.Text, primary_key=True),  # empty for the base model
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("quantity", sa.BigInteger, nullable=False),
+    sa.Column("money", sa.Numeric, nullable=False),  # at the price of each request's booking
+    _is_of(SERVED_KINDS),
+)
+
+
+webhooks = sa.Table(
+    "webhooks",
+    metadata,
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("events", JSONB, nullable=False),
+    sa.Column("secret", sa.LargeBinary, nullable=False),  # sealed: `webhooks/signing.py`
+    sa.Column("request", sa.Text, nullable=False),  # of the last change, by which a redelivered job is recognized
+    now_by_default("changed_at"),
+    sa.Column(
+        "busy_until", sa.DateTime(timezone=True), nullable=False, server_default=sa.text("'-infinity'")
+    ),  # a replica sends until then
+    sa.Column("dropped", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # messages that found too many waiting
+)
+
+webhook_deliveries = sa.Table(
+    "webhook_deliveries",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("webhook", sa.Text, nullable=False),
+    sa.Column("message", sa.Text, nullable=False, server_default=sa.text("'msg_' || replace(gen_random_uuid()::text, '-', '')")),
+    sa.Column("event", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),  # as it is sent: a signature covers its bytes
+    sa.Column("state", sa.Text, nullable=False, server_default=sa.text("'waiting'")),
+    now_by_default("created_at"),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default=sa.text("0")),
+    now_by_default("next_at"),
+    sa.Column("status", sa.Integer),  # of the last answer
+    sa.Column("reason", sa.Text, nullable=False, server_default=sa.text("''")),
+    moment("ended_at"),
+    sa.CheckConstraint("state IN ('waiting', 'delivered', 'given_up')", name="state"),
+    sa.CheckConstraint("(state = 'waiting') = (ended_at IS NULL)", name="ended"),
+    sa.ForeignKeyConstraint(["tenant", "webhook"], ["webhooks.tenant", "webhooks.name"], ondelete="CASCADE"),
+    sa.Index(None, "tenant", "webhook", "id"),
+    sa.Index("ix_webhook_deliveries_waiting", "next_at", postgresql_where=sa.text("state = 'waiting'")),
+)
+
+
+packages = sa.Table(
+    "packages",
+    metadata,
+    sa.Column("tenant", sa.Text, sa.ForeignKey("tenants.id"), primary_key=True),
+    sa.Column("digest", sa.Text, primary_key=True),  # SHA-256 of its wheel, or of the file
+    sa.Column("number", sa.BigInteger, sa.Identity(), nullable=False, unique=True),
+    sa.Column("kind", sa.Text, nullable=False, server_default=sa.text("'package'")),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("objection", sa.Text, nullable=False, server_default=sa.text("''")),
+    sa.Column("name", sa.Text, nullable=False, server_default=sa.text("''")),
+    sa.Column("version", sa.Text, nullable=False, server_default=sa.text("''")),
+    sa.Column("environments", JSONB, nullable=False, server_default=sa.text("'[]'")),  # names, and components of their rewards
+    sa.Column("rows", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of a file
+    sa.Column("requests", JSONB, nullable=False, server_default=sa.text("'[]'")),  # the latest ids of requests, which events repeat
+    now_by_default("uploaded_at"),
+    now_by_default("changed_at"),  # by its last part, or its state
+    moment("sent_at"),  # its check was, to the environment service
+    moment("checked_at"),
+    one_of("state", PackageState, "state"),
+    one_of("kind", PackageKind, "kind"),
+    sa.CheckConstraint("digest ~ '^[0-9a-f]{64}$'", name="digest"),
+    sa.CheckConstraint("size_bytes > 0", name="size"),
+    sa.CheckConstraint("state <> 'refused' OR objection <> ''", name="refusal_has_reason"),
+    sa.CheckConstraint("state <> 'usable' OR (name <> '' AND (kind = 'file' OR environments <> '[]'))", name="usable_has_environments"),
+    sa.CheckConstraint("state <> 'usable' OR (rows > 0) = (kind = 'file')", name="usable_has_rows"),
+    sa.Index("ix_packages_unfinished", "changed_at", postgresql_where=sa.text("state <> 'usable'")),
+)
+
+package_parts = sa.Table(
+    "package_parts",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("begin", sa.Integer, primary_key=True),  # bytes of the wheel before it
+    sa.Column("data", sa.LargeBinary, nullable=False),
+    sa.ForeignKeyConstraint(["tenant", "digest"], ["packages.tenant", "packages.digest"], ondelete="CASCADE"),
+)
+
+
 aliases = sa.Table(
     "aliases",
     metadata,

@@ -11,8 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages.tenancy.billing import LedgerKind
-from scheduler_svc.base.sql.parameters import GroupKey, Rows, keyed, keys
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import GroupKey, Rows, Statement, keyed, keys
 from scheduler_svc.base.states import PackageState
 from scheduler_svc.base.tables import ledger, package_usage, packages, stored_blobs, tasks
 from scheduler_svc.tenancy.decisions.budgets import Payer

@@ -16,8 +16,7 @@ from common.errors import Reject
 from common.messages import ServingEnded
 from common.messages.tenancy.billing import ServedKind
 from scheduler_svc.base.context import HandlerContext
-from scheduler_svc.base.sql.parameters import Rows, any_of
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Rows, Statement, any_of
 from scheduler_svc.base.tables import served_requests, served_usage, tenants
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy import shares

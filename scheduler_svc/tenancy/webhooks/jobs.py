@@ -7,9 +7,9 @@ import structlog
 from common.bus import Delivery
 from common.errors import Reject
 from common.messages import MAX_WEBHOOKS, AskWebhooks, DeleteWebhook, SetWebhook, WebhooksAnswer
+from scheduler_svc.base import webhook_deliveries as webhooks
 from scheduler_svc.base.audit import Actor, accepted, refused
 from scheduler_svc.base.context import HandlerContext, sender_of
-from scheduler_svc.base.queries import webhook_deliveries as webhooks
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.question import Question, cursor_of_names, names_after, page
 from scheduler_svc.tenancy.webhooks.addresses import parse_url

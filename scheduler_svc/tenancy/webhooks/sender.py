@@ -21,10 +21,10 @@ import structlog
 from common.errors import Reject, Retry
 from common.resilience.backoff import jittered
 from common.resilience.task_set import TaskSet
+from scheduler_svc.base import webhook_deliveries as webhooks
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.metrics import WEBHOOKS
-from scheduler_svc.base.queries import webhook_deliveries as webhooks
-from scheduler_svc.base.queries.webhook_deliveries import Due
+from scheduler_svc.base.webhook_deliveries import Due
 from scheduler_svc.tenancy.webhooks.addresses import PORTS, Policy, literal_of, parse_url
 from scheduler_svc.tenancy.webhooks.signing import Sealed, signature_headers, unseal
 

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, ColumnElement, Double, Integer, func, literal_column, not_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from scheduler_svc.base.sql.parameters import all_of, any_of, given, in_state
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Statement, all_of, any_of, given, in_state
 from scheduler_svc.base.states import EvaluationState, GroupState, TaskState
 from scheduler_svc.base.tables import IN_TRAINING, MAY_ADMIT, allowance_of, budgets, evaluations, groups, tasks, tenants
 from scheduler_svc.tenancy.decisions.shares import InFlightLimits, Place, TaskShare, TenantShare

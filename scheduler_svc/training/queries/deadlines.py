@@ -4,9 +4,7 @@ from sqlalchemy import Double, func, literal_column, not_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import PoolClock
-from scheduler_svc.base.sql.parameters import GroupKey, given, in_state
-from scheduler_svc.base.sql.pool_time import parked_ms, seconds
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import GroupKey, Statement, given, in_state, parked_ms, seconds
 from scheduler_svc.base.states import GroupState
 from scheduler_svc.base.tables import IN_TRAINING, groups, tasks
 from scheduler_svc.base.tables import pool_clocks as clocks

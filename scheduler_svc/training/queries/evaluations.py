@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, as_json, from_json
 from common.spec import TaskSpec
-from scheduler_svc.base.sql.parameters import GroupKey, in_state, keyed, keys
+from scheduler_svc.base.sql import GroupKey, in_state, keyed, keys
 from scheduler_svc.base.states import EvaluationState, GroupState, TrajectoryState
 from scheduler_svc.base.tables import IN_TRAINING, evaluations, groups, trajectories
 from scheduler_svc.training.decisions.evaluation import Attempt, BestSoFar, PlannedGroups, prompt_of, prompt_seed, row_of

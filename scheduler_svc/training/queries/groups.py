@@ -10,8 +10,7 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef
-from scheduler_svc.base.sql.parameters import GroupKey, Rows, given, in_state, keyed, keys
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import GroupKey, Rows, Statement, given, in_state, keyed, keys
 from scheduler_svc.base.states import GroupState, TrajectoryState, VoidReason
 from scheduler_svc.base.tables import IN_TRAINING, groups, steps, trajectories
 from scheduler_svc.training.decisions.batching import LiveGroup

@@ -11,8 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.group_numbers import FIRST_EVALUATION_GROUP
 from common.messages import SettledMember
 from common.shaping import Attempt
-from scheduler_svc.base.sql.parameters import GroupKey, Rows, in_state, keyed, keys
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import GroupKey, Rows, Statement, in_state, keyed, keys
 from scheduler_svc.base.states import TrajectoryState, VoidReason
 from scheduler_svc.base.tables import trajectories
 

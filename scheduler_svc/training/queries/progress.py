@@ -10,9 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import UNSUPPORTED
 from common.pace import PACE_STEPS, expected_end_s
-from scheduler_svc.base.sql.parameters import Rows, in_state
-from scheduler_svc.base.sql.pool_time import NOW_S, parked_ms
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import NOW_S, Rows, Statement, in_state, parked_ms
 from scheduler_svc.base.states import LIVE, EvaluationState, GroupState, StepState, TaskState, TrajectoryState, VoidReason
 from scheduler_svc.base.tables import (
     IN_TRAINING,

@@ -11,9 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BatchGroup, BatchMember, BlobRef, TrainBatch, WeightUpdated, from_json
-from scheduler_svc.base.sql.parameters import Rows, any_of, given, in_state, keyed, keys
-from scheduler_svc.base.sql.pool_time import NOW_S, parked_ms, parked_ms_of_task, seconds
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import NOW_S, Rows, Statement, any_of, given, in_state, keyed, keys, parked_ms, parked_ms_of_task, seconds
 from scheduler_svc.base.states import GroupState, StepState, TrajectoryState
 from scheduler_svc.base.tables import groups, ledger, outbox, pool_clocks, steps, tasks, trajectories
 from scheduler_svc.training.decisions.endings import StepMetrics

@@ -11,8 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import AdapterRef, BlobRef, as_json, from_json
 from common.spec import TaskSpec
-from scheduler_svc.base.sql.parameters import any_of, given, in_state
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Statement, any_of, given, in_state
 from scheduler_svc.base.states import LIVE, TaskState
 from scheduler_svc.base.tables import deleted_tasks, tasks, tenants
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from common.evaluation.report import Asked, packed
 from common.messages import AdapterRef, EvaluationOf, StepDurations, StepOf, StepTimes, VersionOf, as_json, from_json
 from common.spec import TaskSpec
-from scheduler_svc.base.sql.parameters import Rows, in_state
+from scheduler_svc.base.sql import Rows, in_state
 from scheduler_svc.base.states import EvaluationState, GroupState, StepState
 from scheduler_svc.base.tables import evaluations, groups, ledger, steps, stored_blobs, tasks, trajectories
 from scheduler_svc.training.decisions.evaluation import LATEST_STEPS, Judged, best_version, prompt_of

@@ -19,10 +19,10 @@ from common.errors import Reject
 from common.message_consistency import about
 from common.messages import CheckEnvironment, DeadLetter, OpenGroup, PackageChecked, ResendLetter, SampleTurns, TrainBatch, TurnsSampled
 from common.streams import KIND_HEADER
+from scheduler_svc.base import deleted
 from scheduler_svc.base.audit import Actor, Refused, accepted, actor_of, refused, rejected
 from scheduler_svc.base.context import HandlerContext, sender_of
-from scheduler_svc.base.queries import deleted
-from scheduler_svc.base.sql.parameters import GroupKey
+from scheduler_svc.base.sql import GroupKey
 from scheduler_svc.base.states import TaskState, VoidReason
 from scheduler_svc.base.tables import dead_letters
 from scheduler_svc.base.transaction import Transaction

@@ -12,7 +12,7 @@ from common.message_consistency import settlement_in
 from common.shaping import has_equal_rewards
 from scheduler_svc.base.context import HandlerContext
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
-from scheduler_svc.base.sql.parameters import GroupKey
+from scheduler_svc.base.sql import GroupKey
 from scheduler_svc.base.states import VoidReason
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy import shares
@@ -83,7 +83,7 @@ async def void_overdue(tx: Transaction, task_id: str, policy: SchedulingPolicy, 
     """Void a task's open groups past their deadlines, also where a replica still works on them. `now_s`: NATS's clock.
 
     The task is excused where the groups' time began before the last disturbance, `stable_for_s` of their pool ago
-    (`upkeep/stability.py`).
+    (`upkeep/stalls.py`).
     """
     by_id = {task.id: task for task in await tasks.lock_tasks(tx.connection, [task_id])}
     overdue = await deadlines.overdue_groups(tx.connection, now_s, task_id)

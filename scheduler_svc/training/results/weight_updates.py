@@ -14,8 +14,7 @@ from common.errors import Reject
 from common.messages import AdapterRef, BlobRef, CheckpointRef, StoredStep, WeightUpdated, as_json, from_json
 from scheduler_svc.base.context import HandlerContext
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
-from scheduler_svc.base.sql.parameters import Rows, any_of, given, in_state
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Rows, Statement, any_of, given, in_state
 from scheduler_svc.base.states import LIVE, StepState, TaskState
 from scheduler_svc.base.tables import ledger, steps, tasks
 from scheduler_svc.base.transaction import Transaction

@@ -2,7 +2,7 @@
 
 The sweep covers what steps cannot see: messages that arrived after their task had ended, blobs of steps that were computed
 twice, and deletions lost in a crash. PostgreSQL alone decides what is needed; once a newer version has migrated it, nothing is collected.
-`needed_blobs.py` says what a blob is needed for.
+`storage.py` says what a blob is needed for.
 """
 
 import asyncio
@@ -16,14 +16,15 @@ from common.blobs import BLOB_NAME, Blobs, StoredBlob
 from common.bus import Bus
 from common.errors import Retry
 from common.periodic import run_forever
+from scheduler_svc.base import deleted
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import deleted, outbox
 from scheduler_svc.base.samples import StoredSamples
 from scheduler_svc.training.queries import steps, tasks
 from scheduler_svc.training.queries.tasks import Task
-from scheduler_svc.upkeep.deletion import serving_requests
+from scheduler_svc.upkeep import outbox
 from scheduler_svc.upkeep.deletion import storage as stored_blobs
-from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs, superseded_blobs, version_of
+from scheduler_svc.upkeep.deletion import sweeps
+from scheduler_svc.upkeep.deletion.storage import needed_blobs, superseded_blobs, version_of
 from scheduler_svc.uploads import package_queries as packages
 
 SPACING_S = 0.5
@@ -170,7 +171,7 @@ class GarbageCollector:
         """Raises: Retry when NATS or PostgreSQL is unavailable."""
         await self._database.check_schema()
         await self._sweep_messages()
-        await serving_requests.sweep(self._bus, self._database)
+        await sweeps.sweep_requests(self._bus, self._database)
         await self._samples.sweep()
         surplus = [blob.name for blob in await self.surplus()]
         for name in surplus:

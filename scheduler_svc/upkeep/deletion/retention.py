@@ -3,20 +3,71 @@
 Times are NATS's clock, as deadlines are. Idempotent, so that every replica may run it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 import structlog
+from sqlalchemy import RowMapping, delete, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
 from common.bus import Bus
 from scheduler_svc.base.audit import Actor, accepted
 from scheduler_svc.base.database import Database
-from scheduler_svc.tenancy.decisions.expiry import LEAD_S, expiry
-from scheduler_svc.training.queries import tasks
-from scheduler_svc.upkeep.deletion import expiry as queries
+from scheduler_svc.base.states import LIVE
+from scheduler_svc.base.tables import events, tasks, tenants
+from scheduler_svc.tenancy.decisions.expiry import KINDS, LEAD_S, expiry
+from scheduler_svc.training.queries.tasks import lock_tasks
 from scheduler_svc.upkeep.deletion.deletion import PATIENCE_S, delete_ended
-from scheduler_svc.upkeep.deletion.expiry import EndedTask
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
+
+
+@dataclass(frozen=True)
+class EndedTask:
+    """A task that has ended, of a tenant with days of retention, or announced."""
+
+    id: str
+    tenant: str
+    ended_s: float
+    """Unix time."""
+    announced: dict[str, float]
+    """Kinds that were announced, with the Unix time of it."""
+    expired: list[str]
+    """Kinds that are deleted."""
+    days: dict[str, int]
+
+
+_DAYS = [tenants.c[f"{kind}_days"] for kind in KINDS]
+_ENDED_S = func.extract("epoch", func.coalesce(tasks.c.ended_at, tasks.c.updated_at)).label("ended_s")
+
+
+async def ended_tasks(connection: AsyncConnection) -> list[EndedTask]:
+    columns = (tasks.c.id, tasks.c.tenant, _ENDED_S, tasks.c.expiring, tasks.c.expired)
+    statement = select(*columns, *_DAYS).join(tenants, tenants.c.id == tasks.c.tenant)
+    wanted = or_(tasks.c.expiring != {}, *(days > 0 for days in _DAYS))
+    rows = (await connection.execute(statement.where(tasks.c.state.not_in(LIVE), wanted).order_by(tasks.c.id))).mappings()
+    return [_ended(row) for row in rows]
+
+
+def _ended(row: RowMapping) -> EndedTask:
+    days = {kind: row[f"{kind}_days"] for kind in KINDS}
+    return EndedTask(row["id"], row["tenant"], float(row["ended_s"]), row["expiring"], row["expired"], days)
+
+
+async def announce(connection: AsyncConnection, task: str, before: Mapping[str, float], after: Mapping[str, float]) -> bool:
+    """Record what is announced; False where another replica has changed it, or the task is gone."""
+    guard = (tasks.c.id == task) & (tasks.c.expiring == dict(before))
+    return (await connection.execute(update(tasks).where(guard).values(expiring=dict(after)).returning(tasks.c.id))).first() is not None
+
+
+async def expire(connection: AsyncConnection, task: str, expired: Collection[str]) -> None:
+    """Record kinds whose data is no longer needed."""
+    await connection.execute(update(tasks).where(tasks.c.id == task).values(expired=sorted(expired)))
+
+
+async def delete_events(connection: AsyncConnection, task: str) -> None:
+    await connection.execute(delete(events).where(events.c.task == task))
+
 
 BY_RETENTION = 0
 """Request of deletions that no job asked for."""
@@ -27,7 +78,7 @@ log = structlog.get_logger()
 async def apply_retention(database: Database, bus: Bus, collector: GarbageCollector, wake_relay: Callable[[], None]) -> None:
     """Announce and delete what is due. Raises: Retry when NATS or PostgreSQL is unavailable."""
     async with database.transaction() as tx:
-        ended = await queries.ended_tasks(tx.connection)
+        ended = await ended_tasks(tx.connection)
     cleaned: set[str] = set()
     for task in ended:
         now = expiry(task.days, task.ended_s, task.announced, task.expired, bus.clock.now_s())
@@ -55,7 +106,7 @@ async def _announce(database: Database, task: EndedTask, announced: dict[str, fl
     if announced == task.announced:
         return
     async with database.transaction() as tx:
-        if await queries.announce(tx.connection, task.id, task.announced, announced):
+        if await announce(tx.connection, task.id, task.announced, announced):
             for kind in sorted(announced.keys() - task.announced.keys()):
                 log.info("expiring", task=task.id, data=kind)
                 tx.emit_event(task.tenant, task.id, "expiring", {"what": kind, "in_s": LEAD_S})
@@ -67,10 +118,10 @@ async def _expire(database: Database, bus: Bus, collector: GarbageCollector, tas
         await collector.wait_until_published([task.id])
         await bus.streams.erase(streams.EVENTS, streams.events(task.tenant, task.id))
     async with database.transaction() as tx:
-        await tasks.lock_tasks(tx.connection, [task.id])
+        await lock_tasks(tx.connection, [task.id])
         if "events" in due:
-            await queries.delete_events(tx.connection, task.id)
-        await queries.expire(tx.connection, task.id, due.union(task.expired))
+            await delete_events(tx.connection, task.id)
+        await expire(tx.connection, task.id, due.union(task.expired))
         tx.record(accepted(_retention(task), task.id, {"what": [*sorted(due)]}))
     log.info("expired", task=task.id, data=sorted(due))
 

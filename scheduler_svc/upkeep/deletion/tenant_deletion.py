@@ -15,11 +15,11 @@ from common import streams
 from common.bus import Bus
 from common.periodic import run_forever
 from common.resilience import crashpoints
+from scheduler_svc.base import deleted
+from scheduler_svc.base import webhook_deliveries as webhooks
 from scheduler_svc.base.audit import Actor, accepted
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import deleted
-from scheduler_svc.base.queries import webhook_deliveries as webhooks
-from scheduler_svc.base.queries.deleted import DeletedTenant
+from scheduler_svc.base.deleted import DeletedTenant
 from scheduler_svc.base.states import TaskState
 from scheduler_svc.tenancy import keys
 from scheduler_svc.tenancy.keys import revoke_all

@@ -11,7 +11,7 @@ from common.client_api.asking import Door
 from common.client_api.training.following import follow
 from common.messages import Event
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import outbox
+from scheduler_svc.upkeep import outbox
 from tests.conftest import eventually
 from tests.scheduler.ask.asking import answering
 

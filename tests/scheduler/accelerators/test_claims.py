@@ -15,11 +15,11 @@ from bench.plex.tasks import RunningTask
 from bench.plex.workloads import BUDGET, pool_executors
 from common.accelerators import Function
 from common.accelerators.trace import ENVIRONMENT, Task
+from scheduler_svc.accelerators.booking import slice_shares
 from scheduler_svc.accelerators.decisions.situation import WINDOW_S, Present, Start, starting_s, within_share
-from scheduler_svc.accelerators.decisions.slice_shares import slice_shares
 from scheduler_svc.accelerators.decisions.state import Claim, Rules
 from scheduler_svc.accelerators.deployed import Deployed
-from scheduler_svc.accelerators.queries.work import Booked, Running
+from scheduler_svc.accelerators.queries.standing import Booked, Running
 from scheduler_svc.accelerators.row_cache import RowCache
 from scheduler_svc.base.database import Database
 from tests.scheduler.accelerators.executors import ACCELERATORS, POOLS, task_row

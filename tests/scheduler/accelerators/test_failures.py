@@ -12,7 +12,7 @@ from common.client_api.asking import Door
 from common.client_api.tenancy.accelerators import Accelerators
 from common.messages import LeaseDone, LeaseOrder
 from marlaas.stack import servers
-from scheduler_svc.accelerators.leader import LATE_S
+from scheduler_svc.accelerators.acts import LATE_S
 from tests.chaos.proxy import Wire
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import (
@@ -210,7 +210,7 @@ async def test_without_memory_others_are_parked_deeper_for_one_retry(bus: Bus, d
 
 
 async def test_executor_that_ignores_its_order_loses_its_slice(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_svc.accelerators.leader.IGNORED_S", 1.0)
+    monkeypatch.setattr("scheduler_svc.accelerators.conditions.IGNORED_S", 1.0)
     async with running_world(bus, database_url) as world:
         one, two = world.executors["rollout-one"], world.executors["rollout-two"]
         one.is_deaf = True
@@ -249,7 +249,7 @@ async def test_executor_that_has_waited_for_the_lock_for_long_keeps_its_slice(
     bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind one that hung until its watchdog ended it: the report that it is awake comes before its answer."""
-    monkeypatch.setattr("scheduler_svc.accelerators.leader.IGNORED_S", 1.0)
+    monkeypatch.setattr("scheduler_svc.accelerators.conditions.IGNORED_S", 1.0)
     async with running_world(bus, database_url) as world:
         one = world.executors["rollout-one"]
         world.device.holder = "one that hangs"
@@ -268,7 +268,7 @@ async def test_executor_that_is_awake_without_a_slice_is_parked_for_the_next(
     bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after PostgreSQL was restored to a time before its slice."""
-    monkeypatch.setattr("scheduler_svc.accelerators.orphans.STRAY_S", 1.0)
+    monkeypatch.setattr("scheduler_svc.accelerators.snapshot.STRAY_S", 1.0)
     async with running_world(bus, database_url) as world:
         one, two = world.executors["rollout-one"], world.executors["rollout-two"]
         one.device_bytes = two.device_bytes = 100 * MIB  # neither needs the other's room

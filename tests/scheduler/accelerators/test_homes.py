@@ -18,8 +18,8 @@ from common.runtime.service import report_replica
 from scheduler_svc.base.database import Database
 from scheduler_svc.migrate import end_sharing
 from scheduler_svc.training.homes import Homes, settle
-from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
-from scheduler_svc.upkeep.step_rescuer import resend_lost_steps
+from scheduler_svc.upkeep.replicas import ReplicaRegistry
+from scheduler_svc.upkeep.stalls import resend_lost_steps
 from tests.conftest import at_work, eventually
 from tests.scheduler.maintenance.test_step_rescuer import GatedStages, forget_message_ids, is_relayed
 from tests.scheduler.stages import Stages, World, running_world, spec

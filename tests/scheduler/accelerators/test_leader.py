@@ -219,7 +219,7 @@ async def test_another_replica_continues_where_the_leader_ended(bus: Bus, databa
 
 async def test_new_leader_hears_the_holder_before_it_orders_another(bus: Bus, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the holder would not be ordered to park, and the other would wait for it, until it counts as a stray."""
-    monkeypatch.setattr("scheduler_svc.accelerators.orphans.STRAY_S", 3600.0)
+    monkeypatch.setattr("scheduler_svc.accelerators.snapshot.STRAY_S", 3600.0)
     async with running_world(bus, database_url) as world:
         one, two = await world.one_awake()
         one.is_mute = True

@@ -15,8 +15,8 @@ ANEW: list[tuple[object, ...]] = [("rollout-one", "first", "died"), ("rollout-on
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_svc.accelerators.leader.STOPPED_S", 0.5)
-    monkeypatch.setattr("scheduler_svc.accelerators.leader.IGNORED_S", 1.0)
+    monkeypatch.setattr("scheduler_svc.accelerators.conditions.STOPPED_S", 0.5)
+    monkeypatch.setattr("scheduler_svc.accelerators.conditions.IGNORED_S", 1.0)
 
 
 async def test_slice_of_a_process_that_knows_no_order_ends(bus: Bus, database_url: str) -> None:

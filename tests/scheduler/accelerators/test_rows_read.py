@@ -6,7 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.pool import NullPool
 
 from common.accelerators import Tier
-from scheduler_svc.accelerators.queries import asked, slices
+from scheduler_svc.accelerators import asked
+from scheduler_svc.accelerators.queries import slices
 from scheduler_svc.accelerators.queries.standing import standings
 from scheduler_svc.base.database import Database
 
@@ -49,7 +50,7 @@ async def test_latest_move_to_the_device_is_found_at_once(full: Database) -> Non
 
 async def test_share_of_switches_reads_the_slices_of_the_last_hour(full: Database) -> None:
     async with full.transaction() as tx:
-        (shown,) = await asked.executors(tx.connection, None, for_operator=True)
+        (shown,) = await asked.shown_executors(tx.connection, None, for_operator=True)
         assert shown.switch_share is None
         assert await rows_read(tx.connection) < 10
 

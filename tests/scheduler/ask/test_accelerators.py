@@ -21,8 +21,8 @@ from common.messages import (
     UsageAnswer,
 )
 from common.pools import named_replicas
-from scheduler_svc.accelerators.decisions.occupancy import Occupancy, Trajectory, occupancy
-from scheduler_svc.accelerators.queries.waits import accelerator_waits
+from scheduler_svc.accelerators.asked import accelerator_waits
+from scheduler_svc.accelerators.decisions.load import Occupancy, Trajectory, occupancy
 from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.training.homes import Homes
@@ -243,7 +243,7 @@ async def test_what_is_computed_of_steps_leaves_the_event_loop_free(
         threads.append(threading.current_thread())
         return occupancy(trajectories, generate_s)
 
-    monkeypatch.setattr("scheduler_svc.accelerators.queries.asked.occupancy", noted)
+    monkeypatch.setattr("scheduler_svc.accelerators.asked.occupancy", noted)
     async with answering(bus, filled, SHARED), asker(nats_url) as asks:
         await asks.ask(TraceAnswer, None, "trace")
     assert len(threads) == 2

@@ -1,7 +1,7 @@
 """Downloads that need no further statement about their row in the audit."""
 
-from scheduler_svc.base import downloads
-from scheduler_svc.base.downloads import MAX_DOWNLOADS, REMEMBERED_S, Downloads
+from scheduler_svc.base import audit
+from scheduler_svc.base.audit import MAX_DOWNLOADS, REMEMBERED_S, Downloads
 
 
 def test_a_recorded_download_is_known_for_a_while_to_its_key_only() -> None:
@@ -24,4 +24,4 @@ def test_the_oldest_downloads_are_forgotten_first() -> None:
 
 
 def test_a_row_is_taken_to_be_there_for_less_time_than_one_row_counts() -> None:
-    assert downloads.REMEMBERED_S < 3600, "the audit has one row an hour"
+    assert audit.REMEMBERED_S < 3600, "the audit has one row an hour"

@@ -31,7 +31,7 @@ from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.tenancy.question import Question, Sources
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.waiting import LATEST_OF_ALL_POOLS
-from scheduler_svc.verbs.ask_verbs import VERBS
+from scheduler_svc.verbs.asks import VERBS
 from tests.conftest import as_role, copied_database, database_copy
 from tests.scheduler.ask.questions import questions_of
 from tests.scheduler.stages import POOLS, spec
@@ -158,7 +158,7 @@ async def test_an_ask_does_not_read_the_rows_of_others(bus: Bus, postgres_port: 
             sources = Sources.of(bus, cast(Any, counting), POOLS)
             question = Question(ASKED, sources, Actor(ASKED, verb, "ask"))
             await question.count()
-            await VERBS[verb.partition(",")[0]].answer(question, REQUESTS[verb])
+            await VERBS[verb.partition(",")[0]](question, REQUESTS[verb])
     read = {table: rows for table, rows in counting.read.items() if rows > MAX_ROWS}
     if verb == "why, of a step":  # it reads a fixed number of the latest steps
         read = {table: rows for table, rows in read.items() if rows > LATEST_OF_ALL_POOLS + MAX_ROWS}

@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import text
 
 from common.bus import Bus
-from common.messages import ReplicaReport, ReplicasAnswer, TasksAnswer
+from common.messages import AskDeployment, ReplicaReport, ReplicasAnswer, TasksAnswer
 from scheduler_svc.base.audit import Actor
 from scheduler_svc.base.database import Database
 from scheduler_svc.tenancy.question import Question, Sources
-from scheduler_svc.verbs.ask_verbs import VERBS
+from scheduler_svc.verbs.asks import VERBS
 from tests.scheduler.ask.asking import Asker, answering, asker
 
 STATES = ("submitted", "running", "paused", "finished", "failed", "cancelled", "rejected")
@@ -142,7 +142,7 @@ async def test_replicas_are_counted_for_tenants_and_named_for_the_operator(bus: 
     answers: dict[str | None, ReplicasAnswer] = {}
     for tenant in ("acme", None):
         question = Question(tenant, sources, Actor(tenant or "_all", "replicas", "ask"))
-        answers[tenant] = await VERBS["replicas"].answer(question, VERBS["replicas"].request())  # pyright: ignore
+        answers[tenant] = await VERBS["replicas"](question, AskDeployment())  # pyright: ignore
     found = [(one.service, one.pool, one.replicas, one.sequences, one.kv_tokens, one.busy) for one in answers["acme"].replicas]
     assert found == [
         ("env", None, 1, 0, 0, {"workers": 2.0}),

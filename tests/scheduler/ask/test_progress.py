@@ -12,7 +12,7 @@ from common.evaluation.report import EvaluationReport
 from common.formats.step_times import MISSING, unpack_steps
 from common.messages import EvaluationsAnswer, GroupContext, SpecAnswer, StepsAnswer, TimelineAnswer, VersionsAnswer, from_json
 from common.spec import parse_spec
-from scheduler_svc.reading.training import progress
+from scheduler_svc.reading import progress
 from tests.conftest import eventually
 from tests.scheduler.ask.asking import asker, world_with_blobs
 from tests.scheduler.finished import settled

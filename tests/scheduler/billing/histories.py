@@ -33,7 +33,6 @@ from common.messages.tenancy.billing import Kind
 from common.spec import parse_spec
 from scheduler_svc.base.audit import Actor
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import outbox
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.base.transaction import Transaction
 from scheduler_svc.doctor.database_rules import examine_database
@@ -43,7 +42,8 @@ from scheduler_svc.training import admission, environment_checks
 from scheduler_svc.training.budget_pauses import enforce_budgets
 from scheduler_svc.training.results import dead_letters, scores, weight_updates
 from scheduler_svc.training.submission import Catalog
-from scheduler_svc.upkeep.deletion import jobs as deletion
+from scheduler_svc.upkeep import outbox
+from scheduler_svc.upkeep.deletion import deletion
 from scheduler_svc.verbs import jobs
 from tests.scheduler.billing.prices import SERVED, price_at, spent_by_unit
 from tests.scheduler.pool_times import NEVER, never_parked

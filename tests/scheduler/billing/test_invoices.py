@@ -13,8 +13,8 @@ from common.bus import Bus, Outgoing
 from common.messages import Event, GroupContext, InvoiceAnswer, PricesAnswer, SetPrice, UsageAnswer
 from common.spec import parse_spec
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries.deleted import delete_task
-from scheduler_svc.reading.queries.usage import tenants_usage
+from scheduler_svc.base.deleted import delete_task
+from scheduler_svc.reading.usage import tenants_usage
 from scheduler_svc.tenancy.billing import budgets, ledger, prices
 from scheduler_svc.tenancy.billing.ledger import Entry
 from scheduler_svc.training.queries import tasks

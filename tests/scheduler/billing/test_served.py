@@ -10,8 +10,8 @@ from sqlalchemy import text
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import BudgetsAnswer, FailuresAnswer, InvoiceAnswer, ServingEnded, SetPrice, UsageAnswer
+from scheduler_svc.base import deleted
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import deleted
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.tenancy.billing import budgets, prices, served
 from scheduler_svc.tenancy.billing.served import requests_ended

@@ -1,8 +1,8 @@
 """Executors of one accelerator, for tests: of equal size, so that one fits on the device, with moves of round durations."""
 
 from common.accelerators import Function, Tier
-from scheduler_svc.accelerators.decisions.moves import Moves
 from scheduler_svc.accelerators.decisions.state import Demand, Holding, MemoryBudget, Quantiles, Rules
+from scheduler_svc.accelerators.decisions.tiers import Moves
 
 SWITCH_S = 2.0
 """Of every switch below between executors of which one fits on the device: a second to park and one to wake."""

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given, settings
 
 from common.accelerators import Tier
+from scheduler_svc.accelerators.decisions.advice import FULL, Accelerator, place
 from scheduler_svc.accelerators.decisions.load import Profile, ends_s, worth
-from scheduler_svc.accelerators.decisions.moves import Moves
-from scheduler_svc.accelerators.decisions.placement import FULL, Accelerator, place
 from scheduler_svc.accelerators.decisions.state import Demand, MemoryBudget, Quantiles
-from scheduler_svc.accelerators.decisions.tiers import Residents, where_to_park
+from scheduler_svc.accelerators.decisions.tiers import Moves, Residents, where_to_park
 from tests.scheduler.decisions.accelerators import demand
 
 NAMES = ("a", "b", "c", "d")

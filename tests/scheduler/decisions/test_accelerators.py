@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from common.accelerators import Function, Tier
-from scheduler_svc.accelerators.decisions.moves import MIN_S, Moves, Rates, measured, piece_s, prior_s
-from scheduler_svc.accelerators.decisions.slice_shares import slice_shares
+from scheduler_svc.accelerators.booking import slice_shares
 from scheduler_svc.accelerators.decisions.state import Demand, Park
-from scheduler_svc.accelerators.decisions.tiers import Residents, where_to_park
+from scheduler_svc.accelerators.decisions.tiers import MIN_S, Moves, Rates, Residents, measured, piece_s, prior_s, where_to_park
 from tests.scheduler.decisions.accelerators import RULES, demand, idle, moves
 
 NAMES = ("a", "b", "c", "d")

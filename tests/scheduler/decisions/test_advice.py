@@ -12,9 +12,8 @@ from common.accelerators import Function, Tier
 from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
 from scheduler_svc import plan
-from scheduler_svc.accelerators.decisions.advice import MOST_VISITS, ORDER_S, advice, profile_of, switches_s
+from scheduler_svc.accelerators.decisions.advice import MOST_VISITS, ORDER_S, Accelerator, advice, profile_of, switches_s
 from scheduler_svc.accelerators.decisions.load import Profile
-from scheduler_svc.accelerators.decisions.placement import Accelerator
 from scheduler_svc.accelerators.decisions.state import MemoryBudget
 
 REPOSITORY = Path(__file__).parents[3]

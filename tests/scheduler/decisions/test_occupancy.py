@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_svc.accelerators.decisions.occupancy import MOST_TURNS, Trajectory, occupancy
+from scheduler_svc.accelerators.decisions.load import MOST_TURNS, Trajectory, occupancy
 
 
 def test_single_trajectory_leaves_its_sampler_for_all_of_its_environment() -> None:

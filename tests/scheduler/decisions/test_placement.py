@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler_svc.accelerators.decisions.advice import Accelerator, place
 from scheduler_svc.accelerators.decisions.load import PERIODS, Profile, ends_s, step_times, worth
-from scheduler_svc.accelerators.decisions.placement import Accelerator, place
 from scheduler_svc.accelerators.decisions.state import MemoryBudget
 
 BUDGET = MemoryBudget(device_bytes=100, host_bytes=1000)

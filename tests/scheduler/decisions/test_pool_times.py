@@ -6,7 +6,7 @@ from common.messages import PoolClock, ReplicaReport
 from common.streams import REPLICAS_BUCKET
 from scheduler_svc.tenancy.decisions.shares import Capacity
 from scheduler_svc.training.decisions.pool_load import PoolLoad, PoolTimes, capacities
-from scheduler_svc.upkeep.replica_registry import ReplicaRegistry, Samplers
+from scheduler_svc.upkeep.replicas import ReplicaRegistry, Samplers
 from tests.scheduler.decisions.test_oversubscription import MAX_FACTOR, MIN_FACTOR, Watched
 
 CLOCKS = {"parked": PoolClock(parked_s=10.0, parked_since_s=95.0), "awake": PoolClock(parked_s=30.0)}

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from common.accelerators import Function, Policy, Tier
 from common.messages import ExecutorReport
 from common.pools import Accelerator
-from scheduler_svc.accelerators.decisions.moves import Moves
 from scheduler_svc.accelerators.decisions.slicing import next_slice, park_mode
 from scheduler_svc.accelerators.decisions.state import (
     Claim,
@@ -27,7 +26,8 @@ from scheduler_svc.accelerators.decisions.state import (
     Rules,
     Switch,
 )
-from scheduler_svc.accelerators.demands import ExecutorSnapshot, drain_s, rules_of
+from scheduler_svc.accelerators.decisions.tiers import Moves
+from scheduler_svc.accelerators.snapshot import ExecutorSnapshot, drain_s, rules_of
 from tests.scheduler.decisions.accelerators import NEVER_S, RULES, SWITCH_S, demand, holding, idle, moves
 
 

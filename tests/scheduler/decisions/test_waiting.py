@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_svc.accelerators.decisions.room import misfit
-from scheduler_svc.accelerators.decisions.waits import AcceleratorWait
+from scheduler_svc.accelerators.decisions.waits import AcceleratorWait, misfit
 from scheduler_svc.tenancy.decisions.shares import Capacity, InFlightLimits, Load
 from scheduler_svc.training.decisions.waiting import (
     FullQueue,

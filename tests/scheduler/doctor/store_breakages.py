@@ -9,7 +9,7 @@ from common.bus import Outgoing
 from common.messages import OWN_FAMILY, BlobRef, CheckPackage, DeadLetter, OpenGroup, ReplicaReport, StatusesRemoved, TaskStatus, wheel_name
 from scheduler_svc.doctor import blob_rules, stream_rules
 from scheduler_svc.doctor.runner import Depth
-from scheduler_svc.upkeep.deletion import status_bucket
+from scheduler_svc.upkeep.deletion import sweeps
 from tests.scheduler.doctor.bucket_breakages import (
     begin_a_process,
     die_three_times_alike,
@@ -81,7 +81,7 @@ async def lose_a_status(world: Copy) -> None:
 
 async def say_that_statuses_were_removed(world: Copy, until_s: float = 4e9) -> None:
     """Of tasks that ended by then."""
-    await world.bus.kv.put(streams.HISTORY_BUCKET, status_bucket.KEY, StatusesRemoved(until_s=until_s))
+    await world.bus.kv.put(streams.HISTORY_BUCKET, sweeps.STATUSES_KEY, StatusesRemoved(until_s=until_s))
 
 
 async def show_another_state_where_none_need_be(world: Copy) -> None:

@@ -8,7 +8,7 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import EnvironmentChecked, TrainBatch, WeightUpdated
-from scheduler_svc.upkeep.step_rescuer import resend_lost_steps
+from scheduler_svc.upkeep.stalls import resend_lost_steps
 from tests.conftest import eventually
 from tests.scheduler.handlers.test_dead_letters import recorded
 from tests.scheduler.maintenance.test_step_rescuer import forget_message_ids

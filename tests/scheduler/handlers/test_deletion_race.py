@@ -23,12 +23,12 @@ from scheduler_svc.base.database import Database
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy
 from scheduler_svc.training.queries import tasks
 from scheduler_svc.training.submission import Catalog
-from scheduler_svc.upkeep.deletion import jobs as deletion
+from scheduler_svc.upkeep.deletion import deletion
+from scheduler_svc.upkeep.deletion.deletion import delete_task, prune_tasks
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector
-from scheduler_svc.upkeep.deletion.jobs import delete_task, prune_tasks
-from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs
-from scheduler_svc.upkeep.outbox_relay import OutboxRelay
-from scheduler_svc.upkeep.replica_registry import ReplicaRegistry
+from scheduler_svc.upkeep.deletion.storage import needed_blobs
+from scheduler_svc.upkeep.outbox import OutboxRelay
+from scheduler_svc.upkeep.replicas import ReplicaRegistry
 from scheduler_svc.verbs import jobs
 from tests.conftest import at_work, eventually
 from tests.scheduler.finished import clean, settled, stages

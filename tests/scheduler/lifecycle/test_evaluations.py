@@ -26,7 +26,7 @@ from scheduler_svc.training.decisions.evaluation import (
     result_of,
 )
 from scheduler_svc.training.queries import tasks
-from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs
+from scheduler_svc.upkeep.deletion.storage import needed_blobs
 from tests.conftest import eventually
 from tests.scheduler.stages import Stages, World, running_world, spec
 

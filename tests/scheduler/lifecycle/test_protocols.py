@@ -27,7 +27,7 @@ from scheduler_svc.training.decisions.evaluation import (
 )
 from scheduler_svc.training.queries import evaluations, tasks
 from scheduler_svc.training.queries.candidates import evaluation_candidates
-from scheduler_svc.upkeep.deletion.needed_blobs import needed_blobs
+from scheduler_svc.upkeep.deletion.storage import needed_blobs
 from tests.scheduler.lifecycle.test_evaluations import clean, evaluates
 from tests.scheduler.stages import Stages, World, running_world, spec
 

@@ -7,7 +7,7 @@ from common import streams
 from common.bus import Bus
 from common.messages import ProcessLife, ReplicasAnswer, WhyAnswer
 from common.messages.lives import LIVES, life_key
-from scheduler_svc.upkeep.deaths import KEPT_S, forget_lives
+from scheduler_svc.upkeep.replicas import KEPT_S, forget_lives
 from tests.conftest import eventually, eventually_equals
 from tests.gateway.serving import client, gateway
 from tests.marlaas.command import marlaas

@@ -11,7 +11,7 @@ from hypothesis import given
 from common.blobs import ROOM, Blobs, StoreUsage
 from common.bus import Bus, Delivery, Outgoing
 from common.errors import Unavailable
-from scheduler_svc.upkeep.store_alarm import is_alarming
+from scheduler_svc.upkeep.deletion.storage import is_alarming
 from tests.conftest import eventually
 from tests.scheduler.finished import StagesWithBlobs, clean
 from tests.scheduler.stages import World, running_world, spec

@@ -10,10 +10,9 @@ from common import streams
 from common.bus import Bus
 from common.messages import DeadLetter, TaskStatus
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import outbox
-from scheduler_svc.base.queries.outbox import OutboxRow
 from scheduler_svc.base.transaction import OutboxMessage
-from scheduler_svc.upkeep.outbox_relay import OutboxRelay, superseded_rows
+from scheduler_svc.upkeep import outbox
+from scheduler_svc.upkeep.outbox import OutboxRelay, OutboxRow, superseded_rows
 from tests.conftest import at_work, eventually
 
 

@@ -9,7 +9,7 @@ from common.messages import ReplicaReport, StatusesRemoved, TaskStatus
 from scheduler_svc.base.database import Database
 from scheduler_svc.doctor.runner import examine
 from scheduler_svc.doctor.stream_rules import STATUS
-from scheduler_svc.upkeep.deletion.status_bucket import KEY, make_room
+from scheduler_svc.upkeep.deletion.sweeps import STATUSES_KEY, make_room_for_statuses
 from tests.scheduler.finished import QUIESCENT
 from tests.scheduler.stages import Stages, running_world, spec
 
@@ -66,14 +66,14 @@ async def test_statuses_of_the_tasks_that_ended_first_make_room(bus: Bus, databa
         await world.run("live", until="accepted")
     # Without the scheduler, which makes room by itself.
     async with await Database.connect(database_url) as database:
-        assert await make_room(database, bus) == 0, "there is room"
+        assert await make_room_for_statuses(database, bus) == 0, "there is room"
         size = (await bus.blobs_context().stream_info("KV_tasks")).config.max_bytes or 0
         used = (await bus.blobs_context().stream_info("KV_tasks")).state.bytes
         await bus.publish_raw(streams.value_subject(TASKS, "more"), bytes(int(0.81 * size) - used), "more", {})
-        assert await make_room(database, bus, batch=2) == 3
+        assert await make_room_for_statuses(database, bus, batch=2) == 3
         shown = {task for task in ("first", "second", "third", "live") if await bus.kv.get(TASKS, task, TaskStatus)}
         assert shown == {"live"}
-        assert await bus.kv.get(streams.HISTORY_BUCKET, KEY, StatusesRemoved) is not None
+        assert await bus.kv.get(streams.HISTORY_BUCKET, STATUSES_KEY, StatusesRemoved) is not None
         assert [one for one in await examine(database, bus, QUIESCENT) if one.rule == STATUS] == []
-        await bus.kv.remove(streams.HISTORY_BUCKET, [KEY])
+        await bus.kv.remove(streams.HISTORY_BUCKET, [STATUSES_KEY])
         assert len([one for one in await examine(database, bus, QUIESCENT) if one.rule == STATUS]) == 3

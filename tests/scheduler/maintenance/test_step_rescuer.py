@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from common import streams
 from common.bus import Bus, Delivery, Outgoing
 from scheduler_svc.base.database import Database
-from scheduler_svc.upkeep.step_rescuer import resend_lost_steps
+from scheduler_svc.upkeep.stalls import resend_lost_steps
 from tests.conftest import eventually, eventually_equals
 from tests.scheduler.stages import Stages, World, running_world, spec, updated
 

@@ -18,7 +18,6 @@ from common.streams import BLOBS_BUCKET
 from marlaas.client import Client
 from marlaas.stack import servers
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries.outbox import Relayed
 from scheduler_svc.base.tables import tasks
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.doctor.stream_rules import ANNOUNCED, LETTERS, ORPHANS, SCORES, STATUS, examine_streams, read_recorded
@@ -26,9 +25,8 @@ from scheduler_svc.reconcile import accept
 from scheduler_svc.training.queries import steps
 from scheduler_svc.training.queries import tasks as task_queries
 from scheduler_svc.training.termination import void_live_groups
-from scheduler_svc.upkeep import store_consistency
-from scheduler_svc.upkeep.outbox_relay import OutboxRelay
-from scheduler_svc.upkeep.store_consistency import HighWaterMark
+from scheduler_svc.upkeep import outbox
+from scheduler_svc.upkeep.outbox import HighWaterMark, OutboxRelay, Relayed
 from tests.conftest import HASTY, as_role, eventually, running
 from tests.scheduler.stages import Stages, World, running_world, spec
 
@@ -50,7 +48,7 @@ STEPS = 30
     ],
 )
 def test_marks_show_which_store_is_older(relayed: Relayed, mark: HistoryMark | None, last_given: int, expected: str | None) -> None:
-    found = store_consistency.disagreement(relayed, mark, last_given)
+    found = outbox.disagreement(relayed, mark, last_given)
     assert (found is None) if expected is None else (found is not None and found.startswith(expected))
 
 
@@ -77,8 +75,8 @@ async def refuses_to_start(database_url: str, bus: Bus) -> str:
     """Divergence that a starting scheduler reports; it waits."""
     async with await Database.connect(database_url) as database:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(store_consistency.wait_for_one_history(database, bus, recheck_s=0.1), 1.0)
-        found = await store_consistency.compare(database, bus)
+            await asyncio.wait_for(outbox.wait_for_one_history(database, bus, recheck_s=0.1), 1.0)
+        found = await outbox.compare(database, bus)
         assert found is not None
         return found
 
@@ -205,7 +203,7 @@ async def test_nats_restored_to_an_older_backup_or_emptied_is_detected_and_tasks
 
 
 async def test_running_scheduler_ends_when_histories_diverge(bus: Bus, database: Database) -> None:
-    await bus.kv.put(streams.HISTORY_BUCKET, store_consistency.KEY, HistoryMark(deployment="another", position=3))
+    await bus.kv.put(streams.HISTORY_BUCKET, outbox.HISTORY_KEY, HistoryMark(deployment="another", position=3))
     with pytest.raises(Fatal, match="NATS belongs to deployment another"):
         await OutboxRelay(database, bus).run()
 
@@ -216,4 +214,4 @@ async def test_mark_of_a_relay_that_lost_its_lock_is_rejected_and_marks_never_de
     with pytest.raises(Retry, match="another process"):
         await lost.write(7)
     await (await HighWaterMark.read(bus, "ours")).write(8)
-    assert await bus.kv.get(streams.HISTORY_BUCKET, store_consistency.KEY, HistoryMark) == HistoryMark(deployment="ours", position=9)
+    assert await bus.kv.get(streams.HISTORY_BUCKET, outbox.HISTORY_KEY, HistoryMark) == HistoryMark(deployment="ours", position=9)

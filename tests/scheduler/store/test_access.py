@@ -1,4 +1,4 @@
-"""Rights of each role on each table and view, tried on a real server against the table in `base/rights/access.py`."""
+"""Rights of each role on each table and view, tried on a real server against the table in `base/rights.py`."""
 
 import re
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from marlaas.stack import servers
-from scheduler_svc.base.rights import access, tenant_roles
-from scheduler_svc.base.rights.access import TABLES, VIEW_ACCESS, Right, Role
+from scheduler_svc.base import rights, roles
+from scheduler_svc.base.rights import TABLES, VIEW_ACCESS, Right, Role
 from scheduler_svc.migrate import migrate
 from tests.conftest import as_role, copied_database
 
@@ -84,14 +84,14 @@ def url(postgres_port: int, migrated_database: str) -> str:
 def users(url: str) -> Iterator[dict[str, str]]:
     """Addresses of users: of each role, of a tenant, and of a role without any right."""
     with create_engine(url, poolclass=NullPool).begin() as connection:
-        granted = tenant_roles.grant(connection, "acme")
+        granted = roles.grant(connection, "acme")
         connection.execute(text("CREATE ROLE stranger LOGIN PASSWORD 'stranger'"))
     named = {"app": Role.APP, "reader": Role.READER, "tenant": granted.role}
     addresses = {user: make_url(as_role(url, role)) for user, role in named.items()}
     addresses["tenant"] = addresses["tenant"].set(password=granted.password)
     yield {user: at.set(drivername="postgresql").render_as_string(hide_password=False) for user, at in addresses.items()}
     with create_engine(url, poolclass=NullPool).begin() as connection:
-        tenant_roles.revoke(connection, "acme")
+        roles.revoke(connection, "acme")
         connection.execute(text("DROP ROLE stranger"))
 
 
@@ -120,7 +120,7 @@ def attempt(connection: psycopg.Connection, relation: str, right: Right) -> bool
 
 
 def test_every_table_and_view_has_its_rights(url: str) -> None:
-    assert access.missing() == set()
+    assert rights.missing() == set()
     with create_engine(url, poolclass=NullPool).begin() as connection:
         found = connection.execute(
             text("SELECT relname FROM pg_class WHERE relkind IN ('r','v','m','p','f') AND relnamespace = 'public'::regnamespace")

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from common.bus import Bus
 from common.messages import Event
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import outbox
+from scheduler_svc.upkeep import outbox
 from tests.scheduler.finished import settled, stages
 from tests.scheduler.stages import running_world
 

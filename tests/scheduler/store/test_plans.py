@@ -20,7 +20,7 @@ from scheduler_svc.tenancy.shares import work_in_flight
 from scheduler_svc.training.queries import candidates, deadlines, evaluations, groups, members, steps, tasks
 from scheduler_svc.training.queries.progress import LATEST_GROUPS, progress_of
 from scheduler_svc.training.results import weight_updates
-from scheduler_svc.upkeep.deletion.needed_blobs import superseded_blobs
+from scheduler_svc.upkeep.deletion.storage import superseded_blobs
 from tests.conftest import as_role, copied_database, database_copy
 from tests.scheduler.stages import spec, updated
 

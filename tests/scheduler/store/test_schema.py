@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from scheduler_svc.base.rights import access
+from scheduler_svc.base import rights
 from scheduler_svc.base.views import VIEWS
 from scheduler_svc.migrate import migrate
 
@@ -40,7 +40,7 @@ def described(connection: Connection, query: str, schema: str) -> set[tuple[obje
 
 def test_migrations_build_the_tables_that_the_code_describes(owner: Connection) -> None:
     owner.execute(text("CREATE SCHEMA of_the_code"))
-    metadata = access.tenant_roles.metadata  # with this table it is complete
+    metadata = rights.tenant_roles.metadata  # with this table it is complete
     metadata.create_all(owner.execution_options(schema_translate_map={None: "of_the_code"}))
     for query in (_COLUMNS, _CONSTRAINTS, _INDEXES):
         assert described(owner, query, "public") == described(owner, query, "of_the_code")

@@ -8,12 +8,11 @@ from sqlalchemy import Integer, func, insert, literal, select, text
 from common.errors import Unavailable
 from common.messages import Event
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import outbox
-from scheduler_svc.base.sql.parameters import given
-from scheduler_svc.base.sql.statement import Statement
+from scheduler_svc.base.sql import Statement, given
 from scheduler_svc.base.states import TaskState
 from scheduler_svc.base.tables import tasks, tenants
 from scheduler_svc.base.transaction import OutboxMessage
+from scheduler_svc.upkeep import outbox
 from tests.scheduler.wire import database_behind_wire
 
 ADD = Statement(insert(tenants).values(id=given("of_tenant")))

@@ -8,9 +8,9 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from marlaas.stack import servers
+from scheduler_svc.base import roles
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.rights import tenant_roles
-from scheduler_svc.base.rights.tenant_roles import SETTINGS, end_long_sessions
+from scheduler_svc.base.roles import SETTINGS, end_long_sessions
 from scheduler_svc.migrate import migrate
 from tests.conftest import as_role, copied_database
 
@@ -28,11 +28,11 @@ def owner(postgres_port: int, migrated_database: str) -> str:
 def tenant(owner: str) -> Iterator[str]:
     """Address of a tenant's role."""
     with create_engine(owner, poolclass=NullPool).begin() as connection:
-        granted = tenant_roles.grant(connection, "acme")
+        granted = roles.grant(connection, "acme")
     address = make_url(owner).set(drivername="postgresql", username=granted.role, password=granted.password, query={})
     yield address.render_as_string(hide_password=False)
     with create_engine(owner, poolclass=NullPool).begin() as connection:
-        tenant_roles.revoke(connection, "acme")
+        roles.revoke(connection, "acme")
 
 
 OF_OTHERS = [

@@ -12,9 +12,9 @@ from common.bus import Bus
 from common.client_api.tenancy.webhooks import new_secret
 from common.messages import Event, WebhookOf
 from marlaas.client import Client, ClientError
+from scheduler_svc.base import deleted
+from scheduler_svc.base import webhook_deliveries as webhooks
 from scheduler_svc.base.database import Database
-from scheduler_svc.base.queries import deleted
-from scheduler_svc.base.queries import webhook_deliveries as webhooks
 from scheduler_svc.tenancy.webhooks.addresses import Policy, WebhookRules, parse_networks
 from scheduler_svc.tenancy.webhooks.sender import Post, WebhookSender
 from scheduler_svc.tenancy.webhooks.signing import key_of, seal

@@ -1,0 +1,108 @@
+"""The condition of an accelerator, by one snapshot of it. Pure.
+
+`acts.py` has one decision for each. An operator's order to wake may name a tier whose moves are measured: once its executor is awake, its
+slice ends, it is parked there and woken once more. Until it has parked no other slice is ordered, so that nothing is moved for others
+meanwhile. These moves themselves lift the order: its sender need not live until then.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from common.accelerators import ExecutorState
+from scheduler_svc.accelerators.decisions.state import Idle, Switch
+from scheduler_svc.accelerators.reports import AT_REST, has_stopped
+from scheduler_svc.accelerators.snapshot import AcceleratorSnapshot, ExecutorSnapshot
+
+IGNORED_S = 30.0
+"""Time in which an executor must have begun what it was ordered, or have said why not."""
+STOPPED_S = 5.0
+"""Time for which the holder says that it is awake, or no more, without the answer that says so, until its reports count."""
+
+
+class Condition(StrEnum):
+    GONE = "gone"
+    """An executor is silent, and something is left of it."""
+    HELD = "held"
+    """Executors without a slice are on the device, and an operator wants them off it."""
+    MEASURING = "measuring"
+    """An executor is on its way to the tier whose moves are measured."""
+    DUE = "due"
+    """The open slice ends by an operator's order: immediately, or, where its moves are measured, once its executor is awake."""
+    OBSTRUCTED = "obstructed"
+    """Executors that are awake without a slice keep the holder from waking."""
+    WOKEN = "woken"
+    """The holder reports that it is awake, and its answer was lost."""
+    IGNORED = "ignored"
+    """The holder did not begin to wake."""
+    WAKING = "waking"
+    """The holder wakes; its own watchdog limits that."""
+    UNHEARD = "unheard"
+    """A new leader has not heard the holder yet, which would not be ordered to park."""
+    STOPPED = "stopped"
+    """The holder computes no more and no answer says so: it was lost, or NATS was emptied and a new process knows no epoch."""
+    SWITCHING = "switching"
+    """Another executor is next."""
+    UNUSED = "unused"
+    """Nothing is to be computed, and the holder's pool has no running tasks."""
+    STEADY = "steady"
+    """The holder continues, or nothing computes."""
+
+
+def condition_of(seen: AcceleratorSnapshot) -> Condition:
+    """The first of CONDITIONS that holds."""
+    return next(condition for condition, holds in CONDITIONS.items() if holds(seen))
+
+
+def _is_measuring(seen: AcceleratorSnapshot) -> bool:
+    measured = [one for one in seen.executors.values() if one.row.measured is not None]
+    return seen.standing.holder is None and any(_parks(one, seen.now_s) for one in measured)
+
+
+def _parks(one: ExecutorSnapshot, now_s: float) -> bool:
+    """Whether its latest slice is over and it parks after it, or has to begin that."""
+    newest, state = one.row.newest, one.report.state
+    if newest is None or newest.ended_ms is None:
+        return False
+    return state is ExecutorState.PARKING or (state is ExecutorState.AWAKE and now_s < newest.ended_ms / 1000 + IGNORED_S)
+
+
+def _is_due(seen: AcceleratorSnapshot) -> bool:
+    row = seen.standing.holder
+    return row is not None and (row.is_held or (row.measured is not None and not seen.is_waking))
+
+
+def _is_awake(seen: AcceleratorSnapshot) -> bool:
+    """Whether the holder reports that it is awake by the order of its slice."""
+    one, newest = seen.holder, seen.standing.slice
+    return one is not None and newest is not None and one.report.state is ExecutorState.AWAKE and one.report.epoch == newest.epoch
+
+
+def _is_unmoved(seen: AcceleratorSnapshot) -> bool:
+    """Whether the holder reports that it does not move, and is not awake by the order of its slice."""
+    return seen.holder is not None and seen.holder.report.state in (ExecutorState.AWAKE, *AT_REST) and not _is_awake(seen)
+
+
+def _has_stopped(seen: AcceleratorSnapshot) -> bool:
+    one, newest = seen.holder, seen.standing.slice
+    return one is not None and newest is not None and newest.awake_ms is not None and has_stopped(one.report, newest.awake_ms / 1000)
+
+
+CONDITIONS: Mapping[Condition, Callable[[AcceleratorSnapshot], bool]] = MappingProxyType(
+    {
+        Condition.GONE: lambda seen: seen.gone is not None,
+        Condition.HELD: lambda seen: bool(seen.held_on_device),
+        Condition.MEASURING: _is_measuring,
+        Condition.DUE: _is_due,
+        Condition.OBSTRUCTED: lambda seen: bool(seen.strays),
+        Condition.WOKEN: lambda seen: seen.is_waking and _is_awake(seen) and seen.now_s >= seen.unchanged_since_s + STOPPED_S,
+        Condition.IGNORED: lambda seen: seen.is_waking and _is_unmoved(seen) and seen.now_s >= seen.unchanged_since_s + IGNORED_S,
+        Condition.WAKING: lambda seen: seen.is_waking,
+        Condition.UNHEARD: lambda seen: seen.standing.holder is not None and seen.holder is None,
+        Condition.STOPPED: lambda seen: _has_stopped(seen) and seen.now_s > seen.unchanged_since_s + STOPPED_S,
+        Condition.SWITCHING: lambda seen: isinstance(seen.decision, Switch),
+        Condition.UNUSED: lambda seen: seen.holder is not None and isinstance(seen.decision, Idle) and not seen.has_tasks,
+        Condition.STEADY: lambda _: True,
+    }
+)
+"""In the order in which they are looked at: each also says that none above it holds."""

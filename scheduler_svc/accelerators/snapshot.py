@@ -1,0 +1,240 @@
+"""One accelerator at one moment: rows, reports, and what follows from them for the decisions. Pure.
+
+Held executors that are still on the device are ordered off it, and so are *strays*: those that are awake without a slice, because
+PostgreSQL was restored or an order to park was lost. A stray keeps the accelerator's lock until it is ordered to park, and the holder waits
+for it. How long the holder has waited distinguishes it from a predecessor that has not read its order yet.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from common.accelerators import ExecutorState, Function, Tier
+from common.messages import ExecutorReport
+from common.pools import Accelerator
+from common.pools.memory import GIB
+from scheduler_svc.accelerators.decisions.slicing import Decision, next_slice, park_mode
+from scheduler_svc.accelerators.decisions.state import (
+    Claim,
+    Demand,
+    Drain,
+    FreezeCosts,
+    Holding,
+    MemoryBudget,
+    Park,
+    Quantiles,
+    Rules,
+    Switch,
+)
+from scheduler_svc.accelerators.decisions.tiers import Moves, piece_s
+from scheduler_svc.accelerators.orders import ParkOrder
+from scheduler_svc.accelerators.queries.standing import AcceleratorState, ExecutorRow, NewestSlice
+from scheduler_svc.base.states import Hold
+
+REPEATED = 0.2
+"""Share of a frozen operation's work that is repeated where the KV cache is dropped: its prompt and tokens are computed in one pass."""
+STARTS_WITHIN_S = 10.0
+"""Time within which a holder that says that work waits for it has begun some; then others count as if it had."""
+STRAY_S = 10.0
+"""Time for which the holder has waited for the lock before others that are awake are ordered to park."""
+BEFORE_ALL_S = float("-inf")
+
+
+@dataclass(frozen=True)
+class ExecutorSnapshot:
+    """An executor that reports."""
+
+    row: ExecutorRow
+    report: ExecutorReport
+    deepest: Tier
+    claims: tuple[Claim, ...] = ()
+    state_since_s: float = 0.0
+    """Since when its reports name its present state."""
+    ordered_epoch: int | None = None
+    """Epoch that it reported when it was ordered to park without a slice; None: it was not, or that order is over."""
+
+    @property
+    def function(self) -> Function:
+        return self.report.running or self.row.function
+
+    @property
+    def piece_s(self) -> float:
+        """Expected seconds of one operation."""
+        return piece_s(self.report.piece_s, self.row.function)
+
+    @property
+    def left_s(self) -> float:
+        """Expected seconds until what has begun has ended."""
+        return self.report.left_s if self.report.left_s is not None else self.piece_s
+
+
+def rules_of(accelerator: Accelerator, executors: Sequence[ExecutorSnapshot]) -> Rules:
+    """How much memory a GPU without `memory_gib` has is known to its executors."""
+    reported = max((one.report.budget_bytes for one in executors), default=0)
+    device = reported if accelerator.memory_gib is None else int(accelerator.memory_gib * GIB)
+    return Rules(
+        MemoryBudget(device, int(accelerator.host_gib * GIB)),
+        policy=accelerator.policy,
+        max_wait_s=accelerator.max_wait_s,
+        residency=accelerator.residency,
+    )
+
+
+def may_work(row: ExecutorRow, now_s: float) -> bool:
+    """Whether it may be given a slice: no operator holds it back, and it is not paused after a failure."""
+    return not row.is_held and (row.retry_ms is None or row.retry_ms <= 1000 * now_s)
+
+
+def demand(one: ExecutorSnapshot, now_s: float, *, is_holder: bool) -> Demand:
+    report, row = one.report, one.row
+    waits = report.ready > 0 or (report.begun > 0 and not is_holder)
+    ready_since_s = (report.at_s if report.ready_since_s is None else min(report.ready_since_s, now_s)) if waits else None
+    parked_since_s = BEFORE_ALL_S if row.newest is None or row.newest.ended_ms is None else row.newest.ended_ms / 1000
+    is_ordered = not is_holder and row.held is Hold.WAKE and may_work(row, now_s)
+    if not is_holder and not may_work(row, now_s):
+        ready_since_s = None
+    elif is_ordered and ready_since_s is None:
+        ready_since_s = now_s
+    return Demand(
+        row.executor,
+        row.pool,
+        one.function,
+        Tier.DEVICE if is_holder else report.tier,
+        report.device_bytes,
+        report.host_bytes,
+        one.deepest,
+        ready_since_s,
+        parked_since_s,
+        one.piece_s * (report.ready + report.begun),
+        one.claims if ready_since_s is not None or is_holder else (),
+        is_ordered,
+    )
+
+
+def holding(one: ExecutorSnapshot, newest: NewestSlice, standing: AcceleratorState, now_s: float) -> Holding:
+    """`one` has the open slice, and is awake."""
+    assert newest.awake_ms is not None
+    report, awake_s = one.report, newest.awake_ms / 1000
+    is_current = report.epoch >= newest.epoch and report.state is ExecutorState.AWAKE  # else from before it woke
+    running = one.function if is_current and (report.running is not None or report.begun > 0) else None
+    moved_s = newest.ordered_ms if standing.moved_ms is None else standing.moved_ms
+    return Holding(
+        one.row.executor,
+        awake_s,
+        (newest.awake_ms - newest.ordered_ms) / 1000,
+        running,
+        (is_current and (running is not None or report.pieces > 0)) or now_s > awake_s + STARTS_WITHIN_S,
+        moved_s / 1000,
+        standing.moved_in_ms / 1000,
+        Quantiles(one.left_s, one.left_s) if running is not None else None,
+    )
+
+
+@dataclass(frozen=True)
+class AcceleratorSnapshot:
+    """An accelerator at one moment."""
+
+    now_s: float
+    standing: AcceleratorState
+    executors: Mapping[str, ExecutorSnapshot]
+    silent: Collection[str]
+    """Executors that count as gone."""
+    moves: Moves
+    rules: Rules
+    has_tasks: bool
+    """Whether the holder's pool has running tasks."""
+
+    @property
+    def holder(self) -> ExecutorSnapshot | None:
+        """The executor with the open slice; None without one, and until it reports."""
+        return None if self.standing.holder is None else self.executors.get(self.standing.holder.executor)
+
+    @property
+    def is_waking(self) -> bool:
+        """Whether a slice is open whose switch is not done."""
+        return self.standing.slice is not None and self.standing.slice.awake_ms is None
+
+    @property
+    def unchanged_since_s(self) -> float:
+        """Since when the holder has reported its present state, at the earliest since its slice was ordered or its switch done."""
+        newest, since_s = self.standing.slice, self.now_s if self.holder is None else self.holder.state_since_s
+        return since_s if newest is None else max(since_s, (newest.awake_ms or newest.ordered_ms) / 1000)
+
+    @property
+    def gone(self) -> ExecutorRow | None:
+        """A silent executor of which something is left."""
+        holder, rows = self.standing.holder, (row for row in self.standing.executors if row.executor in self.silent)
+        return next((row for row in rows if row is holder or row.tier is not Tier.OFF or row.has_unbooked), None)
+
+    @property
+    def held_on_device(self) -> list[ParkOrder]:
+        """Orders for what an operator holds and is still on the device, each given once: they take effect."""
+        return [
+            ParkOrder(name, one.deepest)
+            for name, one in self.executors.items()
+            if one.row.is_held
+            and one.row is not self.standing.holder
+            and one.report.tier is Tier.DEVICE is not one.deepest
+            and one.ordered_epoch is None
+        ]
+
+    @property
+    def strays(self) -> list[ExecutorSnapshot]:
+        """Executors that keep the holder of the open slice from waking, and were not ordered to park yet."""
+        holder, newest = self.holder, self.standing.slice
+        waits = self.is_waking and holder is not None and holder.report.state is ExecutorState.WAKING
+        if not waits or newest is None or self.now_s < newest.ordered_ms / 1000 + STRAY_S:
+            return []
+        others = (one for one in self.executors.values() if one is not holder and one.report.state is ExecutorState.AWAKE)
+        return [one for one in others if one.ordered_epoch != one.report.epoch]
+
+    @cached_property
+    def decision(self) -> Decision:
+        """What the policy says."""
+        return next_slice(self.now_s, self.held, self.demands, self.moves, self.rules)
+
+    @cached_property
+    def demands(self) -> list[Demand]:
+        holder = self.standing.holder
+        return [demand(one, self.now_s, is_holder=one.row is holder) for one in self.executors.values()]
+
+    @cached_property
+    def held(self) -> Holding | None:
+        """The slice in progress; None without one, and while its executor wakes."""
+        one = self.holder
+        if one is None or one.row.newest is None or one.row.newest.awake_ms is None:
+            return None
+        return holding(one, one.row.newest, self.standing, self.now_s)
+
+    def parks(self, switch: Switch) -> list[ParkOrder]:
+        """Orders to park for a switch: the holder, as `park_mode` says, and others that leave the device."""
+        to = {park.executor: park.to_tier for park in switch.park_to}
+        if self.executors[switch.executor].row.needs_room:
+            to |= {park.executor: park.to_tier for park in deeper(switch.executor, self.demands)}
+        held = self.held
+        found = [ParkOrder(name, tier) for name, tier in sorted(to.items()) if held is None or name != held.executor]
+        return found if held is None else [self._park_holder(switch, held, to.get(held.executor, Tier.DEVICE)), *found]
+
+    def _park_holder(self, switch: Switch, held: Holding, tier: Tier) -> ParkOrder:
+        one, next_ = self.executors[held.executor], next(each for each in self.demands if each.executor == switch.executor)
+        back_s = self.moves.seconds(held.executor, tier, Tier.DEVICE, one.report.device_bytes)
+        again_s = REPEATED * one.report.begun * one.piece_s if tier is not Tier.DEVICE else 0.0
+        slack_s = next_.waiting_since_s + self.rules.max_wait_s - self.now_s
+        costs = FreezeCosts(max(held.switch_s, back_s), again_s)
+        mode = park_mode(held.left, self.now_s - held.awake_s, slack_s, costs, self.rules)
+        return ParkOrder(held.executor, tier, drain_s(mode.seconds if isinstance(mode, Drain) else 0.0, one.function))
+
+
+def drain_s(seconds: float, function: Function) -> float | None:
+    """None: until all has ended, which a step or a scoring pass always does."""
+    return max(0.0, seconds) if function.is_interruptible and seconds < float("inf") else None
+
+
+def deeper(executor: str, demands: Sequence[Demand]) -> list[Park]:
+    """Moves of all others one tier deeper, as far as their pools allow it, so that `executor` has the room that it lacked."""
+    steps = {Tier.DEVICE: Tier.HOST, Tier.HOST: Tier.DISK}
+    return [
+        Park(one.executor, one.tier, steps[one.tier])
+        for one in demands
+        if one.executor != executor and one.tier in steps and steps[one.tier].depth <= one.deepest.depth
+    ]

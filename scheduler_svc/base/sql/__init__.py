@@ -1,1 +1,0 @@
-"""Statements that are compiled once (statement), their parameters (parameters), and time by the clock of a pool (pool_time)."""
