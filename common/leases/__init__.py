@@ -4,7 +4,8 @@ Consumes `leases.order`, and watches the buckets `leases` and `pools`. Produces 
 Owns the files of locks in the accelerator's folder.
 
     executor.py        wiring: all of this for one process
-    reconciler.py      orders, newest first, to calls of an Parkable
+    reconciler.py      the newest order, done step by step: a table of what is next
+    moves.py           room on the device, and wakes and parks of a Parkable, which must end in time
     lease.py           the lease in NATS: taken, renewed, released, overdue
     locks.py           files whose locks say who computes, and who has how much on the device
     watchdog.py        thread that ends a process that does not do what was ordered
