@@ -22,8 +22,7 @@ import structlog
 import torch
 from torch import Tensor
 
-from common.accelerators.parkable import StateMismatch
-from common.accelerators.types import Tier
+from common.accelerators.executors import StateMismatch, Tier
 from common.errors import Fatal, HandedBack, Reject
 from common.formats.cores import Cores
 from common.pools import Pool

@@ -9,20 +9,18 @@ Owns the files of locks in the accelerator's folder.
     lease.py           the lease in NATS: taken, renewed, released, overdue
     locks.py           files whose locks say who computes, and who has how much on the device
     watchdog.py        thread that ends a process that does not do what was ordered
-    history.py         durations of past moves, which limit future ones
+    history.py         durations of past moves, which limit future ones, and what was served since the last wake
     answers.py         what became of orders, sent until NATS has it
-    work_counter.py    what was served since the last wake
     reports.py         reports at each change, and what waits in the executor's queues
     clocks.py          clocks of pools, which stand while the pool's sampler is parked
-    context.py         what these work with
-    identity.py        the executor, and its subjects
+    context.py         the executor's name, and what these work with
     memory.py          private memory of this process, and memory of a GPU
 """
 
 # pyright: reportUnusedImport=false
 from common.leases.clocks import PoolClocks
+from common.leases.context import Identity
 from common.leases.executor import DEVICE_SHARE, LeasedExecutor, Placed, budget_bytes, leased_executor, placed
-from common.leases.identity import Identity
 from common.leases.locks import Holders, Locks, holders
 from common.leases.memory import driver_memory
 from common.leases.reports import Reading

@@ -19,13 +19,11 @@ from pathlib import Path
 
 from common.accelerators import Function, Load, Tier, WorkDone
 from common.bus import Bus
-from common.leases.context import ExecutorContext
+from common.leases.context import ExecutorContext, Identity
 from common.leases.executor import LeasedExecutor
-from common.leases.history import History
-from common.leases.identity import Identity
+from common.leases.history import History, Tally
 from common.leases.locks import Locks
 from common.leases.watchdog import Watchdog
-from common.leases.work_counter import Tally
 from common.resilience import crashpoints
 from common.streams import Consumer
 from tests.common.leases.executables import ACCELERATOR
