@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from common.client_api.errors import TaskRejected, check_spec
 from common.formats import toml_reader
 from common.formats.toml_reader import read_toml
-from common.resilience.turns import own_turn
+from common.resilience.event_loop import own_turn
 from common.spec import NAME_PATTERN, marked
 from gateway_svc.problems import FieldError, Problem, forbidden, invalid, rejected
 from gateway_svc.strict_json import check_values, read_json

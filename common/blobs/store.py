@@ -29,7 +29,7 @@ from common.blobs.content import STREAM_NAME, chunk_subject, fetch_timeout_s, fe
 from common.bus import Bus, erase_message, unavailable_as
 from common.errors import Reject, Unavailable
 from common.messages import BlobRef
-from common.resilience.cancellation import cancellation_kept
+from common.resilience.event_loop import cancellation_kept
 from common.streams import BLOBS_BUCKET
 
 CHUNK_BYTES = 4 * 1024 * 1024

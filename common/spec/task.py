@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from common.formats.few_entries import Few
+from common.formats.bounds import Few
 from common.spec import sections
 from common.spec.evaluation import Evaluation, Protocol
 from common.spec.sections import EnvironmentSection, Name, Section

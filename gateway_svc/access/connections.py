@@ -16,7 +16,7 @@ from common.bus.transport.timings import DEFAULT, Timings
 from common.client_api.asking import Door
 from common.errors import Fatal, KeyRefused, Unavailable
 from common.messages import HttpKey
-from common.resilience.task_set import TaskSet
+from common.resilience.event_loop import TaskSet
 from gateway_svc.access.access import Caller, Unauthorized
 from gateway_svc.access.keys import HttpKeys
 

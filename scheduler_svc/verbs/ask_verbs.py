@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.messages import Message
-from common.messages.tenancy.terms import AskTerms
+from common.messages.tenancy.billing import AskTerms
 from common.messages.verbs import QUESTIONS
 from scheduler_svc.accelerators.handlers.asked import answer_executors, answer_moves, answer_slices, answer_trace
 from scheduler_svc.reading.deployment import answer_envs, answer_pools, answer_replicas

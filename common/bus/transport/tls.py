@@ -13,7 +13,7 @@ from nats.errors import Error as NatsError
 from common.access.credentials import Credentials
 from common.bus.transport.refusals import Refusals
 from common.errors import Fatal
-from common.resilience.cancellation import cancellation_kept
+from common.resilience.event_loop import cancellation_kept
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class NatsClient(Client):
     to a ping has gone, cancelled or out of patience, the answer would end its loop that reads, and with it the connection. And a request
     that the server refuses would wait for an answer until its time is over, and then look as if NATS were unavailable. And its ping
     overtakes what is still to be written, so that the answer to it would not say that the server has a subscription, or has ended one.
-    And wherever it waits for the server it may lose a cancellation (`common/resilience/cancellation.py`).
+    And wherever it waits for the server it may lose a cancellation (`common/resilience/event_loop.py`).
     """
 
     def __init__(self, key: Credentials | None, *, needs_tls: bool) -> None:

@@ -16,7 +16,7 @@ from common.client_api.errors import ClientError, NoAnswer, TaskRejected, Unansw
 from common.client_api.protocol import AnyDoor
 from common.errors import Retry
 from common.messages import Event, PreviewTask, SubmitTask
-from common.resilience.turns import own_turn
+from common.resilience.event_loop import own_turn
 from common.spec import NAME_PATTERN, TaskSpec, new_task_id
 
 REASONS_S = 5.0

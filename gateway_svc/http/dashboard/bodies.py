@@ -4,7 +4,7 @@ from binascii import a2b_qp
 
 from fastapi import Request
 
-from common.resilience.turns import own_turn
+from common.resilience.event_loop import own_turn
 from gateway_svc.http.strict import check_content_type
 from gateway_svc.problems import FieldError, invalid
 from gateway_svc.strict_json import check_values

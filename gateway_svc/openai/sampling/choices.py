@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
-from common.messages.served import ServingEnded
-from common.messages.serving import ServedDelta
+from common.messages.serving import ServedDelta, ServingEnded
 from common.messages.tenancy.access import Key
 from gateway_svc.openai.errors import failed_sampling
 from gateway_svc.openai.sampling.order import Choice, Target

@@ -4,8 +4,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from common.messages.served import ServingEnded
-from common.messages.serving import ServedDelta
+from common.messages.serving import ServedDelta, ServingEnded
 from common.messages.tenancy.access import Key
 from gateway_svc.openai.errors import RETRY_LATER
 from gateway_svc.openai.sampling.order import Choice, Target, serve_request

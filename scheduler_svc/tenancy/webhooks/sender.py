@@ -12,7 +12,7 @@ import structlog
 
 from common.errors import Retry
 from common.resilience.backoff import jittered
-from common.resilience.task_set import TaskSet
+from common.resilience.event_loop import TaskSet
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.metrics import WEBHOOKS
 from scheduler_svc.base.queries import webhook_deliveries as webhooks

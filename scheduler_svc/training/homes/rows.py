@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.group_numbers import FIRST_EVALUATION_GROUP
+from common.messages.prompts import FIRST_EVALUATION_GROUP
 from scheduler_svc.training.queries.tasks import Home, Task, homes_of
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Column, ColumnElement, Double, ScalarSelect, Text, and_, 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import UNSUPPORTED
-from common.pace import PACE_STEPS, expected_end_s
+from common.messages.status import PACE_STEPS, expected_end_s
 from scheduler_svc.base.sql.parameters import Rows, in_state
 from scheduler_svc.base.sql.pool_time import NOW_S, parked_ms
 from scheduler_svc.base.sql.statement import Statement

@@ -7,7 +7,7 @@ FIRST_GROUP, so that messages about evaluation and training groups cannot be con
 import hashlib
 from dataclasses import dataclass
 
-from common.group_numbers import FIRST_EVALUATION_GROUP
+from common.messages.prompts import FIRST_EVALUATION_GROUP
 from common.spec import MAX_GROUPS, Evaluation, Protocol, TaskSpec
 
 FIRST_GROUP = FIRST_EVALUATION_GROUP
