@@ -11,7 +11,7 @@ from common import streams
 from common.access.credentials import Credentials
 from common.bus import Bus, Delivery, Listening, NoResponder, Outgoing
 from common.client_api.errors import ClientError, NoAnswer, NotPermitted, TooManyJobs, WrongQuestion
-from common.client_api.pages import Asking
+from common.client_api.protocol import Asking
 from common.errors import Forbidden, QueueFull, Reject, StreamFull, Unavailable
 from common.messages import AskRefused, Event, Message
 from common.resilience.backoff import Backoff

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from common.access.credentials import credentials_of
-from common.access.http_keys import digest_of, seed_of
-from common.access.keys import Seed
+from common.access.keys import Seed, digest_of, seed_of
 from common.bus import NO_FILES, Bus, TlsFiles
 from common.bus.transport.timings import DEFAULT, Timings
 from common.client_api.asking import Door

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from common.client_api.names import is_name
+from common.client_api.errors import is_name
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN
 from gateway_svc.openai.errors import model_not_found

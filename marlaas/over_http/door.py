@@ -10,7 +10,7 @@ from common import streams
 from common.access.credentials import Credentials
 from common.bus import Outgoing
 from common.client_api.errors import WrongQuestion
-from common.client_api.pages import Asking
+from common.client_api.protocol import Asking
 from common.messages import Event, Message
 from marlaas.over_http.connection import Connection, Params
 from marlaas.over_http.events import LiveEvents

@@ -4,7 +4,7 @@ import time
 from datetime import UTC, datetime
 
 from common.access.claims import tenant_user_token
-from common.access.http_keys import digest_of, http_key, seed_of
+from common.access.keys import digest_of, http_key, seed_of
 from common.access.roles import ADMIN, Role
 from common.client_api.errors import ClientError
 from common.messages import HttpPart, NewKey

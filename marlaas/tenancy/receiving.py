@@ -6,8 +6,7 @@ from pathlib import Path
 
 from common.access.credentials import read_credentials, refuse_readable_by_others, write_credentials, write_secret
 from common.access.folder import SigningKeys
-from common.access.http_keys import http_key
-from common.access.keys import Seed
+from common.access.keys import Seed, http_key
 from common.client_api.errors import ClientError
 from common.errors import Fatal
 

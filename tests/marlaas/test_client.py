@@ -11,8 +11,8 @@ import pytest
 
 from common import streams
 from common.bus import Bus
-from common.client_api.tenancy.billing import Billing
 from common.client_api.tenancy.packages import Packages
+from common.client_api.tenancy.tenants import Billing
 from common.messages import SetPrice
 from common.spec import TASK_ID_PATTERN, is_marked
 from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, new_task_id

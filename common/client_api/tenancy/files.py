@@ -14,8 +14,7 @@ from common.bus import Outgoing
 from common.client_api.answers import answer_to, require_accepted
 from common.client_api.asking import UnknownHere
 from common.client_api.errors import ClientError, TooManyJobs
-from common.client_api.pages import pages
-from common.client_api.protocol import AnyDoor
+from common.client_api.protocol import AnyDoor, pages
 from common.client_api.tenancy.packages import UPLOAD_TIMEOUT_S, delete_upload, owner_of
 from common.formats.jsonl import RowChecker, WrongRow
 from common.messages import (

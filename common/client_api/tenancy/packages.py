@@ -10,8 +10,7 @@ from common import streams
 from common.bus import Outgoing
 from common.client_api.answers import answer_to, require_accepted, result_of
 from common.client_api.errors import ClientError
-from common.client_api.pages import pages
-from common.client_api.protocol import AnyDoor
+from common.client_api.protocol import AnyDoor, pages
 from common.messages import (
     DIGEST_CHARS,
     MAX_PACKAGE_BYTES,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from common.client_api.tenancy.billing import Billing
+from common.client_api.tenancy.tenants import Billing
 from common.messages import AdapterAnswer, AskAdapter
 from common.messages.asks import MAX_VERSION
 from common.spec import TASK_ID_PATTERN

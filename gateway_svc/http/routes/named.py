@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from common.client_api.names import RULE, is_name
+from common.client_api.errors import RULE, is_name
 from gateway_svc.access.access import Caller
 from gateway_svc.http.gateway import tenant_of
 from gateway_svc.problems import FieldError, invalid, not_found

@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from common.bus import Bus
-from common.evaluation.intervals import Difference
-from common.evaluation.report import EvaluationReport, unpacked
+from common.evaluation import Difference, EvaluationReport, unpacked
 from common.messages import GroupContext, from_json
 from common.spec import Protocol, parse_spec
 from scheduler_svc.base.database import Database

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import comb
 from statistics import fmean
 
-from common.evaluation.intervals import Difference, Estimate, is_binary, mean_reward, paired_difference, share
+from common.evaluation import Difference, Estimate, is_binary, mean_reward, paired_difference, share
 from common.spec import Protocol
 
 
