@@ -6,7 +6,7 @@ import structlog
 
 from common.bus import TlsFiles
 from common.messages import ReplicaReport
-from common.runtime.garbage import collect_at_rest
+from common.runtime.process import collect_at_rest
 from common.runtime.service import Running, report_replica
 from gateway_svc.access.access import Access
 from gateway_svc.access.connections import KeyAccess, Nats, OpenAccess

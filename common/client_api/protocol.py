@@ -1,7 +1,7 @@
 """A client's way in, as it needs it: NATS (`asking.py`) or HTTP (`marlaas/over_http`). Questions whose answers come a page at a time."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -56,6 +56,13 @@ class Page(Protocol):
     def cursor(self) -> str | int | None: ...
 
 
+class Part(Protocol):
+    """An answer that says whether there are more entries."""
+
+    @property
+    def has_more(self) -> bool: ...
+
+
 async def pages(
     door: Asks,
     verb: str,
@@ -81,6 +88,11 @@ async def pages(
 def at_cursor(page: Page, field: str = "cursor") -> dict[str, object] | None:
     """`behind` of such an answer."""
     return None if page.cursor is None else {field: page.cursor}
+
+
+def after_last(page: Part, numbers: Sequence[int]) -> dict[str, object] | None:
+    """`behind` of an answer that says whether there are more. `numbers`: of its entries, by which the next are asked for."""
+    return {"after": numbers[-1]} if page.has_more and numbers else None
 
 
 class Asking(ABC):

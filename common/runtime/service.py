@@ -18,10 +18,10 @@ from common.errors import Fatal
 from common.messages import ReplicaReport
 from common.periodic import run_forever
 from common.resilience import crashpoints
-from common.runtime.garbage import collect_rarely
 from common.runtime.health import Health, serve_http
 from common.runtime.lives import leaves, living
 from common.runtime.logs import configure_logs
+from common.runtime.process import collect_rarely
 from common.runtime.settings import Settings, describe, read_or_exit
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
 

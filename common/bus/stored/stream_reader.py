@@ -46,12 +46,12 @@ class StreamReader:
         self._connection = connection
         self._js = connection.js
 
-    async def follow(self, stream: Stream, subject: str, *, last_only: bool = False, new_only: bool = False) -> AsyncIterator[Delivery]:
+    async def follow(self, stream: Stream, subject: str, *, last_only: bool = False) -> AsyncIterator[Delivery]:
         """Messages of a limits stream on `subject`, oldest first, then as they come; nothing is acknowledged or removed.
 
-        `last_only` starts with the last of each subject; `new_only` with the next that arrives.
+        `last_only` starts with the last of each subject.
         """
-        policy = api.DeliverPolicy.LAST_PER_SUBJECT if last_only else api.DeliverPolicy.NEW if new_only else api.DeliverPolicy.ALL
+        policy = api.DeliverPolicy.LAST_PER_SUBJECT if last_only else api.DeliverPolicy.ALL
 
         async def subscribe() -> JetStreamContext.PushSubscription:
             config = api.ConsumerConfig(deliver_policy=policy)  # nats-py fills it in: a new one for each attempt

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from common.client_api.errors import ClientError
-from common.client_api.protocol import AnyDoor, pages
+from common.client_api.protocol import AnyDoor, after_last, pages
 from common.messages import (
     AskEvaluations,
     AskFailures,
@@ -54,11 +54,8 @@ async def read_samples(door: AnyDoor, task: str, step: int | None) -> SamplesAns
 
 async def step_pages(door: AnyDoor, task: str, after: int = 0, every: int = 1) -> AsyncGenerator[list[StepOf]]:
     """Steps that made versions above `after`, a page at a time; `every`: as in `AskSteps`. Raises: as `Door.ask`."""
-
-    def behind(page: StepsAnswer) -> dict[str, object] | None:
-        return {"after": page.steps[-1].version} if page.has_more and page.steps else None
-
-    async for page in pages(door, "steps", AskSteps(task=task, after=after, every=every), StepsAnswer, behind):
+    wanted = AskSteps(task=task, after=after, every=every)
+    async for page in pages(door, "steps", wanted, StepsAnswer, lambda page: after_last(page, [one.version for one in page.steps])):
         yield page.steps
 
 
@@ -69,11 +66,10 @@ async def read_steps(door: AnyDoor, task: str, after: int = 0, every: int = 1) -
 
 async def read_versions(door: AnyDoor, task: str) -> VersionsAnswer:
     """Every stored version. Raises: as `Door.ask`."""
-
-    def behind(page: VersionsAnswer) -> dict[str, object] | None:
-        return {"after": page.versions[-1].version} if page.has_more and page.versions else None
-
-    found = [page async for page in pages(door, "versions", AskVersions(task=task), VersionsAnswer, behind)]
+    answers = pages(
+        door, "versions", AskVersions(task=task), VersionsAnswer, lambda page: after_last(page, [one.version for one in page.versions])
+    )
+    found = [page async for page in answers]
     return found[-1].model_copy(update={"versions": [version for page in found for version in page.versions]})
 
 
@@ -126,7 +122,9 @@ class Failure:
 
 async def read_failures(door: AnyDoor, task: str | None) -> list[Failure]:
     """Dead letters of one task, or of all, oldest first. Raises: ClientError; NoAnswer."""
-    found = pages(door, "failures", AskFailures(task=task), FailuresAnswer, _behind_last)
+    found = pages(
+        door, "failures", AskFailures(task=task), FailuresAnswer, lambda page: after_last(page, [one.letter for one in page.failures])
+    )
     return [_failure(one) async for page in found for one in page.failures]
 
 
@@ -136,10 +134,6 @@ async def read_failure(door: AnyDoor, letter: int) -> Failure:
     if page is None or not page.failures or page.failures[0].letter != letter:
         raise ClientError(f"there is no dead letter {letter}; `marlaas failures` lists those there are")
     return _failure(page.failures[0])
-
-
-def _behind_last(page: FailuresAnswer) -> dict[str, object] | None:
-    return {"after": page.failures[-1].letter} if page.has_more and page.failures else None
 
 
 def _failure(one: FailedMessage) -> Failure:
