@@ -20,8 +20,7 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
-from common.client_api.answers import answer_to_request
-from common.client_api.asking import PATIENCE_S, Door
+from common.client_api.asking import PATIENCE_S, Door, answer_to_request
 from common.client_api.deployment import Accelerators
 from common.client_api.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
 from common.client_api.protocol import Verb

@@ -8,7 +8,7 @@ from common import streams
 from common.accelerators import Function, Tier
 from common.accelerators.trace import ENVIRONMENT, Executor, Phase, Task, Trace
 from common.bus import Outgoing
-from common.client_api.answers import result_of
+from common.client_api.asking import result_of
 from common.client_api.protocol import AnyDoor
 from common.messages import (
     AskDeployment,

@@ -11,8 +11,7 @@ from typing import IO
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import answer_to, require_accepted
-from common.client_api.asking import UnknownHere
+from common.client_api.asking import UnknownHere, answer_to, require_accepted
 from common.client_api.errors import ClientError, TooManyJobs
 from common.client_api.protocol import AnyDoor, after_last, pages
 from common.client_api.tenancy.packages import UPLOAD_TIMEOUT_S, delete_upload, owner_of

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import answer_to, require_accepted, result_of
+from common.client_api.asking import answer_to, require_accepted, result_of
 from common.client_api.errors import ClientError
 from common.client_api.protocol import AnyDoor, after_last, pages
 from common.messages import (

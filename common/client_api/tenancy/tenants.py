@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import result_of
+from common.client_api.asking import result_of
 from common.client_api.protocol import AnyDoor, at_cursor, pages
 from common.messages import (
     AskAudit,

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import answer_to, answer_to_request, answer_to_submission
+from common.client_api.asking import answer_to, answer_to_request, answer_to_submission
 from common.client_api.errors import ClientError, NoAnswer, TaskRejected, Unanswered, WrongState, check_id, check_spec, rejection_reasons
 from common.client_api.protocol import AnyDoor, Verb
 from common.client_api.training.download import whole_number

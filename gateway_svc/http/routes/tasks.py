@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from common.client_api.answers import answer_to
-from common.client_api.asking import UnknownHere
+from common.client_api.asking import UnknownHere, answer_to
 from common.client_api.errors import NoAnswer, TaskRejected, Unanswered
 from common.client_api.protocol import Verb
 from common.client_api.training.jobs import control_job, delete_task, preview, submit
