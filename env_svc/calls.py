@@ -15,7 +15,7 @@ import msgpack
 from pydantic import JsonValue
 
 from common.fairness.fair_queue import Claimant
-from common.formats.whole_text import whole
+from common.formats.strict_json import whole
 from common.messages import UNSUPPORTED, ChatMessage
 from env_svc.contract import MAX_NUMBER, MAX_STATE_BYTES, Continue, Finish, Opening, Reply, Turn
 from env_svc.errors import EnvironmentUnavailable, Unsupported, WrongOptions

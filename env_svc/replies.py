@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from common import streams
 from common.bus import Outgoing
-from common.chunking import in_parts
 from common.messages import GroupContext, SampledTurn, SampleTurns, ScoredTrajectory, TokenRecord, TrajectoriesScored, TurnRequest
+from common.messages.base import in_parts
 from env_svc.calls import Continued, Failed, Opened, Scored
 
 NUMBER_BYTES = 32

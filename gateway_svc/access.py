@@ -10,15 +10,14 @@ from typing import Protocol
 import structlog
 
 from common.access.credentials import credentials_of
-from common.access.http_keys import digest_of, seed_of
-from common.access.keys import Seed
+from common.access.keys import Seed, digest_of, seed_of
 from common.bus import NO_FILES, REREAD_S, Bus, FollowedBucket, TlsFiles
 from common.bus.transport.timings import DEFAULT, Timings
 from common.client_api.asking import Door
 from common.errors import Fatal, KeyRefused, MarlaasError, Unavailable
 from common.messages import HttpKey
 from common.messages.tenancy.access import Role
-from common.resilience.task_set import TaskSet
+from common.resilience.event_loop import TaskSet
 from common.streams import HTTP_KEYS_BUCKET
 
 IDLE_S = 300.0

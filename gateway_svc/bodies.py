@@ -15,7 +15,7 @@ from common.client_api.errors import TaskRejected, check_spec
 from common.formats import strict_json, toml_reader
 from common.formats.bounds import OutOfBounds, check_json
 from common.formats.toml_reader import read_toml
-from common.resilience.turns import own_turn
+from common.resilience.event_loop import own_turn
 from common.spec import NAME_PATTERN, marked
 from gateway_svc.problems import FieldError, Problem, forbidden, invalid, rejected
 

@@ -8,8 +8,8 @@ from common import streams
 from common.bus import Bus, NoResponder, TlsFiles
 from common.errors import Forbidden, Unavailable
 from common.messages import AskDeployment, PoolsAnswer, ReplicaReport
-from common.runtime.garbage import collect_at_rest
 from common.runtime.health import Health
+from common.runtime.process import collect_at_rest
 from common.runtime.service import Running, report_replica
 from common.streams import KIND_HEADER
 from gateway_svc.access import Access, HttpKeys, KeyAccess, Nats, OpenAccess

@@ -20,22 +20,19 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import NO_FILES, Bus, Outgoing, TlsFiles, objection_to_address
-from common.client_api.answers import answer_to_request
-from common.client_api.asking import PATIENCE_S, Door
+from common.client_api.asking import PATIENCE_S, Door, answer_to_request
+from common.client_api.deployment import Accelerators
 from common.client_api.errors import ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, check_id
 from common.client_api.protocol import AnyDoor, Verb
-from common.client_api.tenancy.accelerators import Accelerators
 from common.client_api.tenancy.aliases import Aliases
-from common.client_api.tenancy.billing import Billing
 from common.client_api.tenancy.files import Files
 from common.client_api.tenancy.packages import Packages
-from common.client_api.tenancy.tenants import delete_tenant, set_tenant
+from common.client_api.tenancy.tenants import Billing, delete_tenant, set_tenant
 from common.client_api.tenancy.webhooks import Webhooks
-from common.client_api.training.control import control, delete_task, resend
 from common.client_api.training.download import Pruned, Stored, download_adapter, make_way
-from common.client_api.training.failures import Failure, read_failure
 from common.client_api.training.following import follow
-from common.client_api.training.submission import preview, submit
+from common.client_api.training.jobs import control, delete_task, preview, resend, submit
+from common.client_api.training.progress import Failure, read_failure
 from common.messages import (
     AdapterRef,
     Event,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from common.client_api.errors import ClientError
 from common.client_api.protocol import AnyDoor
 from common.client_api.training.progress import read_evaluations as read_finished
-from common.evaluation.intervals import Difference, paired_difference
-from common.evaluation.report import EvaluationReport
+from common.evaluation import Difference, EvaluationReport, paired_difference
 from common.messages import from_json
 from common.spec import MAIN_PROTOCOL
 

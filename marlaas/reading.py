@@ -11,10 +11,18 @@ from common.client_api.asking import UnknownHere
 from common.client_api.deployment import read_environments, read_pools, read_replicas, read_troubles
 from common.client_api.errors import ClientError, UnknownTask, check_id
 from common.client_api.protocol import AnyDoor
-from common.client_api.tenancy.audit import read_audit
+from common.client_api.tenancy.tenants import read_audit
 from common.client_api.training.download import Stored, read_usage, stored_by_task
-from common.client_api.training.failures import Failure, read_failures
-from common.client_api.training.progress import read_samples, read_spec, read_status, read_steps, read_versions, read_why
+from common.client_api.training.progress import (
+    Failure,
+    read_failures,
+    read_samples,
+    read_spec,
+    read_status,
+    read_steps,
+    read_versions,
+    read_why,
+)
 from common.messages import (
     AskTasks,
     AuditLine,

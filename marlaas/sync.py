@@ -16,9 +16,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from common.bus import NO_FILES, TlsFiles
 from common.client_api.tenancy.aliases import Aliases
-from common.client_api.tenancy.billing import Billing
 from common.client_api.tenancy.files import Files
 from common.client_api.tenancy.packages import Packages
+from common.client_api.tenancy.tenants import Billing
 from common.client_api.tenancy.webhooks import Webhooks
 from common.messages import Event
 from marlaas.client import DEFAULT_URL, Client

@@ -13,7 +13,7 @@ async def main(running: Running[RolloutSettings]) -> None:
     from common.leases import PoolClocks, leased_executor
     from common.messages import ReplicaReport
     from common.pools.model_files import name_in_file, with_model_files
-    from common.runtime.cores import leave
+    from common.runtime.process import leave
     from common.runtime.service import report_replica
     from common.streams import rollout_samples
     from common.task_states import TaskStates

@@ -17,9 +17,9 @@ from prometheus_client import Counter, Gauge
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.chunking import in_parts
 from common.errors import HandedBack, Reject, Retry
 from common.messages import GroupContext, SampledTurn, SampleTurns, TurnRequest, TurnsSampled, WeightUpdated
+from common.messages.base import in_parts
 from common.task_states import TaskStates
 from rollout_svc import request_ids
 from rollout_svc.adapters import Adapters

@@ -16,7 +16,7 @@ from common.messages import ReplicaReport
 from common.periodic import run_forever
 from common.pools import Pool, chosen_pool
 from common.pools.model_files import name_in_file, with_model_files
-from common.runtime.cores import leave, pin
+from common.runtime.process import leave, pin
 from common.runtime.service import Running, report_replica, run_service
 from trainer_svc.settings import TrainerSettings
 

@@ -22,12 +22,11 @@ import structlog
 import torch
 from torch import Tensor
 
-from common.accelerators.parkable import StateMismatch
-from common.accelerators.types import Tier
+from common.accelerators.executors import StateMismatch, Tier
 from common.errors import Fatal, HandedBack, Reject
 from common.formats.cores import Cores
 from common.pools import Pool
-from common.runtime.cores import pin
+from common.runtime.process import pin
 from common.spec import TaskSpec
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, scored_passes, step, train_step

@@ -7,8 +7,7 @@ before anything is computed; each task's state comes back with its next step.
 
 import time
 
-from common.accelerators.parkable import Load, WorkDone
-from common.accelerators.types import Tier
+from common.accelerators.executors import Load, Tier, WorkDone
 from common.bus import Slots
 from trainer_svc.learner import Learner
 from trainer_svc.service import Trainer

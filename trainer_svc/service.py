@@ -2,7 +2,7 @@
 
 Many batches may wait here for few slots, which tenants get in fair order by the seconds that their steps take; only a batch that has
 a slot is read and trained. While the trainer is parked (`parking.py`), batches whose step has not begun wait with their message alone,
-or are handed back where other trainers of the pool live, which is no failed attempt (`common/bus/delivery_history.py`).
+or are handed back where other trainers of the pool live, which is no failed attempt (`common/bus/handling.py`).
 
 It may run twice for one batch. An announced step is announced unchanged, not retrained. Any other is trained from the
 checkpoint that the batch names, and its blobs are named by their content.

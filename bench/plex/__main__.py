@@ -16,7 +16,7 @@ from scheduler_svc.accelerators.decisions.state import MemoryBudget, Rules
 NAMES = ("cells", "histories")
 MEASURES = (
     "bench/plex",
-    "common/leases/work_counter.py",
+    "common/leases/history.py",
     "rollout_svc/engine/work.py",
     "scheduler_svc/accelerators/decisions",
     "scheduler_svc/training/decisions/admission.py",

@@ -7,8 +7,8 @@ from typing import Protocol
 from bench.plex.pieces import Operation
 from common.accelerators import Function, WorkDone
 from common.accelerators.trace import Executor
+from common.leases.history import Tally
 from common.leases.reports import REPORT_S
-from common.leases.work_counter import Tally
 from rollout_svc.engine.work import Entry, WorkMeter
 from trainer_svc.device.meter import ServiceMeter
 

@@ -3,9 +3,8 @@
     rows        one line of a table, and the JetStream requests that it stands for
     services    what each service does, by subject, stream and consumer
     roles       what each role of a tenant's key may do
-    keys        keys and signed tokens, the door to nkeys
+    keys        keys, for HTTP too, and signed tokens, the door to nkeys
     claims      tokens of the operator, accounts and users
-    http_keys   keys for HTTP
     credentials creds files, and the same in memory
     folder      the operator's signing keys, and what NATS must know of them
 

@@ -1,6 +1,7 @@
 """Ed25519 keys in NATS's form (nkeys), and the tokens (JWTs) that they sign. The door to `nkeys` and PyNaCl.
 
-A seed is secret; the public key that belongs to it is its name everywhere else.
+A seed is secret; the public key that belongs to it is its name everywhere else. An HTTP key is the seed of a user in a form that fits into
+the header of a request: `mk-` and 43 characters of base64url, its 32 bytes. What a gateway needs beside it, the user's token, is public.
 """
 
 import base64
@@ -8,6 +9,8 @@ import binascii
 import hashlib
 import json
 import os
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from enum import IntEnum
 from typing import Any
 
@@ -99,3 +102,25 @@ def _base64(raw: bytes) -> str:
 
 def _raw(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+START = "mk-"
+FORM = re.compile(START + r"[A-Za-z0-9_-]{43}")
+
+
+def http_key(seed: Seed) -> str:
+    """The key's text; secret, as the seed is."""
+    return START + urlsafe_b64encode(seed.raw()).rstrip(b"=").decode()
+
+
+def seed_of(text: str) -> Seed | None:
+    """None for a text that is no key. Each seed has one text only."""
+    if FORM.fullmatch(text) is None:
+        return None
+    seed = Seed.of(Kind.USER, urlsafe_b64decode(text.removeprefix(START) + "="))
+    return seed if http_key(seed) == text else None
+
+
+def digest_of(text: str) -> str:
+    """SHA-256 of the key's text, in hexadecimal: what is stored of it. A text of 256 random bits cannot be found by trying."""
+    return hashlib.sha256(text.encode()).hexdigest()

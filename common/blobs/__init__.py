@@ -1,8 +1,7 @@
 """The blob store: immutable folders, complete or absent.
 
 store.py    Blobs: puts, fetches, lists and deletes them on JetStream's object store
-content.py  what is fetched: its bounds, its digest, and what a failure means
-archive.py  a folder as bytes and back, with bounds on what a stranger's bytes may unpack to
+content.py  what is fetched: its bounds, its digest, what a failure means; a folder as bytes and back
 chunks.py   reads a blob a part at a time, for clients without JetStream
 """
 

@@ -24,12 +24,11 @@ from nats.js.api import ObjectInfo, ObjectMeta, ObjectMetaOptions
 from nats.js.errors import APIError, NotFoundError, ObjectNotFoundError
 from nats.js.object_store import ObjectStore
 
-from common.blobs.archive import pack
-from common.blobs.content import STREAM_NAME, chunk_subject, fetch_timeout_s, fetching, read_into, write_folder
+from common.blobs.content import STREAM_NAME, chunk_subject, fetch_timeout_s, fetching, pack, read_into, write_folder
 from common.bus import Bus, erase_message, unavailable_as
 from common.errors import Reject, Unavailable
 from common.messages import BlobRef
-from common.resilience.cancellation import cancellation_kept
+from common.resilience.event_loop import cancellation_kept
 from common.streams import BLOBS_BUCKET
 
 CHUNK_BYTES = 4 * 1024 * 1024

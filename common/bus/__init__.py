@@ -7,10 +7,10 @@ Delivery is at least once; derived message ids, guarded statements of the schedu
   A message that is redelivered to the process that still works on it does not start a second time.
 - The handler's exception decides what else happens (`errors.py`). While a server is unavailable, messages wait in the process.
 - A message that was delivered `max_deliveries` times without an answer is a dead letter: it may be what kills processes. So is one
-  that failed `max_attempts` times in a process (`delivery_history.py`); one that a parked replica hands back has not failed.
+  that failed `max_attempts` times in a process (`Outcomes`); one that a parked replica hands back has not failed.
 
-Layout: bus (publish, consume) on handling (one message), delivery_history (its past) and pull (requests, leases); stored/ (streams and
-buckets); followed (a bucket as it is now); requests (request and reply), accounts, clock, metrics; transport/ (the connection); delivery
+Layout: bus (publish, consume) on handling (one message and its past) and pull (requests, leases); stored/ (streams and buckets); followed
+(a bucket as it is now); requests (request and reply); accounts (tenants in NATS), clock, metrics; transport/ (the connection); delivery
 (what a handler gets and returns).
 """
 
@@ -23,10 +23,8 @@ from common.bus.delivery import MAX_PAYLOAD_BYTES, BatchHandler, Delivery, Gated
 from common.bus.followed import REREAD_S, FollowedBucket
 from common.bus.pull import HEARTBEATS_PER_LEASE
 from common.bus.requests import Listening, NoResponder, Request
-from common.bus.stored.erasure import erase_message
 from common.bus.stored.key_value import Revised
 from common.bus.stored.snapshots import Snapshot
-from common.bus.stored.stream_reader import FullStream, Queue
-from common.bus.transport.address import is_beyond_loopback, is_loopback, objection_to_address, without_password
+from common.bus.stored.stream_reader import FullStream, Queue, erase_message
+from common.bus.transport.address import NO_FILES, TlsFiles, is_beyond_loopback, is_loopback, objection_to_address, without_password
 from common.bus.transport.connection import unavailable_as
-from common.bus.transport.tls import NO_FILES, TlsFiles

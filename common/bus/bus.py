@@ -16,7 +16,7 @@ from nats.js.errors import APIError
 
 from common.access.credentials import Credentials
 from common.bus import metrics
-from common.bus.accounts import Accounts
+from common.bus.accounts import Accounts, OwnJobs
 from common.bus.clock import Clock
 from common.bus.delivery import TRACE_HEADER, BatchHandler, Delivery, Handler, Outgoing, Slots, delivery_of, refuse_oversize, trace
 from common.bus.handling import Handling
@@ -24,13 +24,12 @@ from common.bus.pull import Pull
 from common.bus.requests import Requests
 from common.bus.stored.declarations import Declarations
 from common.bus.stored.key_value import KeyValueStore
-from common.bus.stored.own_jobs import OwnJobs
 from common.bus.stored.snapshots import Snapshots
 from common.bus.stored.stream_reader import StreamReader
+from common.bus.transport.address import NO_FILES, TlsFiles
 from common.bus.transport.connection import Connection, Server
 from common.bus.transport.refusals import Refused
 from common.bus.transport.timings import DEFAULT, Timings
-from common.bus.transport.tls import NO_FILES, TlsFiles
 from common.errors import Fatal, MarlaasError, QueueFull, Reject, StreamFull, Unavailable
 from common.resilience import crashpoints
 from common.streams import KIND_HEADER, STREAMS, Consumer, Stream

@@ -1,4 +1,4 @@
-"""Errors of the SDK, and checks before anything is sent. `marlaas.client` re-exports them."""
+"""Errors of the SDK, and checks before anything is sent, names that a tenant gives included. `marlaas.client` re-exports them."""
 
 import re
 from collections.abc import Iterable
@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from common.errors import MarlaasError, Reject
 from common.messages import Event
+from common.messages.tenancy.aliases import ALIAS_PATTERN, MAX_ALIAS_CHARS
 from common.spec import LETTERS, TASK_ID_PATTERN, NotStorable, check_fields
 
 
@@ -93,3 +94,16 @@ def check_spec(spec: dict[str, JsonValue]) -> None:
 def rejection_reasons(answer: Event) -> list[str]:
     reasons = answer.data.get("reasons", answer.data.get("reason", "no reason given"))
     return [str(reason) for reason in reasons] if isinstance(reasons, list) else [str(reasons)]
+
+
+RULE = f"letters, digits, and single '.', '_' and '-' between them, {MAX_ALIAS_CHARS} characters at most"
+
+
+def is_name(text: str) -> bool:
+    return len(text) <= MAX_ALIAS_CHARS and re.fullmatch(ALIAS_PATTERN, text) is not None
+
+
+def check_name(text: str) -> None:
+    """Raises: ClientError for what cannot be such a name, before anything is sent."""
+    if not is_name(text):
+        raise ClientError(f"name: {RULE}; not '{text[:100]}'")

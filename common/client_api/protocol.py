@@ -1,12 +1,14 @@
-"""What a client needs of its way in, whatever carries it: NATS (`asking.py`) or HTTP (`marlaas/over_http`)."""
+"""A client's way in, as it needs it: NATS (`asking.py`) or HTTP (`marlaas/over_http`). Questions whose answers come a page at a time."""
 
-from collections.abc import AsyncIterator
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, TypeVar
 
 from common.access.credentials import Credentials
 from common.bus import Outgoing
-from common.messages import AskTasks, Event, Message, TaskStatus
+from common.messages import AskEvents, AskTasks, Event, EventsAnswer, Message, TasksAnswer, TaskStatus
+from common.messages.asks import MAX_NUMBER
 
 M = TypeVar("M", bound=Message)
 Verb = Literal["cancel", "pause", "resume"]
@@ -39,3 +41,80 @@ class AnyDoor(Protocol):
         ...
 
     async def next_event(self, live: Any, timeout_s: float) -> Event | None: ...
+
+
+class Asks(Protocol):
+    """Of `AnyDoor`, what reading needs."""
+
+    async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M: ...
+
+
+class Page(Protocol):
+    """An answer that says where the next page begins."""
+
+    @property
+    def cursor(self) -> str | int | None: ...
+
+
+class Part(Protocol):
+    """An answer that says whether there are more entries."""
+
+    @property
+    def has_more(self) -> bool: ...
+
+
+async def pages(
+    door: Asks,
+    verb: str,
+    request: Message,
+    answer: type[M],
+    behind: Callable[[M], Mapping[str, object] | None],
+    *,
+    tenant: str | None = None,
+) -> AsyncGenerator[M]:
+    """Every page. `behind`: of a page, the fields with which the request asks for the next one; None on the last.
+
+    Raises: as `Door.ask`.
+    """
+    while True:
+        page = await door.ask(verb, request, answer, tenant=tenant)
+        yield page
+        fields = behind(page)
+        if fields is None:
+            return
+        request = request.model_copy(update=fields)
+
+
+def at_cursor(page: Page, field: str = "cursor") -> dict[str, object] | None:
+    """`behind` of such an answer."""
+    return None if page.cursor is None else {field: page.cursor}
+
+
+def after_last(page: Part, numbers: Sequence[int]) -> dict[str, object] | None:
+    """`behind` of an answer that says whether there are more. `numbers`: of its entries, by which the next are asked for."""
+    return {"after": numbers[-1]} if page.has_more and numbers else None
+
+
+class Asking(ABC):
+    """What a door can ask with `ask` alone."""
+
+    @abstractmethod
+    async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M: ...
+
+    async def tasks(self, wanted: AskTasks = EVERY_TASK) -> list[TaskStatus]:
+        """Every task that is wanted, in its order. Raises: as `ask`."""
+        return [one async for page in pages(self, "tasks", wanted, TasksAnswer, at_cursor) for one in page.tasks]
+
+    async def events_after(self, task: str, number: int, *, tenant: str | None = None) -> AsyncIterator[Event]:
+        """Stored events of the task above `number`, by number. Raises: as `ask`."""
+        while True:
+            page = await self.ask("events", AskEvents(task=task, after=number), EventsAnswer, tenant=tenant)
+            for event in page.events:
+                number = max(number, event.number or 0)
+                yield event
+            if not page.events or number >= page.last:
+                return
+
+    async def last_event(self, task: str, *, tenant: str | None = None) -> int:
+        """Number of the task's latest event; 0 before the first. Raises: as `ask`."""
+        return (await self.ask("events", AskEvents(task=task, after=MAX_NUMBER), EventsAnswer, tenant=tenant)).last

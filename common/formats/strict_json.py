@@ -55,3 +55,12 @@ def _without_duplicates(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonVal
         twice = next(name for name, count in counted.items() if count > 1)
         raise ValueError(f"the key '{twice[:MAX_SHOWN_CHARS]}' is given twice")
     return found
+
+
+def whole(text: str) -> str:
+    """`text` as UTF-8 can hold it: two halves of a surrogate pair that belong together are joined, and others become U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

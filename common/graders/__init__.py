@@ -1,12 +1,12 @@
 """Graders as a task names them: OpenAI's `string_check`, `text_similarity`, `python` and `multi`, read and checked. Pure.
 
-Layout    specs.py reads a grader; templates.py its `{{item.field}}`; formula.py what `multi` computes
+Layout    specs.py reads a grader, and the formula that `multi` computes; templates.py its `{{item.field}}`
           `env_svc/files/` runs them
 """
 
-from common.graders.formula import Formula
 from common.graders.specs import (
     METRICS,
+    Formula,
     Grader,
     MultiGrader,
     PythonGrader,

@@ -14,8 +14,7 @@ import structlog
 from common import streams
 from common.bus import Bus, Delivery, GatedSlots, Handler, Outgoing, Slots
 from common.errors import Retry
-from common.homes.ages import Ages
-from common.homes.reading import AWAKE, BEGUN, OWN_QUEUE, Patience, Sibling, Taking, taking
+from common.homes.reading import AWAKE, BEGUN, OWN_QUEUE, Ages, Patience, Sibling, Taking, taking
 from common.messages import ReplicaReport
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET, Consumer
 

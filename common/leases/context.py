@@ -1,16 +1,15 @@
-"""What the parts of an executor's side work with."""
+"""An executor's process by name, and what the parts of its side of leases work with."""
 
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from common.accelerators import Parkable, Tier
+from common import streams
+from common.accelerators import Parkable, Tier, executor_name
 from common.bus import Bus
-from common.leases.history import History
-from common.leases.identity import Identity
+from common.leases.history import History, Tally
 from common.leases.locks import Locks
 from common.leases.watchdog import Watchdog
-from common.leases.work_counter import Tally
 
 RENEW_S = 3.0
 """Seconds between renewals of a lease."""
@@ -21,6 +20,27 @@ MEMORY_WAIT_S = 10.0
 async def no_driver() -> int | None:
     """Free memory of a device without a driver to ask."""
     return None
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process that computes on an accelerator."""
+
+    accelerator: str
+    service: str
+    """rollout or trainer."""
+    pool: str
+    replica: str
+    """Name of the process; another after each restart, unless the deployment gives it one."""
+
+    @property
+    def executor(self) -> str:
+        return executor_name(self.service, self.pool)
+
+    @property
+    def orders(self) -> str:
+        """Subject of its orders."""
+        return streams.lease_order(self.accelerator, self.executor)
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,13 @@ from common.accelerators import ExecutorState, Parkable, off_device
 from common.bus import Bus, Slots
 from common.errors import Fatal
 from common.homes import AWAKE, BEGUN, OWN_QUEUE, Member, Queues
-from common.leases.context import ExecutorContext, no_driver
-from common.leases.history import History
-from common.leases.identity import Identity
+from common.leases.context import ExecutorContext, Identity, no_driver
+from common.leases.history import History, Tally
 from common.leases.locks import Locks
 from common.leases.memory import driver_memory
 from common.leases.reconciler import LeaseReconciler
 from common.leases.reports import Reading, Reporter
 from common.leases.watchdog import Watchdog
-from common.leases.work_counter import Tally
 from common.pools import Accelerator, Pool, cpu_cores, read_accelerators, read_pools
 from common.streams import Consumer
 

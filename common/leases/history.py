@@ -1,15 +1,16 @@
-"""Durations of an executor's past moves and operations, which limit how long others may take."""
+"""What an executor has done: durations of past moves and operations, which limit how long others may take, and work since its wake."""
 
 import json
 import math
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from common.accelerators import Tier
+from common.accelerators import Tier, WorkDone
 
 MIN_LIMIT_S = 30.0
 FACTOR = 10.0
@@ -71,3 +72,48 @@ class History:
 
 def _kind(from_tier: Tier, tier: Tier) -> str:
     return f"{from_tier}>{tier}"
+
+
+NEWEST_SHARE = 0.3
+"""Weight of the newest measurement in the mean duration of an operation."""
+
+
+class Measured(Protocol):
+    """A Parkable, or what stands for one in simulations."""
+
+    def taken(self) -> WorkDone: ...
+
+
+class Tally:
+    """Sums of a Parkable's `taken`, which only this asks for."""
+
+    def __init__(self, executable: Measured) -> None:
+        self._executable = executable
+        self.by_task = Counter[str]()
+        """Sampled tokens, or milliseconds of steps."""
+        self.busy_s = 0.0
+        self.score_s = 0.0
+        """Of `busy_s`, those of the function `score`."""
+        self.pieces = 0
+        self.piece_s: float | None = None
+        """Mean seconds of the accelerator that one operation takes; None before the first."""
+        self._unfinished_s = 0.0
+        """Busy time since the last operation ended."""
+
+    def begin(self) -> None:
+        """From now on, count what is done since a wake."""
+        self._executable.taken()
+        self.by_task.clear()
+        self.busy_s, self.score_s, self.pieces, self._unfinished_s = 0.0, 0.0, 0, 0.0
+
+    def look(self) -> None:
+        """Add what was done since the last look."""
+        taken = self._executable.taken()
+        self.by_task.update(taken.by_task)
+        self.busy_s += taken.busy_s
+        self.score_s += taken.score_s
+        self.pieces += taken.pieces
+        self._unfinished_s += taken.busy_s
+        if taken.pieces:
+            newest_s, self._unfinished_s = self._unfinished_s / taken.pieces, 0.0
+            self.piece_s = newest_s if self.piece_s is None else self.piece_s + NEWEST_SHARE * (newest_s - self.piece_s)

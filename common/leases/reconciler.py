@@ -1,20 +1,16 @@
 """Does what the newest order says: wakes and parks a Parkable, with lease and locks.
 
-A wake waits for room on the device, takes compute.lock, enters its bytes where there still is room, and takes the lease in NATS. Parking
-gives all of that back. State of a parked executor, too, moves under compute.lock: the executor takes it for the move, once the holder has
-parked. So one that waits for room never keeps the lock from those that must make room.
-
-Only the newest order counts, also while an older one waits for any of them; what a Parkable has begun it finishes first. A holder whose
-lease is overdue parks itself, and one that parks already waits for no request any more.
+A wake waits for compute.lock and room on the device, then for the lease in NATS; parking gives all three back. `Side` is what an executor
+has of them, `Want` what the newest order asks, and `decide` the table of next steps. After each step it looks again: only the newest order
+counts, also while an older one waits for anything. A move that has begun it finishes first.
 
 A new process computes nothing for orders that are older than itself: it says that it is cold, under the epoch of the last of them.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from enum import Enum, auto
 
 import structlog
 
@@ -23,7 +19,7 @@ from common.errors import Fatal, Reject
 from common.leases.answers import Answers, Outcome, death_before
 from common.leases.context import ExecutorContext
 from common.leases.lease import LeaseHolder, Superseded
-from common.leases.memory import private_bytes
+from common.leases.moves import Moves, NoRoom, Room
 from common.messages import LeaseOrder
 from common.resilience import crashpoints
 from common.streams import LEASES
@@ -32,22 +28,77 @@ LOCK_LOOK_S = 0.05
 """Maximum pause between attempts at compute.lock. A holder that parks deletes its lease, which ends the pause; one that dies does not."""
 MOVE_LOOK_S = 0.005
 """The same while no other executor has the lease: others move then, for a moment each, and make room."""
-OTHERS_FIRST_S = 0.25
-"""Time without others' moves before a wake that had no memory at the last attempt: they are ordered a tier deeper for it."""
 LOOK_S = 0.5
 """Maximum pause between looks at the lease, whose expiry NATS does not tell."""
-DRAIN_FACTOR = 10.0
-"""An operation that an order to park waits for counts as hung after so many times its usual duration,"""
-DRAIN_LIMIT_S = 600.0
-"""and after this where none has ended yet, in this process or an earlier one."""
 END_S = 3.0
 """Maximum time for a last answer and the release of the lease before this process ends."""
 
 log = structlog.get_logger()
 
 
-class _NoRoom(Exception):
-    """No executor computes or moves, and there is no room on the device."""
+class Side(Enum):
+    """How much of the accelerator an executor has."""
+
+    RESTING = auto()
+    """Cold, parked or faulty: neither lock nor lease. Its state may be on the device, paused."""
+    WAITING = auto()
+    """Waking: for compute.lock and room, then for the lease."""
+    LEASED = auto()
+    """Waking: it has all three, and does not move yet."""
+    LAPSED = auto()
+    """The same, but the lease was not confirmed in time, or another process has it."""
+    AWAKE = auto()
+    OVERDUE = auto()
+    """Awake, with a lapsed lease."""
+
+
+class Want(Enum):
+    """What the newest order asks of it."""
+
+    NOTHING = auto()
+    """It is settled, or came while the executor wakes for an older one."""
+    WAKE = auto()
+    PARK = auto()
+    MOVE = auto()
+    """Park deeper than where its state is."""
+
+
+class Do(Enum):
+    """The next step."""
+
+    WAIT = auto()
+    BEGIN = auto()
+    """Wait for what a wake needs."""
+    CLAIM = auto()
+    """Attempt to get what is missing of compute.lock, room, and a lease with the order's epoch."""
+    WAKE = auto()
+    PARK = auto()
+    PARK_LOCKED = auto()
+    """Park once compute.lock is free, however long another computes."""
+    GIVE_UP = auto()
+    """Release lock, room and lease: not this order, or not with this lease."""
+    FENCE = auto()
+    """Park itself, unordered."""
+
+
+def decide(side: Side, want: Want) -> Do:
+    match side, want:
+        case Side.RESTING | Side.AWAKE, Want.NOTHING:
+            return Do.WAIT
+        case Side.RESTING, Want.WAKE:
+            return Do.BEGIN
+        case Side.WAITING | Side.AWAKE, Want.WAKE:
+            return Do.CLAIM
+        case Side.LEASED, Want.WAKE:
+            return Do.WAKE
+        case Side.RESTING, Want.MOVE:
+            return Do.PARK_LOCKED
+        case Side.RESTING | Side.AWAKE, Want.PARK | Want.MOVE:
+            return Do.PARK
+        case Side.WAITING | Side.LEASED | Side.LAPSED, _:
+            return Do.GIVE_UP
+        case Side.OVERDUE, _:
+            return Do.FENCE
 
 
 class LeaseReconciler:
@@ -58,15 +109,11 @@ class LeaseReconciler:
         self._stirred = asyncio.Event()
         self._lease = LeaseHolder(means, self._stirred.set)
         self._answers = Answers(means)
+        self._room, self._moves = Room(means), Moves(means)
         self._newest: LeaseOrder | None = None
-        self._settled = 0
-        """Epoch of the newest order that is done, or was given up; orders up to it do nothing."""
-        self._rest = ExecutorState.COLD
-        """State to which it returns when an order to wake is overtaken."""
-        self._lacked_memory = False
-        """Whether its last wake failed for that."""
-        self._free_since_s: float | None = None
-        """Since when a wake finds compute.lock free at each look; None where another had it at the last."""
+        self._waking_for: LeaseOrder | None = None
+        self._settled = Outcome(0, ExecutorState.COLD, Tier.OFF)
+        """Of the newest order that is done, or was given up; orders up to its epoch do nothing."""
         self.state = ExecutorState.COLD
         self.epoch = 0
         """Of the newest order that was read; 0 before the first."""
@@ -83,15 +130,15 @@ class LeaseReconciler:
                 async with asyncio.timeout(END_S):
                     await asyncio.shield(self._lease.release())
 
-    # ---------------------------------------------------------------------------------------------------------- orders
+    # ------------------------------------------------------------------------------------------------------- what is read
 
     async def _begin(self) -> None:
         bus, me = self._means.bus, self._means.me
         last = await bus.retry_until_ready(lambda: bus.streams.last(LEASES, me.orders))
         with suppress(Reject):
             if last is not None:
-                self.epoch = self._settled = last.read(LeaseOrder).epoch
-        self._answers.add(Outcome(self._settled, ExecutorState.COLD, self._means.executable.tier, failure=await death_before(self._means)))
+                self.epoch = last.read(LeaseOrder).epoch
+        self._settle(Outcome(self.epoch, ExecutorState.COLD, self._means.executable.tier, failure=await death_before(self._means)))
 
     async def _read_orders(self) -> None:
         async for delivery in self._means.bus.streams.follow(LEASES, self._means.me.orders, last_only=True):
@@ -105,16 +152,6 @@ class LeaseReconciler:
                 self._newest, self.epoch = order, order.epoch
                 self._stirred.set()
                 self._changed()
-
-    async def _obey(self) -> None:
-        while True:
-            self._stirred.clear()
-            if self.state is ExecutorState.AWAKE and self._lease.is_overdue():
-                await self._fence()
-            elif (order := self._newest) is not None and order.epoch > self._settled:
-                await (self._wake(order) if order.wake else self._park_for(order))
-            else:
-                await self._stirred.wait()
 
     async def _keep_time(self) -> None:
         """Look at the lease's age, and show the watchdog that the event loop turns, until cancelled."""
@@ -131,217 +168,139 @@ class LeaseReconciler:
         finally:
             means.watchdog.released()
 
-    def _is_overtaken(self, order: LeaseOrder) -> bool:
-        return self._newest is not order
+    def _side(self) -> Side:
+        if self.state is ExecutorState.AWAKE:
+            return Side.OVERDUE if self._lease.is_overdue() else Side.AWAKE
+        if self._waking_for is None:
+            return Side.RESTING
+        if self._lease.epoch is not None:
+            return Side.LAPSED if self._lease.is_overdue() else Side.LEASED
+        return Side.WAITING
 
-    async def _pause_for_lock(self) -> None:
-        await self._pause(LOCK_LOOK_S if self._lease.is_elsewhere else MOVE_LOOK_S)
+    def _want(self, order: LeaseOrder) -> Want:
+        if order.epoch <= self._settled.epoch or self._waking_for not in (None, order):
+            return Want.NOTHING
+        if order.wake:
+            return Want.WAKE
+        return Want.MOVE if order.tier.depth > self._means.executable.tier.depth else Want.PARK
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait for so long, or for an order or a change of the lease."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stirred.wait()
-        self._stirred.clear()
+    # ------------------------------------------------------------------------------------------------------- what is done
 
-    # ------------------------------------------------------------------------------------------------------------ wake
+    async def _obey(self) -> None:
+        while True:
+            self._stirred.clear()
+            pause_s = None if self._newest is None else await self._step(self._newest)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stirred.wait()
 
-    async def _wake(self, order: LeaseOrder) -> None:
-        if self.state is not ExecutorState.AWAKE:
-            self._set(ExecutorState.WAKING)
-        self._free_since_s = None
+    async def _step(self, order: LeaseOrder) -> float | None:
+        """Do one thing; seconds until the next look, unless something changes before. None: as long as nothing does."""
+        match decide(self._side(), self._want(order)):
+            case Do.WAIT:
+                return None
+            case Do.BEGIN:
+                self._waking_for, self._room.free_since_s = order, None
+                self._set(ExecutorState.WAKING)
+            case Do.CLAIM:
+                return await self._claim(order)
+            case Do.WAKE:
+                await self._wake(order)
+            case Do.PARK:
+                await self._park(order.epoch, order.tier, order.drain_s)
+            case Do.PARK_LOCKED:
+                if not self._means.locks.take_compute():
+                    return self._lock_look_s
+                await self._park(order.epoch, order.tier, order.drain_s)
+            case Do.GIVE_UP:
+                await self._give_back()
+                self._waking_for = None
+                self._set(self._settled.state)
+            case Do.FENCE:
+                await self._fence()
+        return 0.0
+
+    @property
+    def _lock_look_s(self) -> float:
+        return LOCK_LOOK_S if self._lease.is_elsewhere else MOVE_LOOK_S
+
+    async def _claim(self, order: LeaseOrder) -> float:
+        """Seconds until the next look. One that is awake has all but the epoch, and goes on under it."""
+        is_awake = self.state is ExecutorState.AWAKE
         try:
-            is_permitted = await self._may_compute(order)
-        except _NoRoom as lack:
+            if not is_awake and not await self._room.take():
+                return self._lock_look_s
+            if not await self._lease.take(order.epoch):
+                return LOOK_S
+        except NoRoom as lack:
             await self._fail(order, str(lack), self._means.executable.tier, lacks_memory=True)
-            return
         except Superseded as superseded:
             log.warning("order_outdated", epoch=order.epoch, reason=str(superseded))
-            if self.state is ExecutorState.AWAKE:
+            if is_awake:
                 await self._fence()
             else:
-                await self._let_go()
+                await self._give_back()
                 failure = f"order {order.epoch} is outdated: {superseded}"
-                self._settle(Outcome(order.epoch, self._rest, self._means.executable.tier, failure=failure))
-            return
-        if self.state is ExecutorState.AWAKE:  # it holds the accelerator already
-            if is_permitted:
-                self._settle(Outcome(order.epoch, ExecutorState.AWAKE, Tier.DEVICE))
-        elif is_permitted and not self._is_overtaken(order) and not self._lease.is_overdue():
-            await self._move_to_device(order)
+                self._settle(Outcome(order.epoch, self._settled.state, self._means.executable.tier, failure=failure))
         else:
-            await self._let_go()
-            self._set(self._rest)
+            if is_awake:
+                self._settle(Outcome(order.epoch, ExecutorState.AWAKE, Tier.DEVICE))
+        return 0.0
 
-    async def _may_compute(self, order: LeaseOrder) -> bool:
-        """Wait for the device, then the lease; False when a newer order came, or a holder must park itself first.
-
-        Raises: Superseded, _NoRoom.
-        """
-        while not self._is_overtaken(order):
-            if self._lease.is_overdue():
-                if self.state is ExecutorState.AWAKE:
-                    return False
-                await self._lease.release()
-            if self.state is not ExecutorState.AWAKE and not await self._take_device():
-                await self._pause_for_lock()
-            elif self._lease.epoch == order.epoch or await self._lease.take(order.epoch):
-                return True
-            else:
-                await self._pause(LOOK_S)
-        return False
-
-    async def _take_device(self) -> bool:
-        """Whether this executor has compute.lock now, and room for its bytes, which are entered. Without room it keeps no lock.
-
-        Raises: _NoRoom where there was none for `memory_wait_s`, and no executor computed or moved.
-        """
-        means, locks = self._means, self._means.locks
-        shortage = None if locks.computes else locks.shortage(means.executable.device_bytes, means.budget_bytes)
-        if not locks.take_compute():
-            self._free_since_s = None
-            return False
-        now_s = time.monotonic()
-        self._free_since_s = now_s if self._free_since_s is None else self._free_since_s
-        is_its_turn = not self._lacked_memory or now_s >= self._free_since_s + OTHERS_FIRST_S
-        if shortage is None and is_its_turn and (shortage := await self._reserve()) is None:
-            return True
-        self._free_device()
-        if shortage is not None and now_s > self._free_since_s + means.memory_wait_s:
-            raise _NoRoom(shortage)
-        return False
-
-    async def _reserve(self) -> str | None:
-        """Enter its bytes; why no room beside others' entries, or by the driver. Asking that starts a program: under the lock."""
-        means, need = self._means, self._means.executable.device_bytes
-        if (shortage := means.locks.reserve(need, means.budget_bytes)) is not None:
-            return shortage
-        if means.executable.tier is not Tier.DEVICE and (free := await means.free_bytes()) is not None and free < need:
-            return f"{need} bytes are needed on the device, and its driver says that {free} are free"
-        return None
-
-    async def _move_to_device(self, order: LeaseOrder) -> None:
-        means, from_tier = self._means, self._means.executable.tier
-        crashpoints.reached("lease_before_wake")
-        means.tally.begin()
+    async def _wake(self, order: LeaseOrder) -> None:
+        from_tier = self._means.executable.tier
         try:
-            move_s = await self._move("wake", Tier.DEVICE, means.executable.wake())
+            move_s = await self._moves.wake()
         except NoMemory as error:
             await self._fail(order, str(error), from_tier, lacks_memory=True)
-            return
         except StateMismatch as error:
-            await self._close()
+            await self._moves.close()
             await self._fail(order, str(error), from_tier, lacks_memory=False)
-            return
         except Fatal as error:  # this process ends, and its death frees the locks
             self._settle(Outcome(order.epoch, ExecutorState.FAULTY, from_tier, failure=str(error), lacks_memory=False))
             await self._answers.flush(END_S)
             raise
-        if (excess := means.locks.reserve(means.executable.device_bytes, means.budget_bytes)) is not None:  # the estimate was too low
-            await self._close()
-            await self._fail(order, excess, from_tier, lacks_memory=True)
-            return
-        crashpoints.reached("lease_after_wake")
-        self._lacked_memory = False
-        self._settle(Outcome(order.epoch, ExecutorState.AWAKE, from_tier, move_s=move_s))
-
-    async def _close(self) -> None:
-        """Drop a state that may not be used; the next wake makes another."""
-        await self._move("park", Tier.NONE, self._means.executable.park(Tier.NONE, 0.0))
+        else:
+            if (excess := self._room.enter()) is not None:  # the estimate was too low
+                await self._moves.close()
+                await self._fail(order, excess, from_tier, lacks_memory=True)
+                return
+            crashpoints.reached("lease_after_wake")
+            self._room.lacked_memory = False
+            self._settle(Outcome(order.epoch, ExecutorState.AWAKE, from_tier, move_s=move_s))
 
     async def _fail(self, order: LeaseOrder, failure: str, from_tier: Tier, *, lacks_memory: bool) -> None:
         log.error("wake_failed", epoch=order.epoch, reason=failure)
-        self._lacked_memory = lacks_memory
-        await self._let_go()
+        self._room.lacked_memory = lacks_memory
+        await self._give_back()
         self._settle(Outcome(order.epoch, ExecutorState.FAULTY, from_tier, failure=failure, lacks_memory=lacks_memory))
 
-    # ------------------------------------------------------------------------------------------------------------ park
-
-    async def _park_for(self, order: LeaseOrder) -> None:
-        """As ordered. What is parked already waits for compute.lock, however long another computes, unless a newer order comes."""
-        moves_parked = self.state is not ExecutorState.AWAKE and order.tier.depth > self._means.executable.tier.depth
-        while moves_parked and not self._means.locks.take_compute():
-            await self._pause_for_lock()
-            if self._is_overtaken(order):
-                return
-        await self._park(order.epoch, order.tier, order.drain_s)
-
     async def _park(self, epoch: int, tier: Tier, drain_s: float | None, failure: str | None = None) -> None:
-        means, from_tier = self._means, self._means.executable.tier
-        was_awake, before, move_s, freed = self.state is ExecutorState.AWAKE, None, None, None
+        from_tier, was_awake, move_s, freed = self._means.executable.tier, self.state is ExecutorState.AWAKE, None, None
         if was_awake or tier.depth > from_tier.depth:
             self._set(ExecutorState.PARKING)
-            crashpoints.reached("lease_before_park")
-            before = await self._private_bytes(tier)
-            move_s = await self._move("park", tier, means.executable.park(tier, drain_s), self._drain_limit_s(drain_s))
-            means.tally.look()
-            if was_awake and means.tally.pieces and means.tally.piece_s is not None:
-                means.history.add_operation(means.tally.piece_s)
-            after = await self._private_bytes(tier)
-            freed = before - after if before is not None and after is not None else None
-        await self._let_go()
+            move_s, freed = await self._moves.park(tier, drain_s, ends_slice=was_awake)
+        await self._give_back()
         if move_s is not None:
             crashpoints.reached("lease_after_park")
         self._settle(Outcome(epoch, ExecutorState.PARKED, from_tier, move_s, freed, failure, reports_work=was_awake))
 
     async def _fence(self) -> None:
-        epoch = self._lease.epoch or self._settled
+        epoch = self._lease.epoch or self._settled.epoch
         log.warning("parks_itself", epoch=epoch, reason="its lease is not confirmed")
         failure = "it has parked itself: its lease was not confirmed in time, or another process has it"
-        await self._park(max(epoch, self._settled), self._means.fence_tier, 0.0, failure)
+        await self._park(max(epoch, self._settled.epoch), self._means.fence_tier, 0.0, failure)
 
-    # ----------------------------------------------------------------------------------------------------------- moves
-
-    def _drain_limit_s(self, drain_s: float | None) -> float:
-        """Maximum time that operations in progress may take to end. An order's `drain_s` bounds those alone that can be frozen."""
-        load, tally = self._means.executable.load, self._means.tally
-        if not load.begun and not load.preparing:
-            return 0.0
-        can_be_frozen = not load.preparing and (load.running is None or load.running.is_interruptible)
-        if drain_s is not None and can_be_frozen:
-            return drain_s
-        usual_s = max(load.left_s or 0.0, tally.piece_s or self._means.history.operation_s or 0.0)
-        return DRAIN_FACTOR * usual_s if usual_s else DRAIN_LIMIT_S
-
-    async def _move(self, name: str, tier: Tier, move: Coroutine[Any, Any, float | None], allowed_s: float = 0.0) -> float:
-        """Seconds of the move. `allowed_s`: what it may wait for before."""
-        means, from_tier = self._means, self._means.executable.tier
-        limit_s = means.history.limit_s(from_tier, tier) + allowed_s
-        began_s = time.monotonic()
-        moving = asyncio.ensure_future(move)
-        try:
-            with means.watchdog.watching(f"{name} from tier {from_tier} to {tier}", limit_s):
-                await asyncio.sleep(0)  # it has begun
-                crashpoints.reached(f"lease_in_{name}")
-                alone_s = await moving
-        finally:
-            moving.cancel()
-        seconds = time.monotonic() - began_s if alone_s is None else alone_s
-        means.history.add(from_tier, means.executable.tier, seconds)
-        return seconds
-
-    async def _private_bytes(self, tier: Tier) -> int | None:
-        """None for a move to the device, which frees nothing. To be read while it may compute: it takes the processor for a moment."""
-        return None if tier is Tier.DEVICE else await asyncio.to_thread(private_bytes)
-
-    async def _let_go(self) -> None:
-        """Give back what is not needed in this state: the entry unless its state is on the device, compute.lock, and the lease."""
-        self._free_device()
+    async def _give_back(self) -> None:
+        self._room.give_back()
         await self._lease.release()
 
-    def _free_device(self) -> None:
-        if self._means.executable.tier is not Tier.DEVICE:
-            self._means.locks.release_memory()
-        self._means.locks.release_compute()
+    def _settle(self, outcome: Outcome) -> None:
+        """The order is done, or given up."""
+        self._settled, self._waking_for = outcome, None
+        self._set(outcome.state)
+        self._answers.add(outcome)
 
     def _set(self, state: ExecutorState) -> None:
         self.state = state
         self._changed()
-
-    def _settle(self, outcome: Outcome) -> None:
-        """The order is done, or given up."""
-        self._settled = max(self._settled, outcome.epoch)
-        if outcome.state is not ExecutorState.AWAKE:
-            self._rest = outcome.state
-        self._set(outcome.state)
-        self._answers.add(outcome)

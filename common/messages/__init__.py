@@ -7,7 +7,7 @@ A message about one group carries the group's `GroupContext` whole, so that any 
 A body that carries members carries a list of them: members that are ready at the same moment share a message, and each is
 settled by itself. Services do not wait to fill one, except the sampler, which collects for some milliseconds.
 
-Layout    training/: the loop · serving, served · tenancy/ · asks, progress, samples: asked for · accelerators, leases: shared
+Layout    prompts, trajectories: the loop · serving · tenancy/ · asks, progress: asked for · accelerators, leases: shared
           accelerators · jobs, status, lives · verbs: their tables · base, artifacts
 """
 
@@ -66,14 +66,18 @@ from common.messages.leases import ExecutorReport, Lease, LeaseDone, LeaseOrder,
 from common.messages.lives import ProcessLife, TroubleOf, TroubleState, trouble_of
 from common.messages.progress import (
     AskEvaluations,
+    AskSamples,
     AskSteps,
     AskTimeline,
     AskVersions,
     EvaluationOf,
     EvaluationsAnswer,
+    KeptAttempt,
+    SamplesAnswer,
     SpecAnswer,
     StepDurations,
     StepOf,
+    StepSamples,
     StepsAnswer,
     StepTimes,
     TaskTimes,
@@ -81,8 +85,15 @@ from common.messages.progress import (
     VersionOf,
     VersionsAnswer,
 )
-from common.messages.samples import AskSamples, KeptAttempt, SamplesAnswer, StepSamples
-from common.messages.served import ServingEnded
+from common.messages.prompts import (
+    ChatMessage,
+    CheckEnvironment,
+    EnvironmentChecked,
+    GroupContext,
+    OpenGroup,
+    SampleTurns,
+    TurnRequest,
+)
 from common.messages.serving import (
     MIN_LOGPROB,
     CancelServing,
@@ -97,57 +108,72 @@ from common.messages.serving import (
     ServedSampling,
     ServedToken,
     ServeRequest,
+    ServingEnded,
     TextsRequest,
     TokenTexts,
     TopToken,
 )
 from common.messages.status import DeadLetter, Event, HistoryMark, ReplicaReport, StatusesRemoved, StoredStep, TaskStatus
-from common.messages.tenancy.access import AccessAnswer, AskAccess, HttpKey, HttpPart, KeyRecord, NewKey, SetAccess, TenantAccess
+from common.messages.tenancy.access import (
+    AccessAnswer,
+    AskAccess,
+    AskAudit,
+    AuditAnswer,
+    AuditLine,
+    HttpKey,
+    HttpPart,
+    KeyRecord,
+    NewKey,
+    SetAccess,
+    TenantAccess,
+)
 from common.messages.tenancy.aliases import MAX_ALIASES, AliasesAnswer, AliasOf, AskAliases, DeleteAlias, KnownAlias, SetAlias, alias_key
-from common.messages.tenancy.audit import AskAudit, AuditAnswer, AuditLine
 from common.messages.tenancy.billing import (
     AskBudgets,
     AskInvoice,
     AskPrices,
+    AskTerms,
     BudgetOf,
     BudgetsAnswer,
+    HttpUse,
     InvoiceAnswer,
     InvoiceLine,
     PriceOf,
     PricesAnswer,
     SetBudget,
     SetPrice,
+    SlotUse,
+    SpentBudget,
+    StreamsOf,
+    TermsAnswer,
 )
 from common.messages.tenancy.files import (
+    DIGEST_CHARS,
     FILE_FAMILY,
     FILE_ID_PATTERN,
     MAX_FILE_BYTES,
-    AskFileChunk,
-    AskFiles,
-    FilesAnswer,
-    StoredFile,
-    UploadFile,
-    file_blob,
-    file_id,
-    files_in,
-    is_file,
-)
-from common.messages.tenancy.packages import (
-    DIGEST_CHARS,
     MAX_PACKAGE_BYTES,
     OWN_FAMILY,
     PACKAGE_BLOB,
     PART_BYTES,
+    AskFileChunk,
+    AskFiles,
     CheckPackage,
     DeletePackage,
+    FilesAnswer,
     OwnEnvironment,
     PackageChecked,
+    StoredFile,
+    UploadFile,
     UploadPackage,
+    file_blob,
+    file_id,
+    files_in,
+    is_file,
     is_own,
     own_name,
     wheel_name,
 )
-from common.messages.tenancy.terms import AskTerms, HttpUse, SlotUse, SpentBudget, StreamsOf, TermsAnswer
 from common.messages.tenancy.webhooks import (
     MAX_WEBHOOKS,
     SECRET_BYTES,
@@ -161,22 +187,16 @@ from common.messages.tenancy.webhooks import (
     WebhookOf,
     WebhooksAnswer,
 )
-from common.messages.training.prompts import (
-    ChatMessage,
-    CheckEnvironment,
-    EnvironmentChecked,
-    GroupContext,
-    OpenGroup,
-    SampleTurns,
-    TurnRequest,
-)
-from common.messages.training.steps import BatchGroup, BatchMember, TrainBatch, WeightUpdated
-from common.messages.training.trajectories import (
+from common.messages.trajectories import (
     UNSUPPORTED,
+    BatchGroup,
+    BatchMember,
     SampledTurn,
     ScoredTrajectory,
     SettledMember,
     Settlement,
+    TrainBatch,
     TrajectoriesScored,
     TurnsSampled,
+    WeightUpdated,
 )

@@ -1,6 +1,7 @@
 """Message: a pydantic model, MessagePack on the wire."""
 
 import json
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgpack
@@ -78,3 +79,24 @@ def as_json(value: BaseModel) -> dict[str, Any]:
 def from_json(model: type[V], value: dict[str, Any]) -> V:
     """Inverse of `as_json`."""
     return model.model_validate_json(json.dumps(value))
+
+
+MAX_PART_BYTES = 4 * 1024 * 1024
+"""Maximum size of a message's unbounded parts; the bus takes twice as much in all."""
+
+T = TypeVar("T")
+
+
+def in_parts(items: Sequence[T], size_bytes: Callable[[T], int]) -> Iterator[list[T]]:
+    """`items` in order, in lists of at most MAX_PART_BYTES. A larger item is alone."""
+    part: list[T] = []
+    total = 0
+    for item in items:
+        size = size_bytes(item)
+        if part and total + size > MAX_PART_BYTES:
+            yield part
+            part, total = [], 0
+        part.append(item)
+        total += size
+    if part:
+        yield part

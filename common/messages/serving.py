@@ -1,7 +1,8 @@
-"""Serving: gateway → sampler, and tokens back.
+"""Serving: gateway → sampler, and tokens back; and the end of a request: gateway → scheduler, which books it.
 
 `prompts.serve.<pool>.<shard>.<task>.<request>` is acknowledged when a replica takes it: the gateway owns retries, with the tokens so far.
-Tokens come on NATS's core, `replies.<gateway>`; a gap in their numbers, or a silent replica, is an attempt that has failed.
+Tokens come on NATS's core, `replies.<gateway>`; a gap in their numbers, or a silent replica, is an attempt that has failed. A request is
+reported by the attempt that ends it, with what the user was given; attempts that failed before are in no report.
 """
 
 from typing import Literal
@@ -11,7 +12,7 @@ from pydantic import Field, JsonValue, field_serializer
 from common.messages.artifacts import AdapterRef
 from common.messages.base import Message, Sentence, Value
 from common.messages.tenancy.access import Key
-from common.spec import Name
+from common.spec import TASK_ID_PATTERN, Name
 
 REQUEST_PATTERN = r"^[a-z0-9]{1,63}$"
 GATEWAY_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"
@@ -212,3 +213,28 @@ class CancelServing(Message, kind="cancel-serving.1"):
     gateway: str = Field(pattern=GATEWAY_PATTERN)
     requests: list[ServedAttempt]
     """Of each the attempt that is no longer wanted; earlier ones end too, later ones go on."""
+
+
+MAX_TOKENS = 2**31 - 1
+
+
+class ServingEnded(Message, kind="serving-ended.1"):
+    """What a request was given, also where it was cut. Harmless when repeated: the first report of a request counts."""
+
+    request: str = Field(pattern=r"^[a-z0-9]{1,63}$")
+    """Id made by the gateway, unique for ever."""
+    attempt: int = Field(ge=0, le=MAX_TOKENS)
+    """The one that ended it."""
+    tenant: Name
+    """Who pays."""
+    key: Key | None
+    """Public key of the sender; None on a server without keys."""
+    pool: Name
+    task: str | None = Field(pattern=TASK_ID_PATTERN)
+    """None, as `version`: the base model. The task may have ended, or be deleted."""
+    version: int | None = Field(ge=0, le=MAX_TOKENS)
+    prompt_tokens: int = Field(ge=0, le=MAX_TOKENS)
+    cached_tokens: int = Field(ge=0, le=MAX_TOKENS)
+    """Of the prompt, those that came from the prefix cache."""
+    sampled_tokens: int = Field(ge=0, le=MAX_TOKENS)
+    """Of all attempts together, as the user has them."""

@@ -1,5 +1,6 @@
 """Events, dead letters, and values of key-value buckets."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, JsonValue
@@ -7,6 +8,8 @@ from pydantic import Field, JsonValue
 from common.messages.artifacts import AdapterRef, BlobRef, CheckpointRef
 from common.messages.base import Message, Sentence, Value, from_json
 
+PACE_STEPS = 10
+"""Maximum steps over which a task's pace is measured."""
 Ended = Literal["rejected", "cancelled", "finished", "failed"]
 """Final states of a task, and names of the events that report them."""
 
@@ -154,3 +157,14 @@ class ReplicaReport(Message, kind="replica-report.1"):
     """Current load by name (sequences running, workers busy, …), for `stage_health`."""
     forbidden: int = 0
     """Messages and subscriptions that NATS has refused its key since its start."""
+
+
+def expected_end_s(ends_s: Sequence[float], steps_left: int) -> float | None:
+    """Unix time at which the last of `steps_left` steps ends, by the pace of the latest; None before two steps, and if none is left.
+
+    `ends_s`: Unix times at which the latest steps ended, in order.
+    """
+    recent = ends_s[-PACE_STEPS - 1 :]
+    if len(recent) < 2 or steps_left == 0:
+        return None
+    return recent[-1] + (recent[-1] - recent[0]) / (len(recent) - 1) * steps_left

@@ -6,9 +6,9 @@ one counts as an empty JSON object. A job is answered by events.
 
 from typing import NamedTuple
 
-from common.messages import accelerators, asks, jobs, progress, samples
+from common.messages import accelerators, asks, jobs, progress
 from common.messages.base import Message
-from common.messages.tenancy import access, aliases, audit, billing, files, packages, webhooks
+from common.messages.tenancy import access, aliases, billing, files, webhooks
 
 
 class Question(NamedTuple):
@@ -31,7 +31,7 @@ QUESTIONS = {
     "steps": Question(progress.AskSteps, progress.StepsAnswer),
     "evaluations": Question(progress.AskEvaluations, progress.EvaluationsAnswer),
     "versions": Question(progress.AskVersions, progress.VersionsAnswer),
-    "samples": Question(samples.AskSamples, samples.SamplesAnswer),
+    "samples": Question(progress.AskSamples, progress.SamplesAnswer),
     "timeline": Question(progress.AskTimeline, progress.TimelineAnswer),
     "aliases": Question(aliases.AskAliases, aliases.AliasesAnswer),
     "failures": Question(asks.AskFailures, asks.FailuresAnswer),
@@ -41,7 +41,7 @@ QUESTIONS = {
     "prices": Question(billing.AskPrices, billing.PricesAnswer),
     "budgets": Question(billing.AskBudgets, billing.BudgetsAnswer),
     "access": Question(access.AskAccess, access.AccessAnswer),
-    "audit": Question(audit.AskAudit, audit.AuditAnswer),
+    "audit": Question(access.AskAudit, access.AuditAnswer),
     "webhooks": Question(webhooks.AskWebhooks, webhooks.WebhooksAnswer),
     "executors": Question(accelerators.AskExecutors, accelerators.ExecutorsAnswer),
     "slices": Question(accelerators.AskSlices, accelerators.SlicesAnswer),
@@ -58,9 +58,9 @@ JOBS: dict[str, type[Message]] = {
     "resend": jobs.ResendLetter,
     "delete": jobs.ControlTask,
     "prune": jobs.PruneTasks,
-    "upload": packages.UploadPackage,
+    "upload": files.UploadPackage,
     "upload-file": files.UploadFile,
-    "delete-package": packages.DeletePackage,
+    "delete-package": files.DeletePackage,
     "set-alias": aliases.SetAlias,
     "delete-alias": aliases.DeleteAlias,
     "set-webhook": webhooks.SetWebhook,

@@ -2,8 +2,8 @@
 their files.
 
 pool.py            a pool and the pools file · accelerators.py the accelerators that its pools share
-memory.py          memory of training, estimated
-model_files.py     a base model's files · stored_weights.py shapes and sizes of its weights, without loading them
+memory.py          memory of training, estimated, and of stored weights once they are loaded
+model_files.py     a base model's files
 """
 
 # pyright: reportUnusedImport=false

@@ -1,5 +1,4 @@
-"""A service's process: start, runners, end (service), health and its endpoints, settings from the environment, structured logs, cores.
+"""A service's process: start, runners, end (service), health and its endpoints, settings from the environment, structured logs.
 
-exposure.py  which processes may be reached from where · lives.py starts and ends of a process, kept in NATS
-garbage.py   rarer garbage collection · output.py what a process prints
+lives.py    starts and ends of a process, kept in NATS · process.py its cores and garbage · output.py what a process prints
 """

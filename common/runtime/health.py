@@ -12,7 +12,7 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from common.heartbeats import STALLED_S
-from common.runtime.garbage import collect_rarely
+from common.runtime.process import collect_rarely
 
 log = structlog.get_logger()
 

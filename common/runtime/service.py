@@ -2,8 +2,7 @@
 
 A service is a function from a `Running` (what it was given) to a coroutine that runs until cancelled. `run_service`
 starts it and stops it: SIGTERM or SIGINT cancels it, unfinished messages go back to the queue, exit status 0. `Fatal`
-ends it with one log line and exit status 1.
-"""
+ends it with one log line and exit status 1."""
 
 import asyncio
 import signal
@@ -14,16 +13,15 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from common.bus import Bus, TlsFiles
+from common.bus import Bus, TlsFiles, is_beyond_loopback, is_loopback, objection_to_address, without_password
 from common.errors import Fatal
 from common.messages import ReplicaReport
 from common.periodic import run_forever
 from common.resilience import crashpoints
-from common.runtime.exposure import objection_to_exposure
-from common.runtime.garbage import collect_rarely
 from common.runtime.health import Health, serve_http
 from common.runtime.lives import leaves, living
 from common.runtime.logs import configure_logs
+from common.runtime.process import collect_rarely
 from common.runtime.settings import Settings, describe, read_or_exit
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET
 
@@ -142,3 +140,26 @@ async def report_replica(bus: Bus, report: Callable[[], ReplicaReport]) -> None:
         await run_forever(lambda: bus.kv.put(REPLICAS_BUCKET, key, counted()), REPLICA_TTL_S / 4, "replica_report_failed")
     finally:
         await asyncio.shield(bus.kv.delete(REPLICAS_BUCKET, key))
+
+
+def objection_to_exposure(settings: Settings) -> str | None:
+    """Why a service with these settings must not start, and what to do; None when it may.
+
+    Refused are starts that let strangers in, or send them what a tenant may not see. Loopback is the boundary of one machine; beyond it
+    NATS is reached with a key.
+    """
+    if settings.nats_creds is not None or objection_to_address(settings.nats_url) is not None:
+        return None  # the bus reports a wrong address
+    if is_beyond_loopback(settings.nats_url):
+        return (
+            f"MARLAAS_NATS_URL: {without_password(settings.nats_url)} is not on this machine, and needs a key; name its file in"
+            " MARLAAS_NATS_CREDS (docs/tenancy.md)"
+        )
+    for field in ("http_host", *settings.public_hosts):
+        host = getattr(settings, field)
+        if not is_loopback(host):
+            return (
+                f"{settings.variable(field)}: {host} is reached from other machines, which needs a key for NATS; name its file in"
+                " MARLAAS_NATS_CREDS (docs/tenancy.md), or listen on 127.0.0.1"
+            )
+    return None

@@ -1,6 +1,6 @@
 """A task as its user writes it in `task.toml`: sections, the whole task, parsing with its complaints, and a pool's defaults.
 
-evaluation.py  the section of held-out prompts · template.py variables of chat templates · task_ids.py ids of tasks
+evaluation.py  the section of held-out prompts · template.py variables of chat templates
 """
 
 # pyright: reportUnusedImport=false
@@ -25,6 +25,5 @@ from common.spec.sections import (
     Section,
     ToolSection,
 )
-from common.spec.task import TaskSpec
-from common.spec.task_ids import is_marked, mark_of, marked, new_task_id
+from common.spec.task import TaskSpec, is_marked, mark_of, marked, new_task_id
 from common.spec.template import NOT_ARGUMENTS, unknown_arguments

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from common.formats.few_entries import Few
+from common.formats.bounds import Few
 from common.spec.sections import Name, Section
 
 MAIN_PROTOCOL = "main"

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
-from common.formats.few_entries import Few, FewEntries
+from common.formats.bounds import Few, FewEntries
 from common.formats.wrong_values import described
 from common.spec.template import TemplateArguments
 

@@ -1,10 +1,15 @@
-"""The whole task, and what its sections must agree on."""
+"""The whole task, what its sections must agree on, and ids, which clients make.
 
+An id of a tenant's ends in the tenant's mark, so that no other tenant can make it (ADR 43).
+"""
+
+import hashlib
+import secrets
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from common.formats.few_entries import Few
+from common.formats.bounds import Few
 from common.spec import sections
 from common.spec.evaluation import Evaluation, Protocol
 from common.spec.sections import EnvironmentSection, Name, Section
@@ -102,3 +107,26 @@ class TaskSpec(Section):
                 "or give correction.mask_high"
             )
         return self
+
+
+MARK_DIGITS = 10
+NAME_CHARS = 39
+
+
+def mark_of(tenant: str) -> str:
+    """Hexadecimal digits that follow from the tenant's name alone."""
+    return hashlib.sha256(tenant.encode()).hexdigest()[:MARK_DIGITS]
+
+
+def marked(begin: str, tenant: str) -> str:
+    """The id that a tenant makes of `begin`."""
+    return f"{begin}-{mark_of(tenant)}"
+
+
+def is_marked(task: str, tenant: str) -> bool:
+    return task.endswith(f"-{mark_of(tenant)}")
+
+
+def new_task_id(name: str, tenant: str) -> str:
+    """An unused id: the task's name, 48 random bits, and the tenant's mark."""
+    return marked(f"{name[:NAME_CHARS]}-{secrets.token_hex(6)}", tenant)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, JsonValue
 
-from common.formats.few_entries import Few
+from common.formats.bounds import Few
 from common.formats.wrong_values import VARIABLE
 
 MAX_ARGUMENTS = 16

@@ -30,9 +30,8 @@ Verbs of jobs: JOB_VERBS.
 Where a message carries several members of a group, <trajectory> is the first of them. <queue> is the pool, or, of a pool that is on several
 shared accelerators, `<pool>@<accelerator>`: the queue of its executor there (docs/pools.md).
 
-    stores.py      streams and buckets, with their bounds
+    stores.py      streams and buckets, with their bounds; what a subject is about
     subjects.py    subjects, a function for each
-    contents.py    what a subject is about
     consumers.py   durable consumers
 """
 
@@ -58,7 +57,6 @@ from common.streams.consumers import (
     scheduler_own_jobs,
     trainer_batches,
 )
-from common.streams.contents import about_packages, in_flight, is_on, package_of, stored_reports, task_of, token
 from common.streams.stores import (
     ALIASES,
     ALIASES_BUCKET,
@@ -105,11 +103,18 @@ from common.streams.stores import (
     WEIGHTS,
     Bucket,
     Stream,
+    about_packages,
     bound_of,
+    in_flight,
+    is_on,
     is_own_job,
     own_jobs,
+    package_of,
     reserved_bytes,
+    stored_reports,
+    task_of,
     tenant_of,
+    token,
 )
 from common.streams.subjects import (
     ASK_QUEUE,

@@ -1,15 +1,15 @@
 """Tool calls in a reply's text, for environments and for serving. Pure.
 
-parsing.py finds them; ends.py says where one ends; schemas.py reads the schemas of their parameters
+parsing.py finds them, and where each ends; schemas.py reads the schemas of their parameters
 """
 
-from common.tool_calls.ends import Reply
 from common.tool_calls.parsing import (
     DEFAULT_MARKS,
     MAX_CALLS,
     MAX_PARSED_CHARS,
     UNOPENED,
     MalformedCall,
+    Reply,
     Thoughts,
     ToolCall,
     find_calls,

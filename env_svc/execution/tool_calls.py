@@ -17,7 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from common import spec
 from common.fairness.fair_queue import Claimant
-from common.formats.whole_text import whole
+from common.formats.strict_json import whole
 from common.messages import BlobRef, ChatMessage, is_own
 from common.tool_calls import MalformedCall, Schema, ToolCall, find_calls
 from env_svc.allowed import ONLY_INSTALLED, AllowedNames

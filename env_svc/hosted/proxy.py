@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from common.resilience.task_set import TaskSet
+from common.resilience.event_loop import TaskSet
 from env_svc.hosted.addresses import Address, is_public, parsed_address
 from env_svc.hosted.forwarder import CHUNK_BYTES
 

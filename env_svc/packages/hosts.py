@@ -16,7 +16,7 @@ from common.errors import MarlaasError, Unavailable
 from common.fairness.fair_queue import Claimant
 from common.fairness.fair_slots import FairSlots
 from common.messages import BlobRef
-from common.resilience.task_set import TaskSet
+from common.resilience.event_loop import TaskSet
 from env_svc.calls import EnvironmentJob, Outcome, failed
 from env_svc.concurrency.completion import as_completed_batches
 from env_svc.errors import WrongOptions

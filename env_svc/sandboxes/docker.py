@@ -21,7 +21,7 @@ import structlog
 from docker.errors import DockerException, NotFound
 
 from common.errors import Fatal
-from common.resilience.task_set import TaskSet
+from common.resilience.event_loop import TaskSet
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes.interpreter import cpu_limit_s
 from env_svc.sandboxes.output import CapturedOutput, OutputLimitExceeded

@@ -18,7 +18,7 @@ from referencing.jsonschema import DRAFT202012
 
 from common import spec
 from common.caches import SingleFlightCache
-from common.resilience.task_set import TaskSet
+from common.resilience.event_loop import TaskSet
 from common.tool_calls import Schema
 from env_svc.tools import registry
 from env_svc.tools.tool import Arguments, Tool, ToolSource, ToolUnavailable, WrongOptions

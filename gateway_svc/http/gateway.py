@@ -11,7 +11,7 @@ from fastapi import Depends, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from common.bus import Bus
-from common.client_api.names import RULE, is_name
+from common.client_api.errors import RULE, is_name
 from common.messages import SamplesAnswer, TokenTexts
 from common.messages.tenancy.access import Role
 from common.runtime.health import Health

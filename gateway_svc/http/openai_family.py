@@ -12,8 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from common.messages.served import ServingEnded
-from common.messages.serving import ServedDelta
+from common.messages.serving import ServedDelta, ServingEnded
 from gateway_svc.access import Caller
 from gateway_svc.http.errors import without_part
 from gateway_svc.http.event_stream import GONE, Ends, EventStream, Sse, while_connected

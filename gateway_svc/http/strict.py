@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, BeforeValidator
 from starlette.exceptions import HTTPException
 
 from common.formats.bounds import MAX_VALUES, PART_BYTES, JsonScan, OutOfBounds
-from common.resilience.turns import own_turn
+from common.resilience.event_loop import own_turn
 from gateway_svc.bodies import read_scanned, wrong
 from gateway_svc.http.gateway import BEARER, gateway_of
 from gateway_svc.problems import FieldError, Problem, invalid

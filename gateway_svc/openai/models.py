@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from common.bus import Bus, FollowedBucket
 from common.client_api.asking import Door, UnknownHere
-from common.client_api.names import is_name
+from common.client_api.errors import is_name
 from common.client_api.tenancy.aliases import Aliases
 from common.messages import (
     AdapterAnswer,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from common.formats.few_entries import FewEntries
+from common.formats.bounds import FewEntries
 from common.formats.wrong_values import MAX_NAME_CHARS, reason_of
 from gateway_svc.openai.errors import missing, unsupported, wrong_value
 from gateway_svc.problems import Problem

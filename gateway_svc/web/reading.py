@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from common.client_api.asking import Door, UnknownHere
-from common.client_api.deployment import read_environments, read_pools
-from common.client_api.pages import at_cursor, pages
-from common.client_api.tenancy.accelerators import Accelerators
+from common.client_api.deployment import Accelerators, read_environments, read_pools
+from common.client_api.protocol import at_cursor, pages
 from common.client_api.tenancy.aliases import Aliases
-from common.client_api.tenancy.billing import Billing
 from common.client_api.tenancy.packages import Packages
+from common.client_api.tenancy.tenants import Billing
 from common.client_api.training import download, progress
-from common.client_api.training.failures import read_failures
-from common.client_api.training.progress import read_evaluations, read_spec, read_status, read_steps, read_versions, read_why
+from common.client_api.training.progress import read_evaluations, read_failures, read_spec, read_status, read_steps, read_versions, read_why
 from common.messages import (
     AccessAnswer,
     AskAccess,

@@ -14,7 +14,7 @@ from common.access.credentials import Credentials
 from common.bus import Outgoing, TlsFiles
 from common.client_api.asking import UnknownHere
 from common.client_api.errors import ClientError, NoAnswer, TooManyJobs, WrongQuestion
-from common.client_api.pages import Asking
+from common.client_api.protocol import Asking
 from common.messages import Event, Message
 from marlaas.over_http.address import is_plain_beyond_this_machine, objection_to_gateway
 from marlaas.over_http.connection import PAUSE, Connection, Invalid, Params, no_gateway, refusal

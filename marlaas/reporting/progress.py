@@ -7,9 +7,9 @@ from statistics import fmean
 
 from pydantic import JsonValue
 
-from common.evaluation.report import EvaluationReport
+from common.evaluation import EvaluationReport
 from common.messages import Event
-from common.pace import PACE_STEPS, expected_end_s
+from common.messages.status import PACE_STEPS, expected_end_s
 from common.spec import TaskSpec
 
 EDGE_STEPS = 5

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Column, Table
 from rich.text import Text
 
-from common.evaluation.report import EvaluationReport
+from common.evaluation import EvaluationReport
 from common.messages import Event, TaskStatus
 from common.spec import MAIN_PROTOCOL
 from marlaas.client import Failure

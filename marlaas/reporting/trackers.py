@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pydantic import JsonValue
 
 from common.errors import MarlaasError
-from common.evaluation.report import EvaluationReport
+from common.evaluation import EvaluationReport
 from common.messages import Event
 from common.spec import MAIN_PROTOCOL
 

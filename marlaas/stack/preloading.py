@@ -24,7 +24,7 @@ from typing import BinaryIO, NoReturn
 import structlog
 from pydantic import BaseModel
 
-from common.runtime.cores import thread_ids
+from common.runtime.process import thread_ids
 from marlaas.stack import os_processes
 from marlaas.stack.placement import Machine
 from marlaas.stack.servers import Command

@@ -9,8 +9,7 @@ from pathlib import Path
 from common.access.claims import tenant_user_token
 from common.access.credentials import read_credentials, refuse_readable_by_others, write_credentials, write_secret
 from common.access.folder import SigningKeys
-from common.access.http_keys import digest_of, http_key, seed_of
-from common.access.keys import Seed
+from common.access.keys import Seed, digest_of, http_key, seed_of
 from common.access.roles import ADMIN, Role
 from common.client_api.errors import ClientError
 from common.errors import Fatal

@@ -11,8 +11,7 @@ from common import streams
 from common.access.folder import SYSTEM, SigningKeys
 from common.access.roles import ADMIN
 from common.bus import NO_FILES, Bus, Outgoing, TlsFiles
-from common.client_api.answers import result_of
-from common.client_api.asking import Door
+from common.client_api.asking import Door, result_of
 from common.client_api.errors import ClientError, NoAnswer
 from common.messages import AccessAnswer, AskAccess, KeyRecord, SetAccess, TenantAccess
 

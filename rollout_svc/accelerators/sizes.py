@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.pools import precision_on
-from common.pools.memory import ELEMENT_BYTES, GIB, ModelShape
-from common.pools.stored_weights import loaded_bytes
+from common.pools.memory import ELEMENT_BYTES, GIB, ModelShape, loaded_bytes
 from rollout_svc.engine.config import EngineSettings
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import structlog
 
 from common.errors import Fatal
-from common.runtime.cores import leave, thread_ids
+from common.runtime.process import leave, thread_ids
 from rollout_svc.engine.config import EngineSettings, engine_arguments, require_head
 from rollout_svc.engine.file_descriptors import Inherited, belong_to, failure_file, noted
 

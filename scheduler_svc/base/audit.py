@@ -19,7 +19,7 @@ from common import streams
 from common.caches import LRUCache
 from common.limits import LIMITS
 from common.messages import AuditLine
-from common.messages.tenancy.audit import Reason, Via
+from common.messages.tenancy.access import Reason, Via
 
 PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}")
 DOWNLOADS = ("adapter", "chunk")

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 import migrations
 from common.errors import Unavailable
 from common.resilience.backoff import Backoff
-from common.resilience.cancellation import cancellation_kept
+from common.resilience.event_loop import cancellation_kept
 from scheduler_svc.base.transaction import Transaction
 
 

@@ -8,7 +8,7 @@ from common import streams
 from common.bus import Bus
 from common.errors import Reject
 from common.messages import StepSamples
-from common.messages.samples import KEPT_STEPS
+from common.messages.progress import KEPT_STEPS
 
 log = structlog.get_logger()
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.evaluation.intervals import Difference
-from common.evaluation.report import Asked, EvaluationReport, Gain, Uncertainty, packed
+from common.evaluation import Asked, Difference, EvaluationReport, Gain, Uncertainty, packed
 from common.messages import as_json
 from common.spec import Protocol
 from scheduler_svc.base.sql import GroupKey

@@ -18,9 +18,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common import streams
-from common.group_numbers import FIRST_EVALUATION_GROUP
 from common.homes import OWN_QUEUE
 from common.messages import ReplicaReport, StepPhases
+from common.messages.prompts import FIRST_EVALUATION_GROUP
 from scheduler_svc.accelerators import asked
 from scheduler_svc.base.database import HOMES_LOCK, Database
 from scheduler_svc.base.transaction import Transaction

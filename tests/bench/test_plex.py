@@ -13,7 +13,7 @@ from bench.plex.workloads import Cell, cell_rules, cell_trace
 from common.accelerators import Function, Policy, Tier
 from common.accelerators import trace as traces
 from common.accelerators.trace import ENVIRONMENT, Executor, Task, Trace
-from common.leases import work_counter as tally
+from common.leases import history
 from scheduler_svc.accelerators.decisions import slicing
 from scheduler_svc.accelerators.decisions.state import MemoryBudget, Rules
 
@@ -100,7 +100,7 @@ def test_mutated_measure_of_an_executor_changes_what_is_simulated(monkeypatch: p
     """The simulator has the services' own meters and the tally of their reports."""
     trace, rules = cell_trace(CELL, 4, 0), cell_rules()
     before = simulate(trace, rules, 0).makespan_s
-    monkeypatch.setattr(tally.Tally, "look", lambda _: None)
+    monkeypatch.setattr(history.Tally, "look", lambda _: None)
     assert simulate(trace, rules, 0).makespan_s != before
 
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from common.resilience import turns as turns_of_loop
-from common.resilience.turns import LARGE_BYTES, MAX_WAIT_S, QUIET_S, own_turn
+from common.resilience import event_loop
+from common.resilience.event_loop import LARGE_BYTES, MAX_WAIT_S, QUIET_S, own_turn
 
 
 async def test_no_two_large_bodies_are_read_in_one_turn_and_small_ones_wait_for_none() -> None:
@@ -29,7 +29,7 @@ async def test_no_two_large_bodies_are_read_in_one_turn_and_small_ones_wait_for_
 
 
 async def test_who_is_cancelled_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns_of_loop, "QUIET_S", math.inf)  # on a busy machine an empty turn may take long
+    monkeypatch.setattr(event_loop, "QUIET_S", math.inf)  # on a busy machine an empty turn may take long
     waiting = [asyncio.create_task(own_turn(LARGE_BYTES)) for _ in range(5)]
     await asyncio.sleep(0)
     for one in waiting:

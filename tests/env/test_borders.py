@@ -13,7 +13,7 @@ import torch
 
 from common import spec
 from common.fairness.fair_queue import Claimant
-from common.formats.whole_text import whole
+from common.formats.strict_json import whole
 from common.messages import ChatMessage
 from env_svc.calls import Call, Continued, Failed, OpenCall, Opened, Outcome, Scored, StepCall
 from env_svc.contract import Continue, Environment, Finish, Opening, Reply, Turn

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from common.access.http_keys import digest_of
+from common.access.keys import digest_of
 from common.access.roles import Role
 from common.bus import Bus
 from common.client_api.asking import Door

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from common.access.http_keys import digest_of, http_key
-from common.access.keys import Kind, Seed
+from common.access.keys import Kind, Seed, digest_of, http_key
 from gateway_svc import access
 from gateway_svc.access import HttpKeys, KeyAccess, Nats
 

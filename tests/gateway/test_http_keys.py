@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from common import streams
-from common.access.http_keys import digest_of, http_key, seed_of
-from common.access.keys import Kind, Seed
+from common.access.keys import Kind, Seed, digest_of, http_key, seed_of
 from common.bus import Bus, Outgoing
 from common.client_api.errors import ClientError
 from common.errors import Unavailable

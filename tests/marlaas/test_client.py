@@ -11,8 +11,8 @@ import pytest
 
 from common import streams
 from common.bus import Bus
-from common.client_api.tenancy.billing import Billing
 from common.client_api.tenancy.packages import Packages
+from common.client_api.tenancy.tenants import Billing
 from common.messages import SetPrice
 from common.spec import TASK_ID_PATTERN, is_marked
 from marlaas.client import Client, ClientError, NoAnswer, TaskRejected, UnknownTask, WrongId, new_task_id
@@ -130,7 +130,7 @@ async def test_resubmitting_under_the_same_id_returns_the_same_task(
     async with Client.connect(address) as client:
         assert await client.submit(SPEC, "mine-1") == "mine-1"
         assert await client.submit(SPEC, "mine-1") == "mine-1"
-        monkeypatch.setattr("common.client_api.answers.REPEATED_TIMEOUT_S", 60.0)
+        monkeypatch.setattr("common.client_api.asking.REPEATED_TIMEOUT_S", 60.0)
         with pytest.raises(TaskRejected):
             await client.submit({**SPEC, "pool": "huge"}, "mine-1")
         assert len(await client.tasks()) == 1

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from common.client_api.errors import ClientError
-from common.evaluation.report import Asked, EvaluationReport, packed
+from common.evaluation import Asked, EvaluationReport, packed
 from marlaas.comparison import Evaluated, compare
 from marlaas.reporting import tables
 

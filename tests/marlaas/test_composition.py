@@ -10,7 +10,7 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from common.client_api.errors import ClientError
-from common.evaluation.report import Asked, EvaluationReport, Gain
+from common.evaluation import Asked, EvaluationReport, Gain
 from common.pools import objections, read_pools
 from marlaas.demo import BASE, EXAMPLE, RESULT, composition, greedy_replies
 from marlaas.reporting.progress import Progress, TrainedStep

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import make_url, text
 
 from common.bus import Bus
-from common.group_numbers import FIRST_EVALUATION_GROUP as FIRST_GROUP
 from common.messages import GroupContext
+from common.messages.prompts import FIRST_EVALUATION_GROUP as FIRST_GROUP
 from common.spec import parse_spec
 from marlaas.stack.control import make_plan
 from marlaas.stack.os_processes import identify

@@ -7,7 +7,7 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.messages import SamplesAnswer
-from common.messages.samples import KEPT_STEPS
+from common.messages.progress import KEPT_STEPS
 from scheduler_svc.base.samples import superseded
 from scheduler_svc.doctor.stream_rules import DELETED
 from scheduler_svc.upkeep.deletion.garbage_collector import GarbageCollector

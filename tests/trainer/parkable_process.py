@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.harness.measures.memory import own_bytes
-from common.accelerators.parkable import NoMemory
-from common.accelerators.types import Tier
+from common.accelerators.executors import NoMemory, Tier
 from common.pools import Pool
 from tests.trainer.conftest import make_groups, make_spec
 from trainer_svc.learner import Learner

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.accelerators.types import Tier
+from common.accelerators.executors import Tier
 from tests.trainer.conftest import random_model
 from tests.trainer.parkable_process import MIB, Parkable, parkable
 

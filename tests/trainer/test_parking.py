@@ -13,8 +13,7 @@ from prometheus_client import REGISTRY
 from transformers import AutoModelForCausalLM
 
 from common import streams
-from common.accelerators.parkable import Load, Parkable, StateMismatch, WorkDone
-from common.accelerators.types import Function, Tier
+from common.accelerators.executors import Function, Load, Parkable, StateMismatch, Tier, WorkDone
 from common.bus import Bus, Delivery, Slots
 from common.errors import HandedBack
 from common.messages import TrainBatch, WeightUpdated

@@ -11,7 +11,7 @@ from common.bus import Bus, Outgoing
 from common.errors import Unavailable
 from common.messages import KeptAttempt, SamplesAnswer, StepSamples, TokenRecord
 from common.messages.asks import MAX_ANSWER_BYTES
-from common.messages.samples import KEPT_STEPS, MAX_SAMPLE_BYTES, SAMPLE_TOKEN_BYTES
+from common.messages.progress import KEPT_STEPS, MAX_SAMPLE_BYTES, SAMPLE_TOKEN_BYTES
 from tests.trainer.batches import SPECS, batch_of, call, groups_of, store, update_in
 from tests.trainer.conftest import make_spec
 from trainer_svc.algorithm.advantage import step_advantages

@@ -2,8 +2,7 @@
 
 import pytest
 
-from common.accelerators.parkable import WorkDone
-from common.accelerators.types import Function
+from common.accelerators.executors import Function, WorkDone
 from trainer_svc.device.meter import Planned, ServiceMeter
 
 

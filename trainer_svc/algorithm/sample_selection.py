@@ -12,7 +12,7 @@ import structlog
 from numpy.typing import NDArray
 
 from common.messages import KeptAttempt, TokenRecord
-from common.messages.samples import MAX_SAMPLE_BYTES, SAMPLE_TOKEN_BYTES
+from common.messages.progress import MAX_SAMPLE_BYTES, SAMPLE_TOKEN_BYTES
 from common.spec import TaskSpec
 from trainer_svc.algorithm.step_metrics import MAX_COMPONENTS, TokenMeasurements
 from trainer_svc.batch import Group, Trajectory

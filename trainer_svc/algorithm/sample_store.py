@@ -9,7 +9,7 @@ from common import streams
 from common.bus import Bus, Outgoing
 from common.errors import MarlaasError
 from common.messages import StepSamples, TrainBatch
-from common.resilience.task_set import TaskSet
+from common.resilience.event_loop import TaskSet
 from trainer_svc.algorithm.step import StepResult
 
 MAX_WAITING = 8

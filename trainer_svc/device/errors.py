@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from common.accelerators.parkable import NoMemory
+from common.accelerators.executors import NoMemory
 from common.errors import MEMORY_DELAY_S, Fatal, Retry, Unavailable
 
 DEVICE_ERRORS = ("CUDA error", "HIP error")

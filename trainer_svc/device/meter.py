@@ -6,8 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from common.accelerators.parkable import WorkDone
-from common.accelerators.types import Function
+from common.accelerators.executors import Function, WorkDone
 
 SMOOTHING = 0.3
 """Weight of the newest operation in the expected seconds a token."""

@@ -10,8 +10,17 @@ import structlog
 import torch
 
 from common.pools import Pool, precision_on, recomputed_layers
-from common.pools.memory import ELEMENT_BYTES, GIB, MemoryEstimate, ModelShape, Precision, machine_bytes, total_within, train_memory
-from common.pools.stored_weights import loaded_bytes
+from common.pools.memory import (
+    ELEMENT_BYTES,
+    GIB,
+    MemoryEstimate,
+    ModelShape,
+    Precision,
+    loaded_bytes,
+    machine_bytes,
+    total_within,
+    train_memory,
+)
 from common.spec import Lora, TaskSpec
 from trainer_svc.model.policy import Policy
 

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from common.accelerators.parkable import StateMismatch
-from common.accelerators.types import Tier
+from common.accelerators.executors import StateMismatch, Tier
 from common.errors import Fatal
 from common.pools import ALL_LAYERS, precision_on
 from common.pools.memory import ModelShape

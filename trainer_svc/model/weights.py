@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from common.accelerators.parkable import StateMismatch
+from common.accelerators.executors import StateMismatch
 from trainer_svc.device.mapped_tensors import bytes_of, moved, paged_out
 
 

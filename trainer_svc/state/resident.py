@@ -14,7 +14,7 @@ import structlog
 import torch
 from torch import Tensor
 
-from common.accelerators.types import Tier
+from common.accelerators.executors import Tier
 from trainer_svc.device.mapped_tensors import paged_out
 from trainer_svc.model.lora import Layout
 from trainer_svc.state.optimizer import OptimizerState

@@ -30,7 +30,7 @@ from common.messages import (
     TurnRequest,
     WeightUpdated,
 )
-from common.runtime.garbage import collect_rarely
+from common.runtime.process import collect_rarely
 from common.runtime.service import report_replica
 from common.spec import Limits
 from common.task_states import TaskStates

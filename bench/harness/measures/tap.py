@@ -17,7 +17,7 @@ from pathlib import Path
 from nats.aio.msg import Msg
 
 from bench.harness.load.standins import SampledSpan
-from common.bus.transport.tls import NatsClient
+from common.bus.transport.address import NatsClient
 from common.messages import GroupContext, SampleTurns, TrajectoriesScored, TurnsSampled
 
 SUBJECTS = ("prompts.sample.>", "trajectories.turn.>", "trajectories.scored.>")

@@ -10,7 +10,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import APIError, BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from common.bus.stored.erasure import fill
+from common.bus.stored.stream_reader import fill
 from common.bus.transport.connection import Connection, unavailable_as
 from common.errors import Reject, Retry, Unavailable
 from common.messages import Message

@@ -18,7 +18,7 @@ from pydantic import BaseModel, JsonValue
 
 from common.bus.transport.connection import Connection, unavailable_as
 from common.errors import Reject
-from common.resilience.cancellation import cancellation_kept
+from common.resilience.event_loop import cancellation_kept
 
 NAMES, SNAPSHOT, RESTORE = "$JS.API.STREAM.NAMES", "$JS.API.STREAM.SNAPSHOT", "$JS.API.STREAM.RESTORE"
 CHUNK_BYTES = 256 * 1024

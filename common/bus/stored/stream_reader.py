@@ -1,4 +1,7 @@
-"""Reading streams without consuming them, and deleting what they store. Raises: Unavailable when NATS does not answer."""
+"""Reading streams without consuming them, and deleting what they store, also what must not stay in NATS's files (ADR 25).
+
+Raises: Unavailable when NATS does not answer.
+"""
 
 import asyncio
 import json
@@ -8,10 +11,9 @@ from dataclasses import dataclass
 
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext, api
-from nats.js.errors import NotFoundError
+from nats.js.errors import APIError, NotFoundError
 
 from common.bus.delivery import Delivery, delivery_of
-from common.bus.stored.erasure import erase_message, fill
 from common.bus.transport.connection import Connection, unavailable_as
 from common.streams import Consumer, Stream
 
@@ -44,12 +46,12 @@ class StreamReader:
         self._connection = connection
         self._js = connection.js
 
-    async def follow(self, stream: Stream, subject: str, *, last_only: bool = False, new_only: bool = False) -> AsyncIterator[Delivery]:
+    async def follow(self, stream: Stream, subject: str, *, last_only: bool = False) -> AsyncIterator[Delivery]:
         """Messages of a limits stream on `subject`, oldest first, then as they come; nothing is acknowledged or removed.
 
-        `last_only` starts with the last of each subject; `new_only` with the next that arrives.
+        `last_only` starts with the last of each subject.
         """
-        policy = api.DeliverPolicy.LAST_PER_SUBJECT if last_only else api.DeliverPolicy.NEW if new_only else api.DeliverPolicy.ALL
+        policy = api.DeliverPolicy.LAST_PER_SUBJECT if last_only else api.DeliverPolicy.ALL
 
         async def subscribe() -> JetStreamContext.PushSubscription:
             config = api.ConsumerConfig(deliver_policy=policy)  # nats-py fills it in: a new one for each attempt
@@ -172,3 +174,24 @@ class StreamReader:
     async def backlog(self, stream: Stream) -> int:
         """Number of messages in a stream. Raises: NATS's own errors."""
         return (await self._js.stream_info(stream.name)).state.messages
+
+
+FILLING_BYTES = 1024 * 1024
+FILLINGS = 9
+"""Messages that are more than one file of NATS's store, which has 8 MiB at most."""
+
+
+async def erase_message(js: JetStreamContext, stream: str, sequence: int) -> None:
+    """Delete a message and overwrite its bytes; does nothing where it is gone. Raises: NATS's own errors."""
+    try:
+        await js.delete_msg(stream, sequence)
+    except APIError:
+        with suppress(NotFoundError):
+            await js.get_msg(stream, sequence)
+            raise
+
+
+async def fill(js: JetStreamContext, subject: str, headers: dict[str, str] | None = None) -> None:
+    """Store messages without content, more than one file of NATS's store. Raises: NATS's own errors."""
+    for _ in range(FILLINGS):
+        await js.publish(subject, bytes(FILLING_BYTES), headers=headers)

@@ -16,10 +16,18 @@ from nats.js.errors import APIError
 from common.access.credentials import Credentials, read_credentials
 from common.bus import metrics
 from common.bus.delivery import MAX_PAYLOAD_BYTES
-from common.bus.transport.address import is_plain_beyond_loopback, nodes, objection_to_address, without_password
+from common.bus.transport.address import (
+    NO_FILES,
+    NatsClient,
+    TlsFiles,
+    is_plain_beyond_loopback,
+    nodes,
+    objection_to_address,
+    tls_failure,
+    without_password,
+)
 from common.bus.transport.refusals import Refused, refused_key, refused_subject, violated
 from common.bus.transport.timings import Timings
-from common.bus.transport.tls import NO_FILES, NatsClient, TlsFiles, tls_failure
 from common.errors import Fatal, Forbidden, KeyRefused, Unavailable, Undeclared
 from common.heartbeats import Heartbeats
 

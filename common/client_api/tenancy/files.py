@@ -11,11 +11,9 @@ from typing import IO
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import answer_to, require_accepted
-from common.client_api.asking import UnknownHere
+from common.client_api.asking import UnknownHere, answer_to, require_accepted
 from common.client_api.errors import ClientError, TooManyJobs
-from common.client_api.pages import pages
-from common.client_api.protocol import AnyDoor
+from common.client_api.protocol import AnyDoor, after_last, pages
 from common.client_api.tenancy.packages import UPLOAD_TIMEOUT_S, delete_upload, owner_of
 from common.formats.jsonl import RowChecker, WrongRow
 from common.messages import (
@@ -83,7 +81,9 @@ class Files:
 
     async def all(self, *, tenant: str | None = None) -> list[StoredFile]:
         """Every file of the tenant, or of all, oldest first. `tenant`: in place of the client's own."""
-        found = pages(self._door, "files", AskFiles(), FilesAnswer, _behind_last, tenant=tenant)
+        found = pages(
+            self._door, "files", AskFiles(), FilesAnswer, lambda page: after_last(page, [one.number for one in page.files]), tenant=tenant
+        )
         return [file async for page in found for file in page.files]
 
     async def find(self, file: str, tenant: str | None = None) -> StoredFile:
@@ -177,10 +177,6 @@ def _check_is_new(path: Path) -> None:
     """Raises: ClientError."""
     if path.exists():
         raise ClientError(f"{path} exists already; name another file")
-
-
-def _behind_last(page: FilesAnswer) -> dict[str, object] | None:
-    return {"after": page.files[-1].number} if page.has_more and page.files else None
 
 
 async def fetch_file_part(door: AnyDoor, file: StoredFile, offset: int) -> bytes:

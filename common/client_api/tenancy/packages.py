@@ -8,10 +8,9 @@ from pydantic import JsonValue
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import answer_to, require_accepted, result_of
+from common.client_api.asking import answer_to, require_accepted, result_of
 from common.client_api.errors import ClientError
-from common.client_api.pages import pages
-from common.client_api.protocol import AnyDoor
+from common.client_api.protocol import AnyDoor, after_last, pages
 from common.messages import (
     DIGEST_CHARS,
     MAX_PACKAGE_BYTES,
@@ -56,7 +55,9 @@ class Packages:
 
     async def all(self) -> list[OwnPackage]:
         """Every package of the tenant, or of all, oldest first."""
-        found = pages(self._door, "envs", AskDeployment(), EnvironmentsAnswer, _behind_last)
+        found = pages(
+            self._door, "envs", AskDeployment(), EnvironmentsAnswer, lambda page: after_last(page, [one.number for one in page.packages])
+        )
         return [package async for page in found for package in page.packages]
 
     async def find(self, named: str) -> OwnPackage:
@@ -73,10 +74,6 @@ class Packages:
     async def delete(self, package: OwnPackage) -> int:
         """Delete a package that no live task uses; bytes that it had."""
         return await delete_upload(self._door, package.tenant, package.digest)
-
-
-def _behind_last(page: EnvironmentsAnswer) -> dict[str, object] | None:
-    return {"after": page.packages[-1].number} if page.has_more and page.packages else None
 
 
 def owner_of(door: AnyDoor, tenant: str | None, what: str) -> str:

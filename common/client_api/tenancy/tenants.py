@@ -1,14 +1,34 @@
-"""Requests about tenants, and their answers, which are events about no task."""
+"""Requests of operators and owners about tenants: their limits, deletion, audit, and money. Answers are events about no task."""
 
 import secrets
+from datetime import date, datetime
+from decimal import Decimal
 
 from pydantic import JsonValue
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import result_of
-from common.client_api.protocol import AnyDoor
-from common.messages import DeleteTenant, SetTenant
+from common.client_api.asking import result_of
+from common.client_api.protocol import AnyDoor, at_cursor, pages
+from common.messages import (
+    AskAudit,
+    AskBudgets,
+    AskInvoice,
+    AskPrices,
+    AuditAnswer,
+    AuditLine,
+    BudgetOf,
+    BudgetsAnswer,
+    DeleteTenant,
+    InvoiceAnswer,
+    InvoiceLine,
+    PriceOf,
+    PricesAnswer,
+    SetBudget,
+    SetPrice,
+    SetTenant,
+)
+from common.messages.tenancy.billing import Period, Unit
 
 
 async def set_tenant(door: AnyDoor, request: SetTenant, timeout_s: float) -> dict[str, JsonValue]:
@@ -22,3 +42,46 @@ async def delete_tenant(door: AnyDoor, tenant: str, timeout_s: float) -> dict[st
     request = DeleteTenant(tenant=tenant, request=secrets.token_hex(6))
     out = Outgoing(streams.delete_tenant(tenant), request, f"delete-tenant:{request.request}")
     return await result_of(door, out, tenant, request.request, timeout_s)
+
+
+async def read_audit(door: AnyDoor, tenant: str | None, since: datetime | None) -> list[AuditLine]:
+    """Every line of the tenant, or of the door's own, oldest first. Raises: ClientError; NoAnswer."""
+    found = pages(door, "audit", AskAudit(since=since), AuditAnswer, at_cursor, tenant=tenant)
+    return [line async for page in found for line in page.lines]
+
+
+ANSWER_TIMEOUT_S = 60.0
+
+
+class Billing:
+    """What a client asks about money, for owners and the operator; only the operator sets anything.
+
+    All methods raise ClientError when something is wrong or not permitted, NoAnswer when the scheduler does not answer.
+    """
+
+    def __init__(self, door: AnyDoor) -> None:
+        self._door = door
+
+    async def invoice(self, first: date | None = None, last: date | None = None) -> list[InvoiceLine]:
+        """Quantities and money by day (UTC), tenant, pool and kind, deleted tasks included."""
+        found = pages(self._door, "invoice", AskInvoice(first=first, last=last), InvoiceAnswer, at_cursor)
+        return [line async for page in found for line in page.lines]
+
+    async def prices(self) -> list[PriceOf]:
+        """Every price that there is or was."""
+        return (await self._door.ask("prices", AskPrices(), PricesAnswer)).prices
+
+    async def set_price(self, request: SetPrice) -> None:
+        """Append a price."""
+        out = Outgoing(streams.set_price(), request, f"set-price:{request.request}")
+        await result_of(self._door, out, streams.EVERY_TENANT, request.request, ANSWER_TIMEOUT_S)
+
+    async def budgets(self) -> list[BudgetOf]:
+        """Budgets, with what is spent and reserved in their present periods."""
+        return (await self._door.ask("budgets", AskBudgets(), BudgetsAnswer)).budgets
+
+    async def set_budget(self, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
+        """Set a budget, or remove it (None). Tasks that a budget has paused go on as soon as it allows more."""
+        request = SetBudget(tenant=tenant, request=secrets.token_hex(6), period=period, unit=unit, amount=amount)
+        out = Outgoing(streams.set_budget(tenant), request, f"set-budget:{request.request}")
+        await result_of(self._door, out, tenant, request.request, ANSWER_TIMEOUT_S)

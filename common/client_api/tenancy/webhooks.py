@@ -8,12 +8,9 @@ from dataclasses import dataclass
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import answer_to_request, require_accepted
-from common.client_api.asking import UnknownHere
-from common.client_api.errors import ClientError, TooManyJobs
-from common.client_api.names import check_name
-from common.client_api.pages import at_cursor, pages
-from common.client_api.protocol import AnyDoor
+from common.client_api.asking import UnknownHere, answer_to_request, require_accepted
+from common.client_api.errors import ClientError, TooManyJobs, check_name
+from common.client_api.protocol import AnyDoor, at_cursor, pages
 from common.client_api.tenancy.packages import owner_of
 from common.messages import (
     SECRET_BYTES,

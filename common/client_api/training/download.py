@@ -7,8 +7,7 @@ from pathlib import Path
 
 from common.blobs import unpack_blob
 from common.client_api.errors import ClientError
-from common.client_api.pages import at_cursor, pages
-from common.client_api.protocol import AnyDoor
+from common.client_api.protocol import AnyDoor, at_cursor, pages
 from common.errors import Reject
 from common.messages import AdapterAnswer, AdapterRef, AskAdapter, AskChunk, AskUsage, ChunkAnswer, Event, UsageAnswer
 from common.messages.asks import CHUNK_BYTES

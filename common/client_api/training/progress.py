@@ -1,13 +1,15 @@
-"""Reads what one task has come to."""
+"""Reads what one task has come to, and dead letters."""
 
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from common.client_api.pages import pages
-from common.client_api.protocol import AnyDoor
+from common.client_api.errors import ClientError
+from common.client_api.protocol import AnyDoor, after_last, pages
 from common.messages import (
     AskEvaluations,
+    AskFailures,
     AskSamples,
     AskSteps,
     AskTask,
@@ -15,6 +17,8 @@ from common.messages import (
     AskVersions,
     EvaluationOf,
     EvaluationsAnswer,
+    FailedMessage,
+    FailuresAnswer,
     SamplesAnswer,
     SpecAnswer,
     StatusAnswer,
@@ -50,11 +54,8 @@ async def read_samples(door: AnyDoor, task: str, step: int | None) -> SamplesAns
 
 async def step_pages(door: AnyDoor, task: str, after: int = 0, every: int = 1) -> AsyncGenerator[list[StepOf]]:
     """Steps that made versions above `after`, a page at a time; `every`: as in `AskSteps`. Raises: as `Door.ask`."""
-
-    def behind(page: StepsAnswer) -> dict[str, object] | None:
-        return {"after": page.steps[-1].version} if page.has_more and page.steps else None
-
-    async for page in pages(door, "steps", AskSteps(task=task, after=after, every=every), StepsAnswer, behind):
+    wanted = AskSteps(task=task, after=after, every=every)
+    async for page in pages(door, "steps", wanted, StepsAnswer, lambda page: after_last(page, [one.version for one in page.steps])):
         yield page.steps
 
 
@@ -65,11 +66,10 @@ async def read_steps(door: AnyDoor, task: str, after: int = 0, every: int = 1) -
 
 async def read_versions(door: AnyDoor, task: str) -> VersionsAnswer:
     """Every stored version. Raises: as `Door.ask`."""
-
-    def behind(page: VersionsAnswer) -> dict[str, object] | None:
-        return {"after": page.versions[-1].version} if page.has_more and page.versions else None
-
-    found = [page async for page in pages(door, "versions", AskVersions(task=task), VersionsAnswer, behind)]
+    answers = pages(
+        door, "versions", AskVersions(task=task), VersionsAnswer, lambda page: after_last(page, [one.version for one in page.versions])
+    )
+    found = [page async for page in answers]
     return found[-1].model_copy(update={"versions": [version for page in found for version in page.versions]})
 
 
@@ -95,3 +95,46 @@ async def read_timeline(door: AnyDoor, cursor: str | None, *, tasks: int, steps:
         found, cursor = [*found, *answer.tasks], answer.cursor
         if cursor is None or len(found) >= tasks:
             return found, cursor
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One dead letter: a message that was given up."""
+
+    letter: int
+    """Number of the letter, for `resend`."""
+    task: str | None
+    """None for a job that could not be taken."""
+    stage: str
+    subject: str
+    reason: str
+    attempts: int
+    tenant: str | None = None
+    """None where the letter names neither a task that there is nor a job."""
+
+    @property
+    def sender(self) -> str:
+        """The tenant of the task, or of a job that could not be taken. Raises: ClientError when it is neither."""
+        if self.tenant is None:
+            raise ClientError(f"letter {self.letter} is about no task and no job: '{self.subject}'")
+        return self.tenant
+
+
+async def read_failures(door: AnyDoor, task: str | None) -> list[Failure]:
+    """Dead letters of one task, or of all, oldest first. Raises: ClientError; NoAnswer."""
+    found = pages(
+        door, "failures", AskFailures(task=task), FailuresAnswer, lambda page: after_last(page, [one.letter for one in page.failures])
+    )
+    return [_failure(one) async for page in found for one in page.failures]
+
+
+async def read_failure(door: AnyDoor, letter: int) -> Failure:
+    """Raises: ClientError when there is no such letter; NoAnswer."""
+    page = await door.ask("failures", AskFailures(after=letter - 1), FailuresAnswer) if letter > 0 else None
+    if page is None or not page.failures or page.failures[0].letter != letter:
+        raise ClientError(f"there is no dead letter {letter}; `marlaas failures` lists those there are")
+    return _failure(page.failures[0])
+
+
+def _failure(one: FailedMessage) -> Failure:
+    return Failure(one.letter, one.task, one.stage, one.subject, one.reason, one.attempts, one.tenant)

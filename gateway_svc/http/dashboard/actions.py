@@ -7,10 +7,8 @@ from pydantic import JsonValue
 
 from common.client_api.errors import TaskRejected, Unanswered, rejection_reasons
 from common.client_api.protocol import Verb
-from common.client_api.training.control import control, delete_task, resend
-from common.client_api.training.failures import read_failure
-from common.client_api.training.progress import read_status
-from common.client_api.training.submission import preview, submit
+from common.client_api.training.jobs import control, delete_task, preview, resend, submit
+from common.client_api.training.progress import read_failure, read_status
 from common.messages import Event
 from common.messages.asks import MAX_NUMBER
 from common.spec import TASK_ID_PATTERN

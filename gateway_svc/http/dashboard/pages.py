@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from common.client_api.asking import Door
 from common.client_api.deployment import read_pools, read_replicas, read_troubles
-from common.client_api.tenancy.billing import Billing
+from common.client_api.tenancy.tenants import Billing
 from common.client_api.training.progress import read_samples, read_spec
 from common.messages import AdapterAnswer, AskAdapter
 from common.messages.asks import MAX_VERSION

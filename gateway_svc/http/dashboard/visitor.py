@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from common.access.roles import JOBS_OF_ROLE, may_ask
-from common.resilience.turns import own_turn
+from common.resilience.event_loop import own_turn
 from common.spec import NAME_PATTERN
 from gateway_svc.access import Caller, Unauthorized
 from gateway_svc.bodies import check_values

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from common.client_api.asking import UnknownHere
-from common.client_api.training.control import resend
-from common.client_api.training.failures import read_failure
 from common.client_api.training.following import follow
+from common.client_api.training.jobs import resend
+from common.client_api.training.progress import read_failure
 from common.messages import (
     AskEvaluations,
     AskEvents,

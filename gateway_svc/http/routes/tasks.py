@@ -7,13 +7,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from common.client_api.answers import answer_to
-from common.client_api.asking import UnknownHere
+from common.client_api.asking import UnknownHere, answer_to
 from common.client_api.errors import NoAnswer, TaskRejected, Unanswered
 from common.client_api.protocol import Verb
-from common.client_api.training.control import control_job, delete_task
+from common.client_api.training.jobs import control_job, delete_task, preview, submit
 from common.client_api.training.progress import read_status, read_why
-from common.client_api.training.submission import preview, submit
 from common.messages import AskTask, AskTasks, Event, SpecAnswer, StatusAnswer, SubmitTask, TasksAnswer, TaskStatus, WhyAnswer
 from common.messages.asks import TaskState
 from common.spec import TASK_ID_PATTERN

@@ -9,8 +9,8 @@ from pydantic import JsonValue
 from common.client_api.asking import Door, UnknownHere
 from common.client_api.errors import TaskRejected, Unanswered, rejection_reasons
 from common.client_api.tenancy.files import Files
+from common.client_api.training.jobs import preview, submit
 from common.client_api.training.progress import read_status
-from common.client_api.training.submission import preview, submit
 from common.messages import AskTask, AskTasks, SpecAnswer, SubmitTask, TasksAnswer, TaskStatus
 from common.spec import new_task_id
 from gateway_svc.access import Caller

@@ -11,8 +11,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from common.messages.artifacts import AdapterRef
-from common.messages.served import ServingEnded
-from common.messages.serving import ServedDelta, ServedMessage, ServedSampling, ServeRequest
+from common.messages.serving import ServedDelta, ServedMessage, ServedSampling, ServeRequest, ServingEnded
 from common.messages.tenancy.access import Key
 from gateway_svc.openai.errors import RETRY_LATER, failed_sampling
 from gateway_svc.problems import Problem

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from common.client_api.protocol import Verb
-from common.client_api.training.failures import Failure
+from common.client_api.training.progress import Failure
 from common.messages import AliasOf, EvaluationOf, StepOf, TaskStatus, VersionOf, WhyAnswer
 from common.task_states import ENDED
 from gateway_svc.web.views.charts import Chart, Over, Paged, chart, series

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from common.accelerators import Tier
+from common.client_api.deployment import Accelerators
 from common.client_api.errors import ClientError, NoAnswer
-from common.client_api.tenancy.accelerators import Accelerators
 from common.messages import ExecutorOf, MoveOf
 
 POLL_S = 0.2

@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from common.group_numbers import FIRST_EVALUATION_GROUP
+from common.messages.prompts import FIRST_EVALUATION_GROUP
 from scheduler_svc.base.states import EvaluationState, GroupState, StepState, TaskState, TrajectoryState, VoidReason
 from scheduler_svc.base.tables.base import metadata, moment, now_by_default, one_of
 

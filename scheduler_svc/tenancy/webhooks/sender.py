@@ -20,7 +20,7 @@ import structlog
 
 from common.errors import Reject, Retry
 from common.resilience.backoff import jittered
-from common.resilience.task_set import TaskSet
+from common.resilience.event_loop import TaskSet
 from scheduler_svc.base import webhook_deliveries as webhooks
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.metrics import WEBHOOKS

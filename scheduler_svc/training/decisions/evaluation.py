@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import comb
 from statistics import fmean
 
-from common.evaluation.intervals import Difference, Estimate, is_binary, mean_reward, paired_difference, share
-from common.group_numbers import FIRST_EVALUATION_GROUP
+from common.evaluation import Difference, Estimate, is_binary, mean_reward, paired_difference, share
+from common.messages.prompts import FIRST_EVALUATION_GROUP
 from common.spec import MAX_GROUPS, Evaluation, Protocol, TaskSpec
 
 RETRY_INCREMENT = MAX_GROUPS

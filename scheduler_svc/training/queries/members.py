@@ -8,8 +8,8 @@ from sqlalchemy import BigInteger, Boolean, Double, Integer, Text, case, cast, f
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.group_numbers import FIRST_EVALUATION_GROUP
 from common.messages import SettledMember
+from common.messages.prompts import FIRST_EVALUATION_GROUP
 from common.shaping import Attempt
 from scheduler_svc.base.sql import GroupKey, Rows, Statement, in_state, keyed, keys
 from scheduler_svc.base.states import TrajectoryState, VoidReason

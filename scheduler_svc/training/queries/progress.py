@@ -9,7 +9,7 @@ from sqlalchemy import Column, ColumnElement, Double, ScalarSelect, Text, and_, 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from common.messages import UNSUPPORTED
-from common.pace import PACE_STEPS, expected_end_s
+from common.messages.status import PACE_STEPS, expected_end_s
 from scheduler_svc.base.sql import NOW_S, Rows, Statement, in_state, parked_ms
 from scheduler_svc.base.states import LIVE, EvaluationState, GroupState, StepState, TaskState, TrajectoryState, VoidReason
 from scheduler_svc.base.tables import (

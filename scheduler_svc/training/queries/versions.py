@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Integer, Select, Text, func, select, tuple_, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from common.evaluation.report import Asked, packed
+from common.evaluation import Asked, packed
 from common.messages import AdapterRef, EvaluationOf, StepDurations, StepOf, StepTimes, VersionOf, as_json, from_json
 from common.spec import TaskSpec
 from scheduler_svc.base.sql import Rows, in_state

@@ -10,7 +10,7 @@ from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Delivery
 from common.messages import ReplicaReport
-from common.resilience.cancellation import cancellation_kept
+from common.resilience.event_loop import cancellation_kept
 from tests.common.bus.consuming import JOBS, job
 
 Call = Callable[[Bus], Awaitable[object]]

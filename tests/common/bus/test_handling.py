@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots, batch_interval_s, handling, metrics
-from common.bus.delivery_history import Outcomes
+from common.bus.handling import Outcomes
 from common.errors import Fatal, HandedBack, Reject, Retry, Unavailable
 from common.messages import ControlTask, DeadLetter, SubmitTask
 from tests.common.bus.consuming import JOBS, as_handler, consuming, drained, job

@@ -1,6 +1,6 @@
 """Coverage of evaluations' intervals, and prompts that a difference needs.
 
-Draws evaluations with known means, and counts how often the 95 % interval of `common/evaluation/intervals.py` covers. A prompt's chance
+Draws evaluations with known means, and counts how often the 95 % interval of `common/evaluation.py` covers. A prompt's chance
 of a reward of 1 is drawn from a beta distribution with the mean of all prompts; `correlation` is that of two attempts at one prompt (0:
 all prompts are alike, 1: each always passes or always fails, as greedy attempts do). With one attempt a prompt the coverage is computed.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.evaluation.intervals import NORMAL_QUANTILE, mean_reward, paired_difference, share
+from common.evaluation import NORMAL_QUANTILE, mean_reward, paired_difference, share
 
 POWER = 0.8
 GAIN = 0.05

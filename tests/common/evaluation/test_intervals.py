@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.evaluation.intervals import mean_reward, paired_difference, share, student_quantile
+from common.evaluation import mean_reward, paired_difference, share, student_quantile
 
 
 @pytest.mark.parametrize(

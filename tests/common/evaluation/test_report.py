@@ -3,7 +3,7 @@
 import base64
 import struct
 
-from common.evaluation.report import Asked, EvaluationReport, packed, unpacked
+from common.evaluation import Asked, EvaluationReport, packed, unpacked
 from common.messages import Event
 from common.spec import parse_spec
 

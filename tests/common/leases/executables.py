@@ -7,11 +7,10 @@ from typing import Any
 
 from common.accelerators import Function, Load, Tier, WorkDone
 from common.bus import Bus, Outgoing
-from common.leases.context import ExecutorContext
-from common.leases.identity import Identity
+from common.leases.context import ExecutorContext, Identity
+from common.leases.history import Tally
 from common.leases.locks import Locks
 from common.leases.reconciler import LeaseReconciler
-from common.leases.work_counter import Tally
 from common.messages import LeaseDone, LeaseOrder
 from common.streams import LEASES, LEASES_BUCKET, lease_done, lease_order
 from tests.conftest import eventually

@@ -19,13 +19,11 @@ from pathlib import Path
 
 from common.accelerators import Function, Load, Tier, WorkDone
 from common.bus import Bus
-from common.leases.context import ExecutorContext
+from common.leases.context import ExecutorContext, Identity
 from common.leases.executor import LeasedExecutor
-from common.leases.history import History
-from common.leases.identity import Identity
+from common.leases.history import History, Tally
 from common.leases.locks import Locks
 from common.leases.watchdog import Watchdog
-from common.leases.work_counter import Tally
 from common.resilience import crashpoints
 from common.streams import Consumer
 from tests.common.leases.executables import ACCELERATOR
@@ -48,6 +46,8 @@ class Start:
     """`loop`: a wake blocks the event loop; `wake`: it never returns; `interpreter`: it blocks all Python code."""
     crash_point: str = ""
     stalled_s: float = 60.0
+    min_limit_s: float = 60.0
+    """Minimum time after which a move counts as hung. Short, like `stalled_s`, for an executor that hangs alone: any other may be slow."""
     queues: tuple[Consumer, ...] = ()
     device_bytes: int = 100
     budget_bytes: int = BUDGET
@@ -150,10 +150,10 @@ def _run(start: Start) -> None:
 
 async def _follow(start: Start) -> None:
     me = Identity(ACCELERATOR, "rollout", start.pool, f"{start.pool}-{os.getpid()}")
-    history = History(min_limit_s=0.5)
+    history = History(min_limit_s=start.min_limit_s)
     for kind in ((Tier.OFF, Tier.DEVICE), (Tier.DEVICE, Tier.HOST)):
         history.add(*kind, 0.01)
-    computing, watchdog = Computing(start), Watchdog(stalled_s=1.0 if start.hangs or start.crash_point else start.stalled_s)
+    computing, watchdog = Computing(start), Watchdog(stalled_s=start.stalled_s)
     async with await Bus.connect(start.url, me.replica, timings=replace(HASTY, ping_every_s=1.0)) as bus:
         means = ExecutorContext(
             bus=bus,

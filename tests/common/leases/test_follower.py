@@ -283,7 +283,7 @@ async def test_executor_waits_for_memory_of_others_and_says_who_has_it(bus: Bus,
     async with following(bus, patient):
         await answer(bus, "two", 0)
         await order(bus, "two", 2, wake=True)
-        await eventually(lambda: patient._free_since_s is not None, 60)
+        await eventually(lambda: patient._room.free_since_s is not None, 60)
         assert paper.moves == []
         other.release_memory()
         assert (await answer(bus, "two", 2)).state is AWAKE

@@ -6,7 +6,7 @@ import pytest
 
 from common.accelerators import Tier
 from common.bus import Bus
-from common.leases import reconciler as follower
+from common.leases import moves
 from common.leases.locks import holders
 from tests.common.leases.executables import answer, begun, followers, order
 from tests.conftest import at_work
@@ -20,7 +20,7 @@ async def test_freed_bytes_are_read_before_the_next_executor_may_compute(bus: Bu
         computing.append(holders(tmp_path).computing)
         return next(private)
 
-    monkeypatch.setattr(follower, "private_bytes", read)
+    monkeypatch.setattr(moves, "private_bytes", read)
     [(one, _)] = followers(bus, tmp_path, "one")
     async with at_work(one.run()):
         await begun(bus)

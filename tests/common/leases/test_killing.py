@@ -6,7 +6,7 @@ import random
 import signal
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -148,7 +148,8 @@ async def test_executor_that_hangs_ends_and_frees_the_accelerator(
     nats_url: str, bus: Bus, tmp_path: Path, processes: dict[str, BaseProcess], fault: str
 ) -> None:
     is_point = fault.startswith("lease_")
-    start = Start(nats_url, tmp_path, "one", hangs="" if is_point else fault, crash_point=f"{fault}:1:hang" if is_point else "")
+    start = Start(nats_url, tmp_path, "one", stalled_s=1.0, min_limit_s=0.5)
+    start = replace(start, crash_point=f"{fault}:1:hang") if is_point else replace(start, hangs=fault)
     async with held_by(bus, start, processes) as process:
         await order(bus, "one", 1, wake=True)
         if fault.endswith("_park"):
@@ -165,7 +166,7 @@ async def test_step_may_take_ten_times_as_long_as_expected_until_it_counts_as_hu
 ) -> None:
     """The event loop turns meanwhile. A move alone may take 0.5 s here."""
     async with (
-        held_by(bus, Start(nats_url, tmp_path, "one", step_s=step_s), processes) as process,
+        held_by(bus, Start(nats_url, tmp_path, "one", step_s=step_s, min_limit_s=0.5), processes) as process,
         held_by(bus, Start(nats_url, tmp_path, "two"), processes),
     ):
         await order(bus, "one", 1, wake=True)

@@ -11,7 +11,8 @@ import pytest
 from common.accelerators import ExecutorState, NoMemory, Tier
 from common.bus import Bus
 from common.leases.locks import Locks, holders
-from common.leases.reconciler import OTHERS_FIRST_S, LeaseReconciler
+from common.leases.moves import OTHERS_FIRST_S
+from common.leases.reconciler import LeaseReconciler
 from common.messages import Lease
 from common.streams import LEASES_BUCKET
 from tests.common.leases.executables import ACCELERATOR, Paper, answer, answers, begun, followers, means, order
@@ -121,7 +122,7 @@ async def test_executor_that_waits_for_memory_keeps_neither_lock_nor_lease_and_a
     [(follower, paper)] = followers(bus, tmp_path, "one", memory_wait_s=60.0)
     async with following(bus, follower):
         await order(bus, "one", 1, wake=True)
-        await eventually(lambda: follower._free_since_s is not None, 60)
+        await eventually(lambda: follower._room.free_since_s is not None, 60)
         assert (
             await bus.kv.keys(LEASES_BUCKET) == set()
             and not holders(tmp_path).computing
@@ -145,7 +146,7 @@ async def test_time_in_which_another_computes_is_no_time_without_room(bus: Bus, 
     [(follower, paper)] = followers(bus, tmp_path, "one", memory_wait_s=0.8)
     async with following(bus, follower):
         await order(bus, "one", 1, wake=True)
-        await eventually(lambda: follower._free_since_s is not None)
+        await eventually(lambda: follower._room.free_since_s is not None)
         await eventually(other.take_compute)
         await asyncio.sleep(1.0)
         assert follower.state is WAKING

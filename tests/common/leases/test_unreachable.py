@@ -125,7 +125,7 @@ async def test_executor_that_waits_for_memory_does_not_wake_without_nats(nats: t
         async with at_work(follower.run()):
             await begun(bus)
             await order(bus, "one", 1, wake=True)
-            await eventually(lambda: follower._free_since_s is not None, 60)
+            await eventually(lambda: follower._room.free_since_s is not None, 60)
             with silent(nats[1]):
                 other.release_memory()
                 await eventually(lambda: "rollout-one" in holders(tmp_path).memory, 60)

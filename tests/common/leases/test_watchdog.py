@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from common.accelerators import ExecutorState, Function, Load, Tier, WorkDone
+from common.accelerators import Function, Load, Tier, WorkDone
 from common.bus import Bus
 from common.leases.history import KEPT, MIN_LIMIT_S, UNKNOWN_LIMIT_S, History
-from common.leases.reconciler import DRAIN_LIMIT_S, LeaseReconciler
+from common.leases.moves import DRAIN_LIMIT_S, Moves
 from common.leases.watchdog import Watchdog
 from tests.common.leases.executables import Paper, means
 
@@ -66,21 +66,18 @@ async def test_operations_that_are_waited_for_may_take_ten_times_as_long_as_usua
 ) -> None:
     paper = Paper()
     paper.load = load
-    follower = LeaseReconciler(means(bus, tmp_path, "one", paper))
-    assert follower._drain_limit_s(drain_s) == limit_s  # pyright: ignore[reportPrivateUsage]
+    assert Moves(means(bus, tmp_path, "one", paper)).drain_limit_s(drain_s) == limit_s
 
 
 async def test_first_step_of_a_process_may_take_ten_times_as_long_as_those_of_earlier_ones(bus: Bus, tmp_path: Path) -> None:
     file = tmp_path / "moves" / "a.json"
     paper = Paper()
-    earlier = LeaseReconciler(means(bus, tmp_path, "one", paper, history=History(file)))
-    earlier.state, paper.tier, paper.done = ExecutorState.AWAKE, Tier.DEVICE, WorkDone({"t": 6000}, busy_s=6.0, pieces=3)
-    await earlier._park(1, Tier.HOST, None)  # pyright: ignore[reportPrivateUsage]
+    paper.tier, paper.done = Tier.DEVICE, WorkDone({"t": 6000}, busy_s=6.0, pieces=3)
+    await Moves(means(bus, tmp_path, "one", paper, history=History(file))).park(Tier.HOST, None, ends_slice=True)
     paper.load = Load(Function.TRAIN, begun=1)
-    later = LeaseReconciler(means(bus, tmp_path, "one", paper, history=History(file)))
-    assert later._drain_limit_s(None) == 20.0  # pyright: ignore[reportPrivateUsage]
-    later = LeaseReconciler(means(bus, tmp_path, "one", paper, history=History(tmp_path / "lost.json")))
-    assert later._drain_limit_s(None) == DRAIN_LIMIT_S  # pyright: ignore[reportPrivateUsage]
+    assert Moves(means(bus, tmp_path, "one", paper, history=History(file))).drain_limit_s(None) == 20.0
+    lost = History(tmp_path / "lost.json")
+    assert Moves(means(bus, tmp_path, "one", paper, history=lost)).drain_limit_s(None) == DRAIN_LIMIT_S
 
 
 def test_longest_operation_of_the_newest_counts(tmp_path: Path) -> None:

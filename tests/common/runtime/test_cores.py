@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 LEAVES = """
 import os, sys, threading
-from common.runtime.cores import leave
+from common.runtime.process import leave
 
 def started():
     thread = threading.Thread(target=threading.Event().wait, daemon=True)
@@ -52,7 +52,7 @@ EXECUTOR = """
 import os, sys
 from pathlib import Path
 from common.leases import Identity, placed
-from common.runtime.cores import leave
+from common.runtime.process import leave
 from trainer_svc.__main__ import _pinned
 
 core, place = int(sys.argv[1]), placed(Identity("a", "trainer", "tiny", "r"), Path("pools.toml"))

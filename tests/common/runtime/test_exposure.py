@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from common.runtime.exposure import objection_to_exposure
+from common.runtime.service import objection_to_exposure
 from scheduler_svc.settings import SchedulerSettings
 
 KEY = {"MARLAAS_NATS_CREDS": "key.creds"}

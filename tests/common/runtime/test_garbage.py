@@ -4,7 +4,7 @@ import asyncio
 import gc
 from collections.abc import Mapping
 
-from common.runtime.garbage import MAX_SKIPPED, OLDER, collect_at_rest
+from common.runtime.process import MAX_SKIPPED, OLDER, collect_at_rest
 from tests.conftest import eventually
 
 

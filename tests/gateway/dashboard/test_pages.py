@@ -12,7 +12,7 @@ import pytest
 
 from common.bus import Bus
 from common.client_api.asking import Door
-from common.client_api.tenancy.billing import Billing
+from common.client_api.tenancy.tenants import Billing
 from common.client_api.training.progress import read_steps, read_versions
 from common.messages import AskTask, StatusAnswer
 from gateway_svc.access import Caller

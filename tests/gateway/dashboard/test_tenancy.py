@@ -8,8 +8,7 @@ import pytest
 
 from common import streams
 from common.bus import Outgoing
-from common.client_api.answers import result_of
-from common.client_api.asking import Door
+from common.client_api.asking import Door, result_of
 from common.client_api.tenancy.files import Files
 from common.client_api.tenancy.webhooks import Webhooks
 from common.messages import NewKey, SetAccess

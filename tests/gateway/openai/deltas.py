@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from common.messages.served import ServingEnded
-from common.messages.serving import Failure, Finish, ServedCall, ServedDelta, ServedToken, TopToken
+from common.messages.serving import Failure, Finish, ServedCall, ServedDelta, ServedToken, ServingEnded, TopToken
 from common.messages.tenancy.access import Key
 from gateway_svc.openai.sampling.choices import Choice, Target
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.access.http_keys import seed_of
+from common.access.keys import seed_of
 from gateway_svc.openai.errors import STATUSES
 from marlaas.cli.user.chat import visible
 from marlaas.stack.os_processes import identify

@@ -11,8 +11,7 @@ import pytest
 from common.access.claims import deletion_token
 from common.access.credentials import read_credentials
 from common.access.folder import SYSTEM
-from common.access.http_keys import digest_of, seed_of
-from common.access.keys import decode
+from common.access.keys import decode, digest_of, seed_of
 from common.bus import Bus, Outgoing
 from common.errors import Fatal
 from common.messages import ControlTask

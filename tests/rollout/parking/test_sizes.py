@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.pools.stored_weights import loaded_bytes
+from common.pools.memory import loaded_bytes
 from rollout_svc.accelerators.sizes import Sizes, expected_sizes
 from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.engine.config import EngineSettings

@@ -3,7 +3,7 @@
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus
 from common.client_api.asking import Door
-from common.client_api.tenancy.accelerators import Accelerators
+from common.client_api.deployment import Accelerators
 from common.leases import PoolClocks
 from tests.conftest import at_work, eventually
 from tests.scheduler.accelerators.executors import TWO_TASKS, clean, running_world

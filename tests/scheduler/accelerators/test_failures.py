@@ -9,7 +9,7 @@ from common import streams
 from common.accelerators import ExecutorState, Tier
 from common.bus import Bus, Outgoing
 from common.client_api.asking import Door
-from common.client_api.tenancy.accelerators import Accelerators
+from common.client_api.deployment import Accelerators
 from common.messages import LeaseDone, LeaseOrder
 from marlaas.stack import servers
 from scheduler_svc.accelerators.acts import LATE_S

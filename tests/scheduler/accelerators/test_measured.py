@@ -7,8 +7,8 @@ import pytest
 from common.accelerators import ExecutorState, Policy, Tier
 from common.bus import Bus
 from common.client_api.asking import Door
+from common.client_api.deployment import Accelerators
 from common.client_api.errors import ClientError
-from common.client_api.tenancy.accelerators import Accelerators
 from marlaas.cli.operator.calibration import calibrate
 from tests.conftest import eventually
 from tests.scheduler.accelerators.executors import (

@@ -8,11 +8,10 @@ from pathlib import Path
 from common import streams
 from common.accelerators import ExecutorState, Function, Load, Tier, WorkDone
 from common.bus import Bus, Delivery, Outgoing, Slots
-from common.leases.context import ExecutorContext
+from common.leases.context import ExecutorContext, Identity
 from common.leases.executor import LeasedExecutor
-from common.leases.identity import Identity
+from common.leases.history import Tally
 from common.leases.locks import Locks
-from common.leases.work_counter import Tally
 from common.messages import ControlTask, ExecutorReport
 from scheduler_svc.accelerators.deployed import Deployed
 from scheduler_svc.accelerators.reports import Reports

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from common.bus import Bus
-from common.client_api.tenancy.accelerators import trace_of
+from common.client_api.deployment import trace_of
 from common.messages import (
     BudgetsAnswer,
     ExecutorsAnswer,

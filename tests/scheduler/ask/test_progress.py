@@ -8,7 +8,7 @@ import pytest
 from common.bus import Bus
 from common.client_api.asking import Door
 from common.client_api.training.progress import read_evaluations, read_steps, read_timeline, read_versions
-from common.evaluation.report import EvaluationReport
+from common.evaluation import EvaluationReport
 from common.formats.step_times import MISSING, unpack_steps
 from common.messages import EvaluationsAnswer, GroupContext, SpecAnswer, StepsAnswer, TimelineAnswer, VersionsAnswer, from_json
 from common.spec import parse_spec

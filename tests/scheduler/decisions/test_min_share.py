@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from common.bus import Bus
-from common.group_numbers import FIRST_EVALUATION_GROUP as FIRST_GROUP
+from common.messages.prompts import FIRST_EVALUATION_GROUP as FIRST_GROUP
 from common.spec import Protocol, parse_spec
 from scheduler_svc.base.database import Database
 from scheduler_svc.base.scheduling_policy import SchedulingPolicy

@@ -9,8 +9,8 @@ import pytest
 from common import streams
 from common.bus import Bus, Outgoing
 from common.errors import Reject
-from common.group_numbers import FIRST_EVALUATION_GROUP as FIRST_GROUP
 from common.messages import DeadLetter, GroupContext, OpenGroup
+from common.messages.prompts import FIRST_EVALUATION_GROUP as FIRST_GROUP
 from common.spec import Protocol, parse_spec
 from scheduler_svc.doctor.database_rules import examine_database
 from scheduler_svc.training import evaluations

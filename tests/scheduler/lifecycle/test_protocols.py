@@ -8,10 +8,9 @@ import pytest
 from sqlalchemy import text
 
 from common.bus import Bus
-from common.evaluation.intervals import Difference
-from common.evaluation.report import EvaluationReport, unpacked
-from common.group_numbers import FIRST_EVALUATION_GROUP as FIRST_GROUP
+from common.evaluation import Difference, EvaluationReport, unpacked
 from common.messages import GroupContext, from_json
+from common.messages.prompts import FIRST_EVALUATION_GROUP as FIRST_GROUP
 from common.spec import Protocol, parse_spec
 from scheduler_svc.base.database import Database
 from scheduler_svc.training.decisions.evaluation import (

@@ -10,8 +10,7 @@ import torch
 from structlog.testing import capture_logs
 from torch import Tensor
 
-from common.accelerators.parkable import StateMismatch
-from common.accelerators.types import Tier
+from common.accelerators.executors import StateMismatch, Tier
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, random_model
 from tests.trainer.steps import step
 from trainer_svc.device.mapped_tensors import paged_out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from common.accelerators.types import Tier
+from common.accelerators.executors import Tier
 from tests.trainer.steps import DIFFERENT, assert_identical, begin
 from trainer_svc.model.policy import Policy
 from trainer_svc.state.resident import Residents

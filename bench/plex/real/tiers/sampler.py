@@ -25,7 +25,7 @@ from common.blobs import Blobs
 from common.bus import Bus, Slots
 from common.leases import Locks
 from common.pools import Pool
-from common.runtime.garbage import collect_rarely
+from common.runtime.process import collect_rarely
 from common.task_states import TaskStates
 from rollout_svc.accelerators.sampler import Sampler
 from rollout_svc.adapters import Adapters

@@ -9,6 +9,9 @@ from common.messages.artifacts import AdapterRef, BlobRef, TokenRecord
 from common.messages.base import Message, Sentence, Value
 from common.spec import EnvironmentSection, Limits, Name, Sampling
 
+FIRST_EVALUATION_GROUP = 1_000_000_000
+"""Number of the first group of evaluations; training groups count from 0."""
+
 
 class ChatMessage(Value):
     """One message of a conversation, as chat templates take it."""
@@ -26,7 +29,7 @@ class GroupContext(Value):
     task: str
     pool: str
     group: int = Field(ge=0)
-    """Number among the task's groups from 0, void ones included; in evaluations from 10⁹."""
+    """Number among the task's groups from 0, void ones included; in evaluations from FIRST_EVALUATION_GROUP."""
     size: int = Field(ge=1)
     """Members (G)."""
     version: int = Field(ge=0)
