@@ -5,6 +5,7 @@ Produces  trajectories.turn.*, replies.<gateway>
 Owns      the inference engine of one pool, and the adapters that it holds; nothing durable
 Layout    top to bottom, imports go down only
 
+    replica.py      puts a replica together
     accelerators/   samplers of a shared accelerator: the engine parked and woken
     service.py      handler of a request: turns of several members of one group, and the messages that answer it
     serving/        requests to versions, whose tokens are streamed

@@ -46,6 +46,10 @@ def coalescing_window_s(sampling_s: float) -> float:
     return min(MAX_COALESCING_S, COALESCING_SHARE * sampling_s)
 
 
+def every_task(_: str) -> bool:
+    return True
+
+
 class Rollout:
     """Answers `prompts.sample`; follows new versions and ended tasks."""
 
@@ -248,10 +252,10 @@ class Rollout:
             await self._engine.abort(running)
         self._adapters.end(task)
 
-    async def follow_versions(self, bus: Bus, pool: str, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
+    async def follow_versions(self, bus: Bus, pool: str, is_wanted: Callable[[str], bool] = every_task) -> None:
         """Load each new version of a live task before its first request, until cancelled. While parked each is fetched as it comes.
 
-        `is_wanted`: whether requests of a task are expected here.
+        `is_wanted`: whether requests of a task are expected here; a task at home elsewhere is loaded with its first request.
         """
         async with asyncio.TaskGroup() as runners:
             async for delivery in bus.streams.follow(streams.WEIGHTS, streams.weight_updated(pool, "*"), last_only=True):

@@ -64,16 +64,7 @@ class EngineSettings:
     """The model as the pools file has it; empty: as `model`."""
 
     @classmethod
-    def of(
-        cls,
-        pool: Pool,
-        *,
-        device: Device = "auto",
-        cores: tuple[int, ...] = (),
-        sleeps: bool = False,
-        locks: tuple[int, ...] = (),
-        named: str = "",
-    ) -> "EngineSettings":
+    def of(cls, pool: Pool, *, device: Device = "auto", cores: tuple[int, ...] = (), sleeps: bool = False) -> "EngineSettings":
         sequences, adapters = (pool.serving.sequences, pool.serving.adapters) if pool.serving else (0, 0)
         return cls(
             model=pool.model,
@@ -92,8 +83,6 @@ class EngineSettings:
             invariant=pool.invariant,
             cores=cores,
             sleeps=sleeps,
-            locks=locks,
-            named=named,
         )
 
     def wants_invariance(self, *, cpu: bool) -> bool:

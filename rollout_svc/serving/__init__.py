@@ -5,7 +5,7 @@ Produces  replies.<gateway>, by NATS's core
 Layout    top to bottom, imports go down only
 
     service.py       handler of a request, and what ends one early
-    aliases.py       versions that aliases keep loaded · wiring.py puts the parts together
+    aliases.py       versions that aliases keep loaded
     request.py       one attempt at a request: its prompt, adapter and tokens
     admission.py     who is answered next, and how many concurrently
     replies.py       one message per gateway every few milliseconds

@@ -26,7 +26,7 @@ SERVED_TOKENS = Metric("marlaas_rollout_served_tokens_total", "Tokens that reque
 NO_KEY = "_"
 """Key of requests on a server without keys."""
 Sample = Callable[[StreamRequest], AsyncGenerator[StreamPart]]
-"""`engine_stream.stream` of an engine."""
+"""`engine.stream.stream` of an engine."""
 
 
 @dataclass(frozen=True)

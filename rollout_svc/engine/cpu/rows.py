@@ -1,7 +1,7 @@
 """Products of matrices in which a row has the same bits for every number of rows.
 
 Libraries for products choose another kernel where there are few rows, and it adds in another order. MKL has strict modes without such
-kernels, for Intel's processors alone (`engine_process.REPRODUCIBLE`). On an AMD EPYC, whatever the mode, products of fewer than 4 rows
+kernels, for Intel's processors alone (`engine.start.REPRODUCIBLE`). On an AMD EPYC, whatever the mode, products of fewer than 4 rows
 differ from all larger ones, or of fewer than 12 with two threads. So rows are filled up with zeros to that number. It depends on the shape
 and is measured once for each: 1 in a strict mode, where nothing is filled. Where the bits never settle, as with many threads, every
 product has `CHUNK` rows.
