@@ -212,8 +212,8 @@ async def test_park_waits_for_no_fetch_and_the_version_is_loaded_when_it_has_com
     if comes_while_parked:
         book.may_come.set()
         async with asyncio.timeout(30):
-            await adapters._fetching.acquire()  # it has come
-        adapters._fetching.release()
+            await adapters._files._fetching.acquire()  # it has come
+        adapters._files._fetching.release()
     assert not loading.done() and book.held == set()
     adapters.go()
     book.may_come.set()
