@@ -9,7 +9,7 @@ from typing import Literal
 
 from common.accelerators import WorkDone
 from common.errors import HandedBack, Reject
-from rollout_svc.text.stop_strings import StopStrings
+from rollout_svc.text.reply_text import StopStrings
 
 REMEMBERED_REQUESTS = 256
 """Requests whose durations predict others'."""
