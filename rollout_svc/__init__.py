@@ -12,6 +12,5 @@ Layout    top to bottom, imports go down only
     adapters.py     adapter versions: load, check, share, evict; adapter_files.py their files
     engine/         vLLM: its process, arguments, scheduler, streams, and kernels for a CPU
     text/           messages to tokens and back; tokens are appended, never re-encoded
-    request_ids.py  request ids, seeds and message ids: the same for a redelivered message
     settings.py
 """

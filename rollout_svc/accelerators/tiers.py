@@ -2,7 +2,7 @@
 
 A park freezes all requests, those in the middle too; they stay in the engine's process, and compute their KV cache again after the wake.
 So a park to `none` ends at `disk` while any request is inside, unless the last wake found a wrong state: then they are handed back, since
-a new engine alone is sure to be right. On a GPU the moves are vLLM's sleep levels; on a CPU `sleeping/cpu_worker.py` takes the same calls.
+a new engine alone is sure to be right. On a GPU the moves are vLLM's sleep levels; on a CPU `engine/cpu/worker.py` takes the same calls.
 
 After a wake the base model must give fixed tokens the log-probabilities that it gave when it was first awake, and each adapter those of its
 trainer. Until all agree, every request stays frozen. Where one differs, the weights are dropped; the caller then parks to `none`, so that

@@ -42,7 +42,7 @@ from rollout_svc.engine.config import EngineSettings, engine_arguments, require_
 MIN_VLLM = (0, 26)
 """Minimum version: older ones may sample a running request under an adapter that is loaded meanwhile (vLLM issue 47724)."""
 MIN_SLEEPING_VLLM = (0, 32)
-"""Minimum version for pools on shared accelerators: `sleeping/` knows the queues of its scheduler."""
+"""Minimum version for pools on shared accelerators: `scheduler.py` knows its queues."""
 MAX_TESTED_VLLM = (0, 32)
 """Newest tested version."""
 END_S = 60.0
