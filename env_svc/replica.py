@@ -15,13 +15,12 @@ from env_svc.datasets import ListedDatasets
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
-from env_svc.files.store import FileStore
+from env_svc.files.environment import FileStore
 from env_svc.hosted.config import read_hosted
+from env_svc.hosted.confinement import choose_confinement, choose_own_confinement
 from env_svc.hosted.pool import HostPool
-from env_svc.hosted.selection import choose_confinement, choose_own_confinement
 from env_svc.packages.serving import OwnService, serving_own
-from env_svc.sandboxes.current import use
-from env_svc.sandboxes.selection import start_sandbox
+from env_svc.sandboxes.current import start_sandbox, use
 from env_svc.service import EnvService
 from env_svc.settings import EnvSettings
 from env_svc.tools.toolbox import Toolbox

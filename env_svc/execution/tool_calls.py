@@ -22,7 +22,7 @@ from common.messages import BlobRef, ChatMessage, is_own
 from common.tool_calls import MalformedCall, Schema, ToolCall, find_calls
 from env_svc.allowed import ONLY_INSTALLED, AllowedNames
 from env_svc.calls import BuildFailed, Call, Continued, Failed, FinalTurn, Opened, Outcome, StepCall, failed
-from env_svc.concurrency.completion import as_completed_batches, merge
+from env_svc.completion import as_completed_batches, merge
 from env_svc.contract import Reply
 from env_svc.errors import CallError, ToolUnavailable, WrongOptions
 from env_svc.execution.executor import NO_LIMITS, EnvironmentExecutor, OutcomeBatch
