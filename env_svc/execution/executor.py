@@ -17,6 +17,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
+from prometheus_client import Gauge, Histogram
 from pydantic import JsonValue
 
 from common import spec
@@ -30,12 +31,19 @@ from env_svc.errors import WrongOptions
 from env_svc.execution.workers import Workers
 from env_svc.files.environment import FileStore
 from env_svc.hosted.pool import NO_HOSTS, HostPool
-from env_svc.metrics import CALL_S, RUNNING
 from env_svc.options import suggestion
 from env_svc.packages.hosts import OwnHosts
 from env_svc.packages.processes import key_of
 from env_svc.registry import AnyEnvironment, build, family_of, find
 from env_svc.tools.tool import Tool
+
+CALL_S = Histogram(
+    "marlaas_env_call_seconds",
+    "Time to open an episode, or to play one message's turns, waiting for a worker included",
+    ["call", "family"],
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120),
+)
+RUNNING = Gauge("marlaas_env_calls_running", "Messages whose episodes are being opened or played", ["call", "family"])
 
 OutcomeBatch = list[tuple[int, Outcome]]
 """Outcomes that became ready at the same moment: (position among the calls, outcome)."""
