@@ -67,7 +67,7 @@ async def differences(pool: Pool, device: str, adapters: int) -> dict[str, Any]:
             got = await asyncio.gather(*(engine_logprobs(engine, ids, adapter) for adapter in expected))
             together = dict(zip(expected, got, strict=True))
         finally:
-            engine.close()
+            engine.process.close()
     allowed = engine.canary_tolerance
     found = {
         "alone": {adapter: apart(alone[adapter], expected[adapter]) for adapter in expected},

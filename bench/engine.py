@@ -91,7 +91,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         "invariant": engine.is_invariant,
         "pool": options.pool,
         "start_s": round(time.perf_counter() - started, 1),
-        "kv_tokens": engine.kv_tokens,
+        "kv_tokens": engine.process.kv_tokens,
     }
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -111,7 +111,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
                 for name in names:
                     await engine.unload(name)
     finally:
-        engine.close()
+        engine.process.close()
     found |= {"requests": options.requests, "tokens": options.tokens, "prompt": options.prompt, "load_average": os.getloadavg()[0]}
     return found
 

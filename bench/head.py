@@ -76,7 +76,7 @@ async def sampled(pool: Pool, device: str, prompts: Sequence[list[int]], tokens:
         ]
         return list(await asyncio.gather(*(engine.sample(request) for request in requests)))
     finally:
-        engine.close()
+        engine.process.close()
 
 
 def compared(policy: Policy, prompts: Sequence[list[int]], answers: Sequence[Sampled]) -> dict[str, float]:

@@ -6,8 +6,8 @@ Owns      environments, and the worker processes of those that compute. Nothing 
           its messages, so any replica plays the next turn.
 Layout    replica.py puts a replica together; service.py handles messages, with execution/ (where calls run), hosted/ (processes of
           their own), packages/ (those of tenants), tools/ and sandboxes/; contract.py is what authors import; builtin/ and adapters/ are
-          environments; check/ examines one; files/ plays rows of tenants; process_folder.py has what a process keeps on the disk;
-          registry.py finds environments and tools by name, installed.py among what is installed, allowed.py among what a tenant may
-          name; options.py checks options; datasets.py reads data sets; replies.py has the messages that answer; concurrency/ single
-          results of many calls; errors.py, metrics.py, settings.py
+          environments; check.py examines one; files/ plays rows of tenants; process_folder.py has what a process keeps on the disk;
+          registry.py finds environments and tools by name, and lists what is installed, allowed.py among what a tenant may
+          name; options.py checks options; datasets.py reads data sets; replies.py has the messages that answer; completion.py single
+          results of many calls; errors.py, settings.py
 """

@@ -8,11 +8,15 @@ Entry points of the group `marlaas.environments` are listed without importing th
 have its environment installed consume. A name leads to a subclass of `Environment` or to nothing. Which names a task may give is
 `allowed.py`'s to say, before anything is imported here: a module that is imported runs. It may raise anything, `SystemExit` and other
 exceptions that are no `Exception` included, and costs one refusal.
+
+`python -m env_svc.registry` prints the names of the environments that are installed here, one a line. It needs no stack.
 """
 
 import importlib
 import inspect
+import logging
 import re
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -202,3 +206,16 @@ def _unknown(name: str) -> type[AnyEnvironment]:
 
 def _names_known() -> list[str]:
     return sorted({*list_environments(), *_installed()})
+
+
+def main() -> None:
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
+    )
+    names = list_environments()
+    sys.stdout.write("".join(f"{name}\n" for name in names))
+    sys.exit(0 if names else 1)
+
+
+if __name__ == "__main__":
+    main()

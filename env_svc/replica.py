@@ -2,6 +2,8 @@
 
 import asyncio
 
+from prometheus_client import Gauge
+
 from common import streams
 from common.blobs import Blobs
 from common.bus import Bus, Slots
@@ -9,22 +11,26 @@ from common.leases import PoolClocks
 from common.messages import FILE_FAMILY, OWN_FAMILY, ReplicaReport
 from common.runtime.service import Running, report_replica
 from common.task_states import TaskStates
-from env_svc import metrics, registry
+from env_svc import registry
 from env_svc.allowed import AllowedNames
 from env_svc.datasets import ListedDatasets
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.tool_calls import ToolCallExecutor
 from env_svc.execution.workers import Workers
-from env_svc.files.store import FileStore
+from env_svc.files.environment import FileStore
 from env_svc.hosted.config import read_hosted
+from env_svc.hosted.confinement import choose_confinement, choose_own_confinement
 from env_svc.hosted.pool import HostPool
-from env_svc.hosted.selection import choose_confinement, choose_own_confinement
 from env_svc.packages.serving import OwnService, serving_own
-from env_svc.sandboxes.current import use
-from env_svc.sandboxes.selection import start_sandbox
+from env_svc.sandboxes.current import start_sandbox, use
 from env_svc.service import EnvService
 from env_svc.settings import EnvSettings
 from env_svc.tools.toolbox import Toolbox
+
+WORKERS_BUSY = Gauge("marlaas_env_workers_busy", "Worker processes at work")
+WORKERS_WAITING = Gauge("marlaas_env_jobs_waiting", "Jobs that wait for a worker process")
+OWN_PROCESSES = Gauge("marlaas_env_own_processes", "Processes of tenants' packages, idle ones included")
+OWN_WAITING = Gauge("marlaas_env_own_waiting", "Environments of tenants' packages that wait for a process")
 
 MAX_CONCURRENT_CHECKS = 8
 """Environments checked concurrently, per family."""
@@ -91,8 +97,8 @@ def _consume(runners: asyncio.TaskGroup, bus: Bus, settings: EnvSettings, famili
 
 
 def _measure(workers: Workers, own: OwnService | None) -> None:
-    metrics.WORKERS_BUSY.set_function(lambda: workers.busy)
-    metrics.WORKERS_WAITING.set_function(lambda: workers.waiting)
+    WORKERS_BUSY.set_function(lambda: workers.busy)
+    WORKERS_WAITING.set_function(lambda: workers.waiting)
     if own is not None:
-        metrics.OWN_PROCESSES.set_function(lambda: own.hosts.processes)
-        metrics.OWN_WAITING.set_function(lambda: own.hosts.waiting)
+        OWN_PROCESSES.set_function(lambda: own.hosts.processes)
+        OWN_WAITING.set_function(lambda: own.hosts.waiting)

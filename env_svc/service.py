@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from contextlib import aclosing
 
 import structlog
+from prometheus_client import Counter
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing
@@ -26,8 +27,9 @@ from env_svc.contract import Reply
 from env_svc.datasets import ListedDatasets
 from env_svc.execution.executor import OutcomeBatch
 from env_svc.execution.tool_calls import NO_LIMITS, ToolCallExecutor
-from env_svc.metrics import TRAJECTORIES_ENDED
 from env_svc.replies import EndedTurn
+
+TRAJECTORIES_ENDED = Counter("marlaas_env_trajectories_total", "Trajectories that ended here", ["family", "outcome"])
 
 CHECK_TIMEOUT_S = 120.0
 CHECK_RETRY_S = 10.0

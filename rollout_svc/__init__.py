@@ -5,12 +5,12 @@ Produces  trajectories.turn.*, replies.<gateway>
 Owns      the inference engine of one pool, and the adapters that it holds; nothing durable
 Layout    top to bottom, imports go down only
 
+    replica.py      puts a replica together
     accelerators/   samplers of a shared accelerator: the engine parked and woken
     service.py      handler of a request: turns of several members of one group, and the messages that answer it
     serving/        requests to versions, whose tokens are streamed
-    adapters.py     adapter versions: load, check, share, evict
+    adapters.py     adapter versions: load, check, share, evict; adapter_files.py their files
     engine/         vLLM: its process, arguments, scheduler, streams, and kernels for a CPU
     text/           messages to tokens and back; tokens are appended, never re-encoded
-    request_ids.py  request ids, seeds and message ids: the same for a redelivered message
     settings.py
 """

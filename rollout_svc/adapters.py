@@ -17,7 +17,6 @@ A park waits for changes of the engine, and for no fetch. Files that an eviction
 """
 
 import asyncio
-import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Iterable
@@ -31,8 +30,9 @@ from prometheus_client import Gauge, Histogram
 
 from common.accelerators import StateMismatch
 from common.blobs import Blobs
-from common.errors import Reject, Unavailable
+from common.errors import Reject
 from common.messages import AdapterRef
+from rollout_svc.adapter_files import AdapterFiles
 from rollout_svc.engine.config import HELD_PER_SLOT, Tolerance
 from rollout_svc.engine.engine import Engine
 
@@ -62,8 +62,7 @@ class Adapters:
 
     def __init__(self, engine: Engine, blobs: Blobs, folder: Path, *, keep: int, keep_s: float, tolerance: Tolerance) -> None:
         self._engine = engine
-        self._blobs = blobs
-        self._folder = folder
+        self._files = AdapterFiles(blobs, folder)
         self._keep = keep
         self._keep_s = keep_s
         self._tolerance = tolerance
@@ -73,9 +72,7 @@ class Adapters:
         self._newest: dict[str, int] = {}
         self._ended: set[str] = set()
         self._to_keep: frozenset[str] = frozenset()
-        self._refused: dict[AdapterRef, str] = {}
-        self._changing, self._fetching, self._loading_ahead = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
-        self._fetched: set[str] = set()  # versions whose files may be on disk
+        self._changing, self._loading_ahead = asyncio.Lock(), asyncio.Lock()
         self._ahead = Counter[str]()
         """Versions that `load_ahead` was asked for."""
         self._may_change = asyncio.Event()
@@ -83,7 +80,6 @@ class Adapters:
         self._may_change.set()
         self._room, self._tidy, self.forgotten = asyncio.Event(), asyncio.Event(), asyncio.Event()
         """Set when a wake may have dropped versions that `keep_loaded` was given; its caller loads them."""
-        shutil.rmtree(folder, ignore_errors=True)  # left by a killed process, perhaps incomplete
 
     @property
     def held(self) -> int:
@@ -106,9 +102,9 @@ class Adapters:
                 await self._wait_until_awake(ref)
                 await self._wait_for_room(serving=serving)
                 began_s = time.monotonic()
-                folder = await self._fetch(ref)
+                folder = await self._files.fetch(ref)
                 async with self._changing:
-                    may_load = not version.loaded and self._may_change.is_set() and ref not in self._refused
+                    may_load = not version.loaded and self._may_change.is_set() and not self._files.is_refused(ref)
                     if may_load and await asyncio.to_thread(folder.is_dir) and await self._make_room(serving=serving):
                         version.is_reserved = serving
                         await self._load(version, folder, began_s)
@@ -155,8 +151,7 @@ class Adapters:
         if any(version.ref.task == task for version in self._versions.values()):
             self._ended.add(task)
         self._newest.pop(task, None)
-        for ref in [ref for ref in self._refused if ref.task == task]:
-            del self._refused[ref]
+        self._files.forget_refused(task)
         self._tidy.set()
 
     async def run(self) -> None:
@@ -168,13 +163,13 @@ class Adapters:
                         await self._tidy.wait()
                 self._tidy.clear()
                 async with self._changing:
-                    await self._remove_unused()
+                    await self._files.keep_only(self._versions.keys() | self._ahead.keys())
                     # One at a time: while one is evicted, another may have come into use.
                     while self._may_change.is_set() and (version := next(filter(self._is_over, self._by_use()), None)) is not None:
                         await self._unload(version)
                 self._ended &= {version.ref.task for version in self._versions.values()}
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._files.clear()
 
     def _by_use(self) -> list[_Version]:
         """Loaded and idle, the least recently used first."""
@@ -199,48 +194,20 @@ class Adapters:
         try:
             await self._engine.load(ref.engine_name, folder)
             version.held = True
-            await self._check(ref)
+            await check_canary(self._engine, ref, self._tolerance)
             version.loaded, version.used_at = True, time.monotonic()
         except BaseException as error:
             if version.held:
                 await asyncio.shield(self._unload(version))
-            await self._remove(folder)
+            await self._files.remove(ref)
             if isinstance(error, Reject):
-                self._refused[ref] = str(error)
+                self._files.refuse(ref, str(error))
             raise
         self._newest[ref.task] = max(ref.version, self._newest.get(ref.task, 0))
         ADAPTERS.set(self.held)
         LOAD_S.observe(time.monotonic() - began_s)
         log.info("adapter_loaded", adapter=ref.engine_name, seconds=round(time.monotonic() - began_s, 3), held=self.held)
         self._tidy.set()
-
-    def _place(self, ref: AdapterRef) -> Path:
-        """The version's folder, there or not. Raises: Reject when its name leads out of this replica's own folder."""
-        folder = (self._folder / ref.engine_name).resolve()
-        if folder.parent != self._folder.resolve():
-            raise Reject(f"an adapter has the name '{ref.engine_name}', which leads out of the folder of adapters")
-        return folder
-
-    async def _remove(self, folder: Path) -> None:
-        self._fetched.discard(folder.name)
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-
-    async def _fetch(self, ref: AdapterRef) -> Path:
-        """The version's folder, fetched unless it is there. Raises: as `using`."""
-        if ref in self._refused:
-            raise Reject(self._refused[ref])
-        folder = self._place(ref)
-        self._fetched.add(folder.name)
-        try:
-            if not await asyncio.to_thread(folder.is_dir):  # else a wake would wait for another version's fetch
-                async with self._fetching:
-                    await self._blobs.fetch_folder(ref.blob, folder)
-            await asyncio.to_thread(folder.stat)  # its last step, a rename, may fail without an error
-        except OSError as error:
-            raise Unavailable(
-                f"{ref.name} cannot be written to {self._folder}: {error.strerror or error}; make room there, or set MARLAAS_DATA_DIR"
-            ) from None
-        return folder
 
     # --------------------------------------------------------------------------------------------------------- parking
 
@@ -265,14 +232,18 @@ class Adapters:
                 await self._restoring(version, self._reload(version.ref))
             else:
                 await self._unload(version)
-        checks = [self._restoring(version, self._check(version.ref)) for version in self._versions.values() if version.held]
+        checks = [
+            self._restoring(version, check_canary(self._engine, version.ref, self._tolerance))
+            for version in self._versions.values()
+            if version.held
+        ]
         outcomes = await asyncio.gather(*checks, return_exceptions=True)
         self.forgotten.set()
         for failure in filter(None, outcomes):  # only now: no check may run any more when the caller drops the weights
             raise failure
 
     async def _reload(self, ref: AdapterRef) -> None:
-        await self._fetch(ref)
+        await self._files.fetch(ref)
         await self._engine.reload(ref.engine_name)
 
     async def _restoring(self, version: _Version, step: Awaitable[None]) -> None:
@@ -280,7 +251,7 @@ class Adapters:
             await step
         except Reject as error:
             if version.users:
-                await self._remove(self._place(version.ref))
+                await self._files.remove(version.ref)
                 raise StateMismatch(f"{version.ref.name} did not wake: {error}") from None
             log.warning("idle_adapter_forgotten", adapter=version.ref.engine_name, reason=str(error))
             await self._unload(version)
@@ -288,27 +259,9 @@ class Adapters:
     async def _wait_until_awake(self, ref: AdapterRef) -> None:
         """While the engine is parked, fetch the version. Raises: as `using`."""
         if not self._may_change.is_set():
-            if not self.is_loaded(ref) and ref not in self._refused:
-                await self._fetch(ref)
+            if not self.is_loaded(ref) and not self._files.is_refused(ref):
+                await self._files.fetch(ref)
             await self._may_change.wait()
-
-    async def _remove_unused(self) -> None:
-        """Remove what was fetched for requests that are gone; the caller holds `_changing`."""
-        for name in self._fetched - (self._versions.keys() | self._ahead.keys()):
-            await self._remove(self._folder / name)
-
-    async def _check(self, ref: AdapterRef) -> None:
-        """Raises: Reject when the engine does not give the canary the trainer's log-probabilities."""
-        version = f"version {ref.version} of task {ref.task}"
-        ids, expected = np.frombuffer(ref.canary.ids, dtype="<i4"), np.frombuffer(ref.canary.logprobs, dtype="<f4")
-        if len(ids) < 2 or len(expected) != len(ids) - 1:
-            raise Reject(f"{version} has a canary of {len(ids)} tokens and {len(expected)} log-probabilities")
-        got = await self._engine.prompt_logprobs(ids.tolist(), ref.engine_name)
-        if (excess := self._tolerance.excess(got, expected)) is not None:
-            raise Reject(
-                f"engine and trainer disagree about {version}: their log-probabilities {excess}; "
-                "where both are right and only their arithmetic differs, allow more with MARLAAS_ROLLOUT_CANARY_TOLERANCE"
-            )
 
     @property
     def _held_for_serving(self) -> int:
@@ -345,6 +298,20 @@ class Adapters:
         if version.users == 0:
             self._versions.pop(version.ref.engine_name, None)
         await self._engine.unload(version.ref.engine_name)
-        await self._remove(self._place(version.ref))
+        await self._files.remove(version.ref)
         ADAPTERS.set(self.held)
         log.info("adapter_unloaded", adapter=version.ref.engine_name, held=self.held)
+
+
+async def check_canary(engine: Engine, ref: AdapterRef, tolerance: Tolerance) -> None:
+    """Raises: Reject when the engine does not give the canary of a loaded version the trainer's log-probabilities."""
+    version = f"version {ref.version} of task {ref.task}"
+    ids, expected = np.frombuffer(ref.canary.ids, dtype="<i4"), np.frombuffer(ref.canary.logprobs, dtype="<f4")
+    if len(ids) < 2 or len(expected) != len(ids) - 1:
+        raise Reject(f"{version} has a canary of {len(ids)} tokens and {len(expected)} log-probabilities")
+    got = await engine.prompt_logprobs(ids.tolist(), ref.engine_name)
+    if (excess := tolerance.excess(got, expected)) is not None:
+        raise Reject(
+            f"engine and trainer disagree about {version}: their log-probabilities {excess}; "
+            "where both are right and only their arithmetic differs, allow more with MARLAAS_ROLLOUT_CANARY_TOLERANCE"
+        )

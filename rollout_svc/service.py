@@ -21,8 +21,8 @@ from common.errors import HandedBack, Reject, Retry
 from common.messages import GroupContext, SampledTurn, SampleTurns, TurnRequest, TurnsSampled, WeightUpdated
 from common.messages.base import in_parts
 from common.task_states import TaskStates
-from rollout_svc import request_ids
 from rollout_svc.adapters import Adapters
+from rollout_svc.engine import work
 from rollout_svc.engine.engine import Engine, SampleRequest
 from rollout_svc.text.chat import Chat, UnusablePrompt
 
@@ -44,6 +44,10 @@ def coalescing_window_s(sampling_s: float) -> float:
     A share of `sampling_s`, so that short turns stay short, up to MAX_COALESCING_S, which environments do not notice.
     """
     return min(MAX_COALESCING_S, COALESCING_SHARE * sampling_s)
+
+
+def every_task(_: str) -> bool:
+    return True
 
 
 class Rollout:
@@ -88,7 +92,7 @@ class Rollout:
             raise HandedBack("this replica is parked")
         message = delivery.read(SampleTurns)
         group, reserved = message.group, SlotReservation(self._slots, len(message.members) - 1)
-        turns_of_it = [request_ids.request_id(group, request.member, request.turn) for request in message.members]
+        turns_of_it = [work.request_id(group, request.member, request.turn) for request in message.members]
         self.preparing.add(turns_of_it)
         try:
             if self._is_unwanted(group):
@@ -100,7 +104,7 @@ class Rollout:
                     async for turns in batches:
                         for answer in _answers(group, turns):
                             yield answer
-                        self.unanswered.discard(request_ids.request_id(group, turn.member, turn.turn) for turn in turns)
+                        self.unanswered.discard(work.request_id(group, turn.member, turn.turn) for turn in turns)
         except Reject as error:
             log.warning("group_failed", group=group.group)
             for answer in _answers(group, [_failed(request, str(error)) for request in message.members]):
@@ -175,7 +179,7 @@ class Rollout:
 
     async def _sample_one(self, group: GroupContext, request: TurnRequest, adapter: str | None) -> SampledTurn | None:
         """One member's turn; None when it was aborted because its task ended."""
-        request_id = request_ids.request_id(group, request.member, request.turn)
+        request_id = work.request_id(group, request.member, request.turn)
         try:
             prompt = await self._chat.prompt(request, group.limits, group.sampling.template)
             stop_strings = self._chat.stop_strings(group.sampling.stop)
@@ -194,7 +198,7 @@ class Rollout:
             ids=prompt.ids_T().tolist(),
             max_tokens=group.sampling.max_tokens,
             temperature=0.0 if group.greedy else group.sampling.temperature,
-            seed=request_ids.seed_of(group, request.member, request.turn),
+            seed=work.seed_of(group, request.member, request.turn),
             stop_ids=self._chat.stop_ids,
             stop_strings=stop_strings,
             adapter=adapter,
@@ -248,10 +252,10 @@ class Rollout:
             await self._engine.abort(running)
         self._adapters.end(task)
 
-    async def follow_versions(self, bus: Bus, pool: str, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
+    async def follow_versions(self, bus: Bus, pool: str, is_wanted: Callable[[str], bool] = every_task) -> None:
         """Load each new version of a live task before its first request, until cancelled. While parked each is fetched as it comes.
 
-        `is_wanted`: whether requests of a task are expected here.
+        `is_wanted`: whether requests of a task are expected here; a task at home elsewhere is loaded with its first request.
         """
         async with asyncio.TaskGroup() as runners:
             async for delivery in bus.streams.follow(streams.WEIGHTS, streams.weight_updated(pool, "*"), last_only=True):
@@ -327,7 +331,7 @@ def _answers(group: GroupContext, turns: Sequence[SampledTurn]) -> Iterator[Outg
     """One message, or more when the turns are very large. Each id names the members that it carries."""
     for part in in_parts(turns, _turn_bytes):
         subject = streams.turn(group.family, group.task, group.trajectory(part[0].member))
-        message_id = request_ids.message_id(group, [(turn.member, turn.turn) for turn in part])
+        message_id = work.message_id(group, [(turn.member, turn.turn) for turn in part])
         yield Outgoing(subject, TurnsSampled(group=group, members=part), message_id)
 
 

@@ -2,16 +2,16 @@
 
 import asyncio
 import os
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from common import streams
 from common.bus import Bus, Slots
 from common.errors import Fatal
-from common.homes import Queues
-from common.leases import Identity, LeasedExecutor, Placed, Reading, budget_bytes, leased_executor, placed
+from common.leases import Identity, Placed, Reading, budget_bytes, leased_executor, placed
 from common.messages import ReplicaReport
 from common.periodic import run_forever
 from common.pools import Pool, chosen_pool
@@ -39,67 +39,71 @@ class _Made:
     trainer: "Trainer"
     learner: "Learner"
     residents: "Residents"
+    slots: Slots
 
 
 async def main(running: Running[TrainerSettings]) -> None:
     settings = running.settings
     pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_TRAINER_POOL")
-    place = _place(settings)
-    if place is not None and not place.accelerator.on_cpu:  # before it is pinned: other executors of the GPU have the same cores
-        await asyncio.to_thread(_import_heavy)
-    cores = _pinned(settings.cores, place)
-    running.health.detail = f"loading base model {pool.model}"
-    budget = await asyncio.to_thread(budget_bytes, place.accelerator) if place is not None else None
-    made = await _trainer(running, pool, budget, cores)
-    trainer, slots = made.trainer, Slots(settings.shared_steps + PREFETCHED_BATCHES + MAX_WAITING_BATCHES)
-    queues = place.queues(running.bus, slots, move_s=trainer.move_s) if place is not None else None
-    executor = _executor(running, place, made, slots, queues) if place is not None else None
-
-    def report() -> ReplicaReport:
-        busy = trainer.busy() | (executor.busy if executor else {})
-        return ReplicaReport(replica=settings.replica, service="trainer", pool=settings.pool, busy=busy)
-
-    async with asyncio.TaskGroup() as runners:
-        runners.create_task(report_replica(running.bus, report))
-        runners.create_task(_share_batches(running.bus, settings.pool, settings.replica, slots, trainer.gate))
-        if queues is not None:
-            runners.create_task(queues.consume(trainer.handle))
-        else:
-            runners.create_task(running.bus.consume(streams.trainer_batches(settings.pool), trainer.handle, slots))
-        if executor is not None:
-            runners.create_task(executor.run())
-        running.health.set_ready(_detail(settings, is_awake=executor is None))
+    if settings.accelerator:
+        await _train_in_turns(running, pool)
+    else:
+        await _train_alone(running, pool)
 
 
-def _detail(settings: TrainerSettings, *, is_awake: bool) -> str:
-    return f"training for pool '{settings.pool}'" if is_awake else f"waits for its accelerator '{settings.accelerator}'"
-
-
-def _place(settings: TrainerSettings) -> Placed | None:
-    """None for a trainer with an accelerator of its own. Raises: Fatal."""
-    if not settings.accelerator:
-        return None
-    return placed(Identity(settings.accelerator, "trainer", settings.pool, settings.replica), settings.pools_file)
-
-
-def _executor(running: Running[TrainerSettings], place: Placed, made: _Made, slots: Slots, queues: Queues | None) -> LeasedExecutor:
-    """Takes turns on a shared accelerator. Raises: Fatal."""
-    from trainer_svc.parking import TrainerExecutor
-
+async def _train_alone(running: Running[TrainerSettings], pool: Pool) -> None:
     settings = running.settings
+    _pin(settings.cores)
+    made = await _trainer(running, pool, None, ())
+    consuming = running.bus.consume(streams.trainer_batches(settings.pool), made.trainer.handle, made.slots)
+    await _run(running, made, _detail(settings, is_awake=True), consuming)
+
+
+async def _train_in_turns(running: Running[TrainerSettings], pool: Pool) -> None:
+    """As an executor of a shared accelerator."""
+    settings, bus = running.settings, running.bus
+    place = placed(Identity(settings.accelerator, "trainer", settings.pool, settings.replica), settings.pools_file)
+    if not place.accelerator.on_cpu:  # before it is pinned: other executors of the GPU have the same cores
+        await asyncio.to_thread(_import_heavy)
+    cores = _cores_of_learner(settings.cores, place)
+    made = await _trainer(running, pool, await asyncio.to_thread(budget_bytes, place.accelerator), cores)
+    from trainer_svc.parking import TrainerExecutor
 
     def show(is_awake: bool) -> None:
         running.health.detail = _detail(settings, is_awake=is_awake)
 
-    return leased_executor(
-        running.bus,
-        place,
-        TrainerExecutor(made.trainer, made.learner, made.residents, slots),
-        place.locks(settings.accelerators_dir),
-        Reading([streams.trainer_batches(settings.pool)]) if queues is None else Reading(queues.own, queues),
-        data_dir=settings.data_dir,
-        show=show,
-    )
+    trainer, slots, consumer = made.trainer, made.slots, streams.trainer_batches(settings.pool)
+    queues = place.queues(bus, slots, move_s=trainer.move_s)
+    executable = TrainerExecutor(trainer, made.learner, made.residents, slots)
+    reads = Reading([consumer]) if queues is None else Reading(queues.own, queues)
+    executor = leased_executor(bus, place, executable, place.locks(settings.accelerators_dir), reads, data_dir=settings.data_dir, show=show)
+    consuming = bus.consume(consumer, trainer.handle, slots) if queues is None else queues.consume(trainer.handle)
+    await _run(running, made, _detail(settings, is_awake=False), consuming, executor.run(), busy=lambda: executor.busy)
+
+
+async def _run(
+    running: Running[TrainerSettings],
+    made: _Made,
+    detail: str,
+    *consumers: Coroutine[Any, Any, None],
+    busy: Callable[[], dict[str, float]] = dict,
+) -> None:
+    """Run `consumers` and what runs beside them, until cancelled. `busy`: more figures of the report."""
+    settings = running.settings
+
+    def report() -> ReplicaReport:
+        return ReplicaReport(replica=settings.replica, service="trainer", pool=settings.pool, busy=made.trainer.busy() | busy())
+
+    async with asyncio.TaskGroup() as runners:
+        runners.create_task(report_replica(running.bus, report))
+        runners.create_task(_share_batches(running.bus, settings.pool, settings.replica, made.slots, made.trainer.gate))
+        for consumer in consumers:
+            runners.create_task(consumer)
+        running.health.set_ready(detail)
+
+
+def _detail(settings: TrainerSettings, *, is_awake: bool) -> str:
+    return f"training for pool '{settings.pool}'" if is_awake else f"waits for its accelerator '{settings.accelerator}'"
 
 
 async def _share_batches(bus: Bus, pool: str, replica: str, slots: Slots, gate: "Gate") -> None:
@@ -119,18 +123,22 @@ async def _share_batches(bus: Bus, pool: str, replica: str, slots: Slots, gate: 
     await run_forever(look, streams.REPLICA_TTL_S / 2, "replicas_unknown")
 
 
-def _pinned(cores: tuple[int, ...], place: Placed | None) -> tuple[int, ...]:
-    """Pin this process to the cores; threads that start later inherit it. Raises: Fatal.
-
-    Cores that are a shared accelerator are returned instead: for the learner's thread alone, as all others run while another computes
-    there. Where this process has no other cores it is pinned, and on a shared GPU.
-    """
-    before = os.sched_getaffinity(0)
+def _pin(cores: tuple[int, ...]) -> None:
+    """Pin this process to the cores; threads that start later inherit it. Raises: Fatal."""
     try:
         pin(cores)
     except OSError as error:
         raise Fatal(f"cannot pin to cores {list(cores)}: {error.strerror}; correct MARLAAS_TRAINER_CORES") from None
-    if place is None or not (left := place.cores_to_leave(cores)):
+
+
+def _cores_of_learner(cores: tuple[int, ...], place: Placed) -> tuple[int, ...]:
+    """Cores for the learner's thread alone, as all others run while another computes there; none where this process is pinned.
+
+    It is pinned to its cores on a shared GPU, and where it has no others. Raises: Fatal.
+    """
+    before = os.sched_getaffinity(0)
+    _pin(cores)
+    if not (left := place.cores_to_leave(cores)):
         return ()
     pin(before)
     if leave(*left):
@@ -143,6 +151,7 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool, budget: int | 
     """Import torch, which takes seconds, outside the event loop, so that health probes and NATS are answered; then load the model.
     `budget`: bytes of a shared accelerator, where it is loaded by the first wake. `cores`: of the learner's thread."""
     settings = running.settings
+    running.health.detail = f"loading base model {pool.model}"
     await asyncio.to_thread(_import_heavy)
     from trainer_svc.learner import Learner
     from trainer_svc.service import Trainer
@@ -164,7 +173,7 @@ async def _trainer(running: Running[TrainerSettings], pool: Pool, budget: int | 
     residents = Residents(settings.resident_tasks, states_bytes, int(settings.host_gib * 2**30))
     slots = settings.shared_steps + PREFETCHED_BATCHES
     trainer = Trainer(running.bus, learner, residents, settings.pool, checkpoint_every=pool.checkpoint_every, slots=slots)
-    return _Made(trainer, learner, residents)
+    return _Made(trainer, learner, residents, Slots(slots + MAX_WAITING_BATCHES))
 
 
 def _import_heavy() -> None:

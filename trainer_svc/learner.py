@@ -31,8 +31,8 @@ from common.spec import TaskSpec
 from trainer_svc.algorithm.batched_steps import run_steps
 from trainer_svc.algorithm.step import StepResult, scored_passes, step, train_step
 from trainer_svc.batch import Group
-from trainer_svc.device.allocator import return_freed_memory
 from trainer_svc.device.errors import classify_device_error, classify_move_error, device_errors
+from trainer_svc.device.memory import return_freed_memory
 from trainer_svc.device.meter import Planned, ServiceMeter
 from trainer_svc.model.adapter import WEIGHTS_FILE, initial_adapter, read_adapter, write_adapter
 from trainer_svc.model.memory import MemoryNeeds, recompute_as_needed

@@ -43,7 +43,7 @@ class TrainerExecutor:
 
     @property
     def host_bytes(self) -> int:
-        """Base model and states of tasks; on a CPU these are pages that the kernel may reclaim (`paging.py`)."""
+        """Base model and states of tasks; on a CPU these are pages that the kernel may reclaim (`device/memory.py`)."""
         return self._learner.needs.weights_bytes + self._residents.size_bytes + self._residents.host_bytes
 
     @property

@@ -31,10 +31,9 @@ from trainer_svc.batch import Group, assemble, sequences_of
 from trainer_svc.device.errors import scratch_folder
 from trainer_svc.gate import Gate
 from trainer_svc.learner import Learner, Trained
-from trainer_svc.replay.restoring import restore
-from trainer_svc.state.lineage import lineage_of, write_lineage
+from trainer_svc.replay.steps import restore
 from trainer_svc.state.resident import Resident, Residents
-from trainer_svc.state.step_recording import Recording, origin_of, write_recording
+from trainer_svc.state.step_recording import Recording, lineage_of, origin_of, write_lineage, write_recording
 
 MAX_CONCURRENT_READS = 32
 MIN_MOVE_S = 1.0

@@ -24,9 +24,8 @@ from bench.programs.mutants import MUTANTS, Case, case_of
 from env_svc.builtin.code import Code
 from env_svc.contract import Finish, Reply, Unsupported
 from env_svc.sandboxes.confined import ConfinedSandbox
-from env_svc.sandboxes.current import use
+from env_svc.sandboxes.current import sandbox_of, use
 from env_svc.sandboxes.sandbox import Sandbox
-from env_svc.sandboxes.selection import sandbox_of
 from env_svc.settings import EnvSettings
 
 KINDS = ("bubblewrap", "docker", "namespaces", "landlock", "monty")

@@ -53,7 +53,7 @@ async def _measured(serving: Serving, rounds: int, seconds: float) -> dict[str, 
 
             found = await _in_turn({"engine": direct, "http": door}, rounds, seconds)
     finally:
-        engine.close()
+        engine.process.close()
     return _result(found, rounds, seconds)
 
 

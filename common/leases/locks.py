@@ -5,7 +5,7 @@
 
 A lock (flock(2)) belongs to an open file. Forked processes share it, and the kernel frees it when the last of them has died. So an entry
 counts exactly as long as a process lives that may have the memory, and an engine that outlives its parent keeps both locks.
-Processes that are spawned share it where `Locks.descriptors` are passed on, as `rollout_svc/engine/process.py` does; all others do not.
+Processes that are spawned share it where `Locks.descriptors` are passed on, as `rollout_svc/engine/start.py` does; all others do not.
 """
 
 import fcntl

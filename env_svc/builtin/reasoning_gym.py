@@ -2,22 +2,29 @@
 
 A task's row i is item i of `create_dataset(<dataset>, seed=<task's seed>, size=ROWS)`; after ROWS rows the data set restarts
 with a seed derived from the task's. Options: the data set's own configuration, and `system` and `instruction`, texts before
-and after the question; `reasoning_gym_options.py` says which a task may give. The policy may answer plainly or in `<answer>` tags.
+and after the question. The policy may answer plainly or in `<answer>` tags.
+
+The library opens some texts of a configuration as files (`spell_backward`'s `data_file`) and evaluates others as code (the symbols of
+`simple_integration`). So a text is refused unless it is one of the option's default, or plain words, which name no file and call nothing.
 """
 
+import dataclasses
+import enum
 import hashlib
 import json
 import linecache
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, time
 from decimal import localcontext
 from functools import cache
-from typing import Any, TypedDict
+from types import UnionType
+from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_type_hints
 
 from pydantic import JsonValue
 from reasoning_gym.factory import DATASETS, create_dataset
 
 from common.caches import LRUCache
-from env_svc.builtin.reasoning_gym_options import OF_THE_TASK, check_texts, options_of
 from env_svc.builtin.reply_filter import UNREADABLE, readable
 from env_svc.contract import ChatMessage, Environment, EnvironmentUnavailable, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.options import Option, validated_options
@@ -31,6 +38,21 @@ MAX_ANSWER_CHARS = 16 * 1024
 """Maximum length of a scored answer, or twice that of the right one if longer: some scorers are slower than linear."""
 UNREPEATABLE = frozenset({"codeio"})
 """Data sets that yield another item for the same row and seed: the answer travels with the state."""
+
+
+OF_THE_TASK = ("seed", "size")
+"""Fields that come from the task's rows."""
+
+
+WORDS = re.compile(r"[^\W_]+(?: [^\W_]+)*", re.ASCII)
+
+
+MAX_CHARS = 40
+
+
+CLOSED = (int, float, bool, type(None), date, time, datetime)
+"""Types whose values are no free text."""
+
 
 Entry = dict[str, Any]
 """Item: `question`, `answer` and `metadata`. `Any` because only the item's scorer knows its metadata."""
@@ -187,3 +209,70 @@ def _without_question(entry: Entry) -> Entry:
 
 def _digest(entry: Entry) -> str:
     return hashlib.sha256(f"{entry['question']}\0{entry['answer']}".encode()).hexdigest()[:16]
+
+
+def options_of(dataset: str) -> list[Option]:
+    """The data set's own configuration, without what comes from the task."""
+    hints = get_type_hints(DATASETS[dataset][1])
+    return [Option(field.name, hints[field.name], _default(field)) for field in _fields(dataset)]
+
+
+def check_texts(where: str, dataset: str, options: Mapping[str, JsonValue]) -> None:
+    """Raises: WrongOptions for a text that a task may not give, also in a configuration inside that of `composite`."""
+    for option in options_of(dataset):
+        value = options.get(option.name)
+        if value is None or _is_closed(option.annotation):
+            continue
+        if dataset == "composite" and option.name == "datasets":
+            _check_parts(where, value)
+            continue
+        known = {*_texts(option.default)}
+        for text in _texts(value):
+            if text not in known and not (len(text) <= MAX_CHARS and WORDS.fullmatch(text)):
+                allowed = f"words of letters and digits, or of {sorted(known)!r:.200}"
+                raise WrongOptions(f"{where}: option '{option.name}' may hold {allowed} (given: {text!r:.60})")
+
+
+def _check_parts(where: str, parts: JsonValue) -> None:
+    for part in parts if isinstance(parts, list) else []:
+        if isinstance(part, dict):
+            name, config = part.get("name"), part.get("config") or {}
+            if not isinstance(name, str) or name not in DATASETS or not isinstance(config, dict):
+                raise WrongOptions(
+                    f"{where}: option 'datasets': expected the name of a data set and its configuration (given: {part!r:.60})"
+                )
+            check_texts(f"{where}, '{name}'", name, config)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts in a value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from (*_texts(key), *_texts(one))
+    elif isinstance(value, list | tuple | set | frozenset):
+        for one in value:
+            yield from _texts(one)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from (field.name, *_texts(getattr(value, field.name)))
+
+
+def _is_closed(hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin is Literal:
+        return True
+    if origin in (Union, UnionType, list, tuple):
+        return all(one is Ellipsis or _is_closed(one) for one in get_args(hint))
+    return hint in CLOSED or (isinstance(hint, type) and issubclass(hint, enum.Enum))
+
+
+def _fields(dataset: str) -> "list[dataclasses.Field[Any]]":
+    return [field for field in dataclasses.fields(DATASETS[dataset][1]) if field.name not in OF_THE_TASK]
+
+
+def _default(field: "dataclasses.Field[Any]") -> object:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else None

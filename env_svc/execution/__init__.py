@@ -3,6 +3,6 @@
 Consumes  calls of tasks for environments
 Produces  outcomes, in batches as they become ready
 Owns      the worker processes, and the environments built here
-Layout    executor.py places a call, workers.py runs worker processes, worker_process.py runs inside one with environment_cache.py;
-          tool_calls.py answers tool calls, tool_state.py packs their state; rewards.py applies a task's weights
+Layout    executor.py places a call and applies a task's weights, workers.py runs worker processes, worker_process.py runs inside one;
+          tool_calls.py answers tool calls, tool_state.py packs their state
 """

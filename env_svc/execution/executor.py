@@ -1,31 +1,49 @@
-"""Executor of environments' calls: on the event loop, in the worker processes, or in hosted processes."""
+"""Executor of environments' calls: on the event loop, in the worker processes, or in hosted processes.
+
+A task may weigh the components of an outcome:
+
+    reward = Σ weights[name] × components[name]        `reward` names the environment's own reward
+
+A component that an attempt lacks counts 0: an episode that ran out of turns has only `out_of_turns`.
+"""
 
 import asyncio
 import json
+import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 
+from prometheus_client import Gauge, Histogram
 from pydantic import JsonValue
 
 from common import spec
 from common.caches import LRUCache, SingleFlightCache
 from common.fairness.fair_queue import Claimant
 from common.messages import FILE_FAMILY, OWN_FAMILY, BlobRef, is_file, is_own
-from env_svc.calls import BuildFailed, Call, EnvironmentJob, OpenCall, Outcome, build_safely, failed, perform
-from env_svc.concurrency.completion import as_completed_batches
+from env_svc.calls import BuildFailed, Call, EnvironmentJob, Failed, OpenCall, Outcome, Scored, build_safely, failed, is_bounded, perform
+from env_svc.completion import as_completed_batches
+from env_svc.contract import MAX_NUMBER
 from env_svc.errors import WrongOptions
-from env_svc.execution.rewards import apply_weights, check_weights
 from env_svc.execution.workers import Workers
-from env_svc.files.store import FileStore
+from env_svc.files.environment import FileStore
 from env_svc.hosted.pool import NO_HOSTS, HostPool
-from env_svc.metrics import CALL_S, RUNNING
+from env_svc.options import suggestion
 from env_svc.packages.hosts import OwnHosts
-from env_svc.packages.names import key_of
+from env_svc.packages.processes import key_of
 from env_svc.registry import AnyEnvironment, build, family_of, find
 from env_svc.tools.tool import Tool
+
+CALL_S = Histogram(
+    "marlaas_env_call_seconds",
+    "Time to open an episode, or to play one message's turns, waiting for a worker included",
+    ["call", "family"],
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120),
+)
+RUNNING = Gauge("marlaas_env_calls_running", "Messages whose episodes are being opened or played", ["call", "family"])
 
 OutcomeBatch = list[tuple[int, Outcome]]
 """Outcomes that became ready at the same moment: (position among the calls, outcome)."""
@@ -34,6 +52,13 @@ MAX_BUILT = 256
 MAX_CONCURRENT_BUILDS = 16
 """Environments built concurrently, in threads of their own: a constructor that hangs blocks no other thread work."""
 NO_LIMITS = spec.Limits()
+
+
+BASE_REWARD = "reward"
+
+
+EPISODE_COMPONENTS = (BASE_REWARD, "out_of_turns", "out_of_tokens", "out_of_seconds", "tool_calls", "tool_errors")
+"""Components of every environment; the last two where the episode has tools."""
 
 
 class EnvironmentExecutor:
@@ -173,3 +198,29 @@ async def _on_loop(position: int, environment: AnyEnvironment, name: str, call: 
     except TimeoutError:
         reason = f"environment '{name}' did not answer within {timeout_s:g} s (row {call.row})"
         return position, failed(reason, is_infrastructure=True, is_late=True)
+
+
+def apply_weights(outcome: Outcome, weights: Mapping[str, float], name: str) -> Outcome:
+    """`outcome` with the task's weighted reward, and the environment's own among its components; a failure when a value is too large."""
+    if not weights or not isinstance(outcome, Scored):
+        return outcome
+    parts = {BASE_REWARD: outcome.reward} | outcome.components
+    terms = {f"{weight:g} × '{part}'": weight * parts.get(part, 0.0) for part, weight in weights.items()}
+    wrong = next((term for term, value in terms.items() if not is_bounded(value)), None)
+    if wrong is not None:
+        return replace(_too_large(name, wrong, terms[wrong]), worked_s=outcome.worked_s)
+    reward = math.fsum(terms.values())
+    if not is_bounded(reward):
+        return replace(_too_large(name, f"the weighted sum of {', '.join(weights)}", reward), worked_s=outcome.worked_s)
+    return replace(outcome, reward=reward, components=parts)
+
+
+def check_weights(name: str, known: Sequence[str], weights: Iterable[str]) -> None:
+    """Raises: WrongOptions when the environment `name` declares its components and a weight names none of them."""
+    names = [*known, *EPISODE_COMPONENTS]
+    if wrong := [weight for weight in weights if known and weight not in names]:
+        raise WrongOptions(f"environment '{name}' has no reward component '{wrong[0]}'{suggestion(wrong[0], names)}")
+
+
+def _too_large(name: str, what: str, value: float) -> Failed:
+    return failed(f"environment '{name}': {what} is {value:g}, expected a finite number of at most {MAX_NUMBER:g} either way")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import msgpack
+from prometheus_client import Counter
 from pydantic_core import to_jsonable_python
 
 from common import spec
@@ -22,14 +23,15 @@ from common.messages import BlobRef, ChatMessage, is_own
 from common.tool_calls import MalformedCall, Schema, ToolCall, find_calls
 from env_svc.allowed import ONLY_INSTALLED, AllowedNames
 from env_svc.calls import BuildFailed, Call, Continued, Failed, FinalTurn, Opened, Outcome, StepCall, failed
-from env_svc.concurrency.completion import as_completed_batches, merge
+from env_svc.completion import as_completed_batches, merge
 from env_svc.contract import Reply
 from env_svc.errors import CallError, ToolUnavailable, WrongOptions
 from env_svc.execution.executor import NO_LIMITS, EnvironmentExecutor, OutcomeBatch
 from env_svc.execution.tool_state import ToolState
-from env_svc.metrics import TOOL_CALLS
 from env_svc.tools.tool import Tool
 from env_svc.tools.toolbox import Toolbox, ToolSet, schemas
+
+TOOL_CALLS = Counter("marlaas_env_tool_calls_total", "Tool calls: answered, refused with an answer that says why, failed", ["outcome"])
 
 LONG_CHARS = 16_384
 """Maximum length of a reply that is parsed on the event loop, in at most a few milliseconds."""

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from common.tool_calls import Schema
 from env_svc.contract import ToolUsage
-from env_svc.hosted.outcomes import EXTENSION_BYTES
+from env_svc.hosted.wire import EXTENSION_BYTES
 
 TOOL_STATE_CODE = 77
 """Code of the MessagePack extension that marks a state wrapped with tool state. An environment's own state is never one."""

@@ -1,9 +1,11 @@
 """Code of a worker process: environments are built once and called one call at a time.
 
-The fork server preloads it with the environments' packages, so that a killed worker is replaced in milliseconds.
+The fork server preloads it with the environments' packages, so that a killed worker is replaced in milliseconds. One object serves all
+episodes and tasks that name the same environment and options.
 """
 
 import asyncio
+import json
 import os
 import resource
 import time
@@ -13,9 +15,9 @@ from functools import cache
 
 from pydantic import JsonValue
 
+from common.caches import LRUCache
 from env_svc.calls import BuildFailed, Call, Outcome, build_safely, perform
-from env_svc.execution.environment_cache import EnvironmentCache
-from env_svc.registry import list_environments
+from env_svc.registry import AnyEnvironment, build, list_environments
 
 WORKER_VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Environment variables of a worker. One hash seed: data sets that depend on set order open the same prompts on all replicas.
@@ -23,6 +25,18 @@ One thread: memory that a library reserves for more counts against the worker's 
 
 SLICE_S = 0.05
 """Time after which a job returns its outcomes so far, so that its other calls can be spread over workers."""
+
+
+class EnvironmentCache:
+    """The most recently used environments."""
+
+    def __init__(self) -> None:
+        self._environments: LRUCache[tuple[str, str], AnyEnvironment] = LRUCache(MAX_BUILT)
+
+    def get(self, name: str, options: dict[str, JsonValue]) -> AnyEnvironment:
+        """The environment, built at first use. Raises: UnknownEnvironment, WrongOptions."""
+        key = (name, json.dumps(options, sort_keys=True))
+        return self._environments.get(key, lambda: build(name, options))
 
 
 def prepare(families: Sequence[str], memory_bytes: int) -> None:
@@ -62,3 +76,6 @@ def _built() -> EnvironmentCache:
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
+
+
+MAX_BUILT = 256

@@ -21,7 +21,7 @@ from pebble import ProcessExpired, ProcessPool
 from common.errors import Fatal
 from common.fairness.fair_slots import FairSlots
 from env_svc.calls import Call, EnvironmentJob, Outcome, failed
-from env_svc.concurrency.completion import as_completed_batches
+from env_svc.completion import as_completed_batches
 from env_svc.execution.worker_process import SLICE_S, WORKER_VARIABLES, prepare, ready, work
 from env_svc.registry import modules
 

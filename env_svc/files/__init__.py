@@ -2,6 +2,5 @@
 
 Consumes  files from the blob store
 Owns      the files that were used last, on this replica's disk
-Layout    environment.py is the environment; grading.py runs graders; row_file.py finds rows; order.py mixes rows;
-          store.py fetches files, and keeps them with their environments
+Layout    environment.py is the environment with its rows, and the store that fetches files; grading.py runs graders
 """

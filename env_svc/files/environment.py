@@ -1,22 +1,58 @@
-"""The environment `file:<id>`: a row's `messages` are the prompt, one reply is graded."""
+"""The environment `file:<id>`: a row's `messages` are the prompt, one reply is graded. A store keeps the files that were used last."""
 
+import asyncio
+import hashlib
+import json
+import os
 import re
+import uuid
+import weakref
+from array import array
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, cast
 
+import structlog
 from pydantic import JsonValue
 
+from common.blobs import Blobs
+from common.caches import SingleFlightCache
+from common.errors import Reject, Unavailable
+from common.formats.jsonl import MAX_ROW_BYTES, Row, offsets, parse_row
 from common.graders import WrongGrader, read_grader
-from common.messages import FILE_FAMILY, FILE_ID_PATTERN
+from common.messages import FILE_FAMILY, FILE_ID_PATTERN, MAX_FILE_BYTES, file_blob
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn, WrongOptions
 from env_svc.files.grading import ERRORS, Grading
-from env_svc.files.order import permuted
-from env_svc.files.row_file import RowFile
 from env_svc.options import options_of, validated_options
+from env_svc.process_folder import ProcessFolder
 
 Part = Literal["all", "train", "held_out"]
 ROLES: Mapping[str, str] = {"developer": "system"}
 """Roles that chat templates know under another name."""
+
+
+class RowFile:
+    """Rows of a checked file. Its name is gone once it is open, so that nothing stays when the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises: OSError."""
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._file)
+        with path.open("rb") as lines:
+            self._places = array("Q", offsets(iter(lines)))
+        path.unlink()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def row(self, number: int) -> Row:
+        """Raises: ValueError where the file is not what was checked."""
+        line = os.pread(self._file, MAX_ROW_BYTES + 1, self._places[number]).partition(b"\n")[0]
+        row = parse_row(line)
+        if row is None:
+            raise ValueError(f"row {number} is empty")
+        return row
 
 
 class FileRows(Environment[int]):
@@ -72,3 +108,77 @@ def file_rows(name: str, rows: RowFile, options: Mapping[str, JsonValue]) -> Fil
     known = options_of(FileRows) or []
     values = validated_options(f"environment '{name[:20]}…'", known[1:], options)
     return FileRows(rows, **values)
+
+
+ROUNDS = 4
+
+
+def permuted(position: int, count: int, key: str) -> int:
+    """Where `position` comes in an order of `count` that `key` names: each of 0 to count - 1 once.
+
+    A Feistel network over the smallest square of a power of two that holds `count`; what falls outside is mixed again.
+    """
+    half = max(1, ((count - 1).bit_length() + 1) // 2)
+    while True:
+        position = _mixed(position, half, key)
+        if position < count:
+            return position
+
+
+def _mixed(value: int, half: int, key: str) -> int:
+    left, right, mask = value >> half, value & ((1 << half) - 1), (1 << half) - 1
+    for number in range(ROUNDS):
+        digest = hashlib.blake2b(f"{key}:{number}:{right}".encode(), digest_size=8).digest()
+        left, right = right, left ^ (int.from_bytes(digest, "big") & mask)
+    return left << half | right
+
+
+MAX_HELD = 16
+"""Files that are kept, of 512 MiB at most."""
+MAX_BUILT = 16
+"""Environments of one file that are kept, one for each set of options."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A file, and its environments, which keep it on the disk and so go with it."""
+
+    rows: RowFile
+    built: SingleFlightCache[str, FileRows] = field(default_factory=lambda: SingleFlightCache[str, FileRows](MAX_BUILT))
+
+
+class FileStore:
+    def __init__(self, blobs: Blobs, shared: Path) -> None:
+        """`shared`: folder of all replicas of this machine that share a data folder."""
+        self._blobs = blobs
+        self._folder = ProcessFolder(shared)
+        self._held: SingleFlightCache[tuple[str, str], _Held] = SingleFlightCache(MAX_HELD)
+
+    def open(self) -> None:
+        """Remove what killed processes have left of files that they were fetching. Without a folder, no file can be fetched."""
+        try:
+            self._folder.open()
+        except OSError as error:
+            log.warning("no_folder_for_files", folder=str(self._folder.path.parent), reason=str(error))
+
+    def close(self) -> None:
+        self._folder.close()
+
+    async def environment(self, name: str, tenant: str, options: Mapping[str, JsonValue]) -> FileRows:
+        """Raises: WrongOptions, also where the tenant has no such file; Unavailable when it cannot be fetched now."""
+        digest = digest_of(name, options)
+        held = await self._held.get((tenant, digest), lambda: self._fetched(tenant, digest))
+        key = json.dumps([name, dict(options)], sort_keys=True)
+        return await held.built.get(key, lambda: asyncio.to_thread(file_rows, name, held.rows, options))
+
+    async def _fetched(self, tenant: str, digest: str) -> _Held:
+        path = self._folder.path / f"{digest[:16]}.{uuid.uuid4().hex}"
+        try:
+            await self._blobs.fetch_file(file_blob(tenant, digest), digest, path, most_bytes=MAX_FILE_BYTES)
+            return _Held(await asyncio.to_thread(RowFile, path))
+        except Reject as error:
+            raise WrongOptions(f"file-{digest} cannot be read: {error}") from None
+        except OSError as error:
+            raise Unavailable(f"no file can be kept in {self._folder.path}: {error.strerror}") from None

@@ -3,8 +3,7 @@
 It sees its interpreter, that one's packages and an empty /tmp that ends with it, and what the operator's table grants. It has no network,
 no other process, no variable, descriptor or privilege of the service, and a user of its own: a real one where the service is root, one of
 a user namespace elsewhere. System calls that reach the kernel's less used parts are refused (`sandboxes/kernel.py`). Memory, processes and
-computing time are bounded for the sandbox as a whole where there are control groups, for each of its processes elsewhere.
-"""
+computing time are bounded for the sandbox as a whole where there are control groups, for each of its processes elsewhere."""
 
 import asyncio
 import itertools
@@ -13,14 +12,20 @@ import os
 import shlex
 import shutil
 from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
+from common.errors import Fatal
+from common.messages import OWN_FAMILY
 from env_svc.hosted.cgroups import Cgroups, GroupLimits, find_cgroups
 from env_svc.hosted.config import HostedConfig
-from env_svc.sandboxes.bwrap_arguments import KEPT_BY_ROOT, OF_NO_USER, parent_folders, visible
+from env_svc.sandboxes.bubblewrap import KEPT_BY_ROOT, OF_NO_USER, parent_folders, visible
 from env_svc.sandboxes.interpreter import FIRST_USER, python
 from env_svc.sandboxes.kernel import DEVICES, LIBRARIES, PUBLIC, definitions, last_statements
+from env_svc.settings import EnvSettings
 
 MIB = 2**20
 USERS = 1_000_000
@@ -60,6 +65,9 @@ LAST
 os.execv(command[0], command)
 """
 """First program of the sandbox: it gives up its privileges and becomes the host."""
+
+
+log = structlog.get_logger()
 
 
 class NotConfined(Exception):
@@ -256,3 +264,37 @@ async def _printed(argv: list[str], variables: dict[str, str]) -> str:
         reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
         raise NotConfined(reason[-300:] or f"{argv[0]} ended with exit status {process.returncode}")
     return printed.decode(errors="replace")
+
+
+async def choose_confinement(settings: EnvSettings, hosted: Mapping[str, HostedConfig]) -> Confinement | None:
+    """The sandbox for `hosted`; None where they run with the service's rights. Raises: Fatal where one is required and is not there."""
+    if not hosted or settings.hosts_sandbox == "none":
+        return None
+    outside = [name for name, one in hosted.items() if not one.sandbox]
+    if outside and settings.hosts_sandbox == "required":
+        raise Fatal(f"MARLAAS_ENV_HOSTS_SANDBOX is 'required', and the table of '{outside[0]}' says sandbox = false: change one of the two")
+    try:
+        found = await find_confinement(settings.hosts_cgroup)
+    except NotConfined as error:
+        if settings.hosts_sandbox == "required":
+            raise Fatal(f"MARLAAS_ENV_HOSTS_SANDBOX is 'required', and this machine has no sandbox for hosts: {error}") from None
+        log.warning("hosts_not_confined", environments=sorted(hosted), reason=str(error))
+        return None
+    log.info("hosts_confined", meaning=found.meaning, outside=outside)
+    return found
+
+
+async def choose_own_confinement(settings: EnvSettings, found: Confinement | None) -> Confinement | None:
+    """The sandbox for packages of tenants; None where this replica plays none. `found`: that of the operator's hosts, if there is one.
+
+    Raises: Fatal where one is required and is not there.
+    """
+    if settings.own == "none" or (settings.family_names and OWN_FAMILY not in settings.family_names):
+        return None
+    try:
+        return found or await find_confinement(settings.hosts_cgroup)
+    except NotConfined as error:
+        if settings.own == "required":
+            raise Fatal(f"MARLAAS_ENV_OWN is 'required', and this machine has no sandbox for packages of tenants: {error}") from None
+        log.warning("own_not_served", reason=str(error))
+        return None

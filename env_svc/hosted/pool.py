@@ -10,12 +10,12 @@ import structlog
 
 from common.fairness.fair_slots import FairSlots
 from env_svc.calls import EnvironmentJob, Outcome, failed
-from env_svc.concurrency.completion import as_completed_batches
+from env_svc.completion import as_completed_batches
 from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.confinement import Confinement
-from env_svc.hosted.outcomes import Hello
 from env_svc.hosted.process import DEFAULT_TIMINGS, HostProcess, HostTimings
 from env_svc.hosted.start import HostUnavailable
+from env_svc.hosted.wire import Hello
 from env_svc.registry import check_argument
 
 MAX_CONCURRENT_CALLS = 1024

@@ -19,8 +19,8 @@ from env_svc.errors import WrongOptions
 from env_svc.hosted import wire
 from env_svc.hosted.config import HostedConfig
 from env_svc.hosted.confinement import Confinement
-from env_svc.hosted.outcomes import Hello, checked_hello, checked_outcome
 from env_svc.hosted.start import HostFailed, HostStarter, HostUnavailable
+from env_svc.hosted.wire import Hello, checked_hello, checked_outcome
 from env_svc.registry import check_declared
 
 log = structlog.get_logger()

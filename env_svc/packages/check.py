@@ -10,7 +10,7 @@ from common.messages import CheckPackage, OwnEnvironment, PackageChecked
 from env_svc.errors import WrongOptions
 from env_svc.hosted.start import HostFailed, HostUnavailable
 from env_svc.packages.hosts import OwnHosts
-from env_svc.packages.names import OwnEnvironmentKey
+from env_svc.packages.processes import OwnEnvironmentKey
 from env_svc.packages.store import PackageStore
 from env_svc.packages.wheel import Wheel, WheelRefused, missing_requirements
 

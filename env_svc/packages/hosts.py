@@ -18,13 +18,11 @@ from common.fairness.fair_slots import FairSlots
 from common.messages import BlobRef
 from common.resilience.event_loop import TaskSet
 from env_svc.calls import EnvironmentJob, Outcome, failed
-from env_svc.concurrency.completion import as_completed_batches
+from env_svc.completion import as_completed_batches
 from env_svc.errors import WrongOptions
-from env_svc.hosted.outcomes import Hello
 from env_svc.hosted.start import HostFailed, HostUnavailable
-from env_svc.packages.names import OwnEnvironmentKey
-from env_svc.packages.sandboxes import OwnSandboxes
-from env_svc.packages.tenant_host import OwnHost
+from env_svc.hosted.wire import Hello
+from env_svc.packages.processes import OwnEnvironmentKey, OwnHost, OwnSandboxes
 from env_svc.packages.wheel import WheelRefused
 
 FAILURE_TTL_S = 5.0

@@ -13,11 +13,11 @@ from common.blobs import Blobs
 from common.bus import Bus
 from common.errors import Fatal
 from common.periodic import run_forever
-from env_svc.hosted.addresses import parsed_addresses
 from env_svc.hosted.confinement import Confinement, NotConfined
+from env_svc.hosted.proxy import parsed_addresses
 from env_svc.packages.check import PackageChecks
 from env_svc.packages.hosts import OwnBounds, OwnHosts
-from env_svc.packages.sandboxes import TIMINGS, OwnSandboxes
+from env_svc.packages.processes import TIMINGS, OwnSandboxes
 from env_svc.packages.store import PackageStore
 from env_svc.settings import EnvSettings
 

@@ -2,21 +2,50 @@
 
 The code sees an interpreter, its libraries and an empty /tmp, and nothing else of this machine: no network, no other
 process, no environment variables. It has no capabilities, and its limits are the kernel's. Where the service runs as root,
-each run has a user id of its own, because root's processes are not counted; elsewhere, a user namespace of its own.
-"""
+each run has a user id of its own, because root's processes are not counted; elsewhere, a user namespace of its own."""
 
 import asyncio
 import os
 import shutil
 from asyncio.subprocess import PIPE
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from common.errors import Fatal
 from env_svc.errors import SandboxUnavailable
-from env_svc.sandboxes.bwrap_arguments import KEPT_BY_ROOT, OF_NO_USER, parent_folders, visible
-from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, run_to_end, visible_paths
+from env_svc.sandboxes.interpreter import (
+    FIRST_USER,
+    SCRATCH_BYTES,
+    Rlimits,
+    cpu_limit_s,
+    end,
+    prelude,
+    python,
+    run_to_end,
+    standard_input,
+    visible_paths,
+)
 from env_svc.sandboxes.kernel import DEVICES, LIBRARIES
-from env_svc.sandboxes.prelude import Rlimits, prelude, standard_input
 from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
+
+KEPT_BY_ROOT = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+"""Privileges where the service is root: the first program needs both to change its user, and loses them by that."""
+
+
+OF_NO_USER = ("--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534")
+"""Elsewhere: none, in a user namespace."""
+
+
+def parent_folders(paths: Iterable[str], *, below: str = "/") -> list[str]:
+    """Make the folders above bound paths, which would otherwise be readable by root alone. `below`: only those within it."""
+    folders = sorted({str(above) for path in paths for above in Path(path).parents if str(above) != "/" and str(above).startswith(below)})
+    return [argument for folder in folders for argument in ("--perms", "0755", "--dir", folder)]
+
+
+def visible(read: Sequence[str], write: Sequence[str] = ()) -> list[str]:
+    """Bind libraries and `read` so that they cannot be changed, then `write` and devices."""
+    bound = [("--ro-bind-try", one) for one in LIBRARIES] + [("--ro-bind", one) for one in read] + [("--bind", one) for one in write]
+    return [argument for option, path in (*bound, *(("--dev-bind", one) for one in DEVICES)) for argument in (option, path, path)]
 
 
 class BubblewrapSandbox(Sandbox):

@@ -18,8 +18,18 @@ from pathlib import Path
 from common.errors import Fatal
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes import kernel
-from env_svc.sandboxes.interpreter import FIRST_USER, SCRATCH_BYTES, cpu_limit_s, end, python, run_to_end, visible_paths
-from env_svc.sandboxes.prelude import Rlimits, prelude, standard_input
+from env_svc.sandboxes.interpreter import (
+    FIRST_USER,
+    SCRATCH_BYTES,
+    Rlimits,
+    cpu_limit_s,
+    end,
+    prelude,
+    python,
+    run_to_end,
+    standard_input,
+    visible_paths,
+)
 from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
 
 SCRATCH_LOOK_S = 0.05

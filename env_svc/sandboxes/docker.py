@@ -23,10 +23,8 @@ from docker.errors import DockerException, NotFound
 from common.errors import Fatal
 from common.resilience.event_loop import TaskSet
 from env_svc.errors import SandboxUnavailable
-from env_svc.sandboxes.interpreter import cpu_limit_s
-from env_svc.sandboxes.output import CapturedOutput, OutputLimitExceeded
-from env_svc.sandboxes.prelude import MAX_FILE_BYTES, READY, Rlimits, prelude, standard_input
-from env_svc.sandboxes.sandbox import MIB, Bounds, RunResult, Sandbox, Stopped, run_result
+from env_svc.sandboxes.interpreter import MAX_FILE_BYTES, READY, Rlimits, cpu_limit_s, prelude, standard_input
+from env_svc.sandboxes.sandbox import MIB, Bounds, CapturedOutput, OutputLimitExceeded, RunResult, Sandbox, Stopped, run_result
 
 USER = "65534:65534"
 COMMAND = ["/usr/bin/env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "python3", "-I", "-S", "-c", prelude()]

@@ -43,7 +43,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "scheduler_svc": ("scheduler_svc.service", "scheduler_svc.upkeep.outbox"),
     "env_svc": ("env_svc.replica",),
     "gateway_svc": ("gateway_svc.service", "uvloop"),
-    "rollout_svc": ("rollout_svc.engine.process:preload", "rollout_svc.accelerators.wiring", "rollout_svc.serving.wiring"),
+    "rollout_svc": ("rollout_svc.engine.start:preload", "rollout_svc.replica"),
     "trainer_svc": ("trainer_svc.service",),
 }
 """Modules that a service imports as it starts, or functions that import them, as `module:function`."""

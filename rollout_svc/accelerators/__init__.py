@@ -2,7 +2,5 @@
 
 tiers.py     an engine parked and woken, and checked after each wake
 sampler.py   the executor: tiers, the intake of messages, and what was done for whom
-sizes.py     bytes of its state
-capacity.py  what it reports as its capacity, parked or not
-wiring.py    all of it for one replica
+sizes.py     bytes of its state, and its capacity, parked or not
 """

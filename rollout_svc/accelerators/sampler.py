@@ -101,7 +101,7 @@ class Sampler:
             self._draining = None
 
     def taken(self) -> WorkDone:
-        return self._engine.work.taken(self._engine.progress())
+        return self._engine.work.taken(self._engine.process.progress())
 
     async def _turns_ended(self) -> None:
         while self._engine.work.inside or self._rollout.preparing:

@@ -1,4 +1,8 @@
-"""Bytes of a sampler's state: of weights and KV cache apart, because `host` keeps the weights alone."""
+"""Bytes of a sampler's state, and its capacity while its engine may be closed.
+
+Weights and KV cache are counted apart, because `host` keeps the weights alone. A parked pool is admitted work by its capacity, so that
+there is a reason to wake.
+"""
 
 import json
 from dataclasses import dataclass
@@ -7,6 +11,7 @@ from pathlib import Path
 from common.pools import precision_on
 from common.pools.memory import ELEMENT_BYTES, GIB, ModelShape, loaded_bytes
 from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -50,3 +55,29 @@ def _slot_parameters(shape: ModelShape, rank: int, *, cpu: bool) -> int:
     as wide as all its parts together, and 0 outside of them."""
     zeros = shape.layers * rank * (2 * (shape.queries + 2 * shape.keys) + 2 * shape.intermediate) if cpu else 0
     return shape.adapter_parameters(rank) + zeros
+
+
+KEY_AND_VALUE = 2
+
+
+class Capacity:
+    """Tokens of the KV cache: the engine's own while it is open, else what it last had, or before its first start an estimate."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._last = expected_kv_tokens(engine)
+
+    @property
+    def kv_tokens(self) -> int:
+        self._last = self._engine.process.kv_tokens or self._last
+        return self._last
+
+
+def expected_kv_tokens(engine: Engine) -> int:
+    """On a CPU from the model's shape and the cache's size; elsewhere, and for unknown models, as many as all its sequences may have."""
+    settings = engine.settings
+    shape = model_shape(settings.model) if engine.is_cpu else None
+    if shape is None:
+        return settings.sequences * settings.context_tokens
+    token_bytes = KEY_AND_VALUE * shape.layers * shape.keys * ELEMENT_BYTES[precision_on(settings.precision, cpu=engine.is_cpu)]
+    return int(settings.kv_cache_gib * GIB) // token_bytes

@@ -2,7 +2,7 @@
 
 A park freezes all requests, those in the middle too; they stay in the engine's process, and compute their KV cache again after the wake.
 So a park to `none` ends at `disk` while any request is inside, unless the last wake found a wrong state: then they are handed back, since
-a new engine alone is sure to be right. On a GPU the moves are vLLM's sleep levels; on a CPU `sleeping/cpu_worker.py` takes the same calls.
+a new engine alone is sure to be right. On a GPU the moves are vLLM's sleep levels; on a CPU `engine/cpu/worker.py` takes the same calls.
 
 After a wake the base model must give fixed tokens the log-probabilities that it gave when it was first awake, and each adapter those of its
 trainer. Until all agree, every request stays frozen. Where one differs, the weights are dropped; the caller then parks to `none`, so that
@@ -21,7 +21,8 @@ from common.errors import Fatal
 from common.pools.model_files import why_gone
 from rollout_svc.accelerators.sizes import Sizes, expected_sizes
 from rollout_svc.engine.engine import Engine
-from rollout_svc.engine.process import AS_WITHOUT_MEMORY, one_line
+from rollout_svc.engine.process import one_line
+from rollout_svc.engine.start import AS_WITHOUT_MEMORY
 
 CANARY_TOKENS = 96
 CANARY_STEP = 7919
@@ -45,7 +46,8 @@ class Parking:
     def __init__(self, engine: Engine, gpu_bytes: int | None = None) -> None:
         """`engine` may be closed: its first start is a wake. `gpu_bytes`: memory of its GPU; None on a CPU."""
         self._engine = engine
-        self._tier = Tier.DEVICE if engine.is_open else Tier.NONE
+        self._process = engine.process
+        self._tier = Tier.DEVICE if self._process.is_open else Tier.NONE
         self._ids: list[int] = []
         self._canary: list[float] = []
         """Log-probabilities of `_ids`; empty until the engine was first awake."""
@@ -77,7 +79,7 @@ class Parking:
         """Take the canary of an engine that is awake, and its bytes."""
         if self._canary:
             return
-        weights, cache, vocabulary = await self._engine.worker("marlaas_sizes")
+        weights, cache, vocabulary = await self._process.worker("marlaas_sizes")
         self._sizes = Sizes(weights, cache)
         length = min(CANARY_TOKENS, self._engine.settings.context_tokens - 1)
         self._ids = [number * CANARY_STEP % vocabulary for number in range(1, length + 1)]
@@ -90,8 +92,7 @@ class Parking:
 
         After a wake with WrongState, a park to `none` hands them back instead: the engine is closed.
         """
-        engine = self._engine
-        engine.proceed()
+        self._process.proceed()
         try:
             await self._park(tier)
         finally:
@@ -99,8 +100,8 @@ class Parking:
 
     async def _halt(self) -> None:
         """A parked engine on a CPU is stopped: its idle threads would use 1 % of a core, and nothing makes it compute."""
-        if self._engine.is_open and self._engine.is_cpu and not self._engine.gate.is_open:
-            await asyncio.shield(self._engine.halt())
+        if self._process.is_open and self._engine.is_cpu and not self._engine.gate.is_open:
+            await asyncio.shield(self._process.halt())
 
     async def _park(self, tier: Tier) -> None:
         engine = self._engine
@@ -108,18 +109,18 @@ class Parking:
             await self.learn()
             engine.gate.close()
             engine.work.stop()
-            await engine.pause(keep_cache=True)
+            await self._process.pause(keep_cache=True)
         if self._is_wrong and tier.depth >= Tier.NONE.depth:
             await engine.hand_back()
         if (tier := self._reachable(tier)).depth <= self._tier.depth:
             return
         if tier is Tier.NONE:
-            await engine.shut()
+            await self._process.shut()
         elif self._tier is Tier.DEVICE:
-            await engine.pause(keep_cache=False)
+            await self._process.pause(keep_cache=False)
             tier = await self._sleep(tier)
         else:
-            await engine.worker("sleep", level=2)
+            await self._process.worker("sleep", level=2)
         self._tier = tier
 
     def _reachable(self, tier: Tier) -> Tier:
@@ -133,13 +134,13 @@ class Parking:
         """The tier that was reached: `disk` where the host has no memory for the weights."""
         if tier is Tier.HOST:
             try:
-                await self._engine.worker("sleep", level=1)
+                await self._process.worker("sleep", level=1)
                 return Tier.HOST
             except Exception as error:
                 if not self._engine.is_cpu or not _is_no_memory(error):
                     raise
                 log.warning("weights_dropped", reason=one_line(error))
-        await self._engine.worker("sleep", level=2)
+        await self._process.worker("sleep", level=2)
         return Tier.DISK
 
     # ------------------------------------------------------------------------------------------------------------ wake
@@ -155,9 +156,9 @@ class Parking:
             return
         if source.depth >= Tier.DISK.depth and (reason := why_gone(engine.settings.model, engine.settings.named or engine.settings.model)):
             raise StateMismatch(reason)
-        engine.proceed()
+        self._process.proceed()
         if source is not Tier.DEVICE:
-            engine.is_waking = True
+            self._process.is_waking = True
             try:
                 await self._to_device(source)
                 self._tier = Tier.DEVICE
@@ -170,22 +171,22 @@ class Parking:
                 await self._halt()
                 raise failure from error
             finally:
-                engine.is_waking = False
+                self._process.is_waking = False
             self._is_wrong = False
-        await engine.resume()
+        await self._process.resume()
         engine.work.go()
         engine.gate.open()
 
     async def _to_device(self, source: Tier) -> None:
         engine = self._engine
         if source is Tier.HOST:
-            await engine.worker("wake_up")
+            await self._process.worker("wake_up")
         elif source is Tier.DISK:
-            await engine.worker("wake_up", tags=["weights"])
-            await engine.worker("reload_weights")
-            await engine.worker("wake_up", tags=["kv_cache"])
+            await self._process.worker("wake_up", tags=["weights"])
+            await self._process.worker("reload_weights")
+            await self._process.worker("wake_up", tags=["kv_cache"])
         else:
-            await engine.open()
+            await self._process.open()
             if not self._canary:
                 await engine.warm_up()
 
@@ -213,16 +214,16 @@ class Parking:
     async def _back(self, tier: Tier) -> None:
         """Free what a failed wake has put on the device. Raises: Fatal on a GPU where it is not known what that was."""
         engine = self._engine
-        if engine.is_dead:
-            await engine.shut()
-        if not engine.is_open:
+        if self._process.is_dead:
+            await self._process.shut()
+        if not self._process.is_open:
             self._tier = Tier.NONE
         elif tier is Tier.NONE:
-            await engine.pause(keep_cache=True)
-            await engine.shut()
+            await self._process.pause(keep_cache=True)
+            await self._process.shut()
             self._tier = Tier.NONE
         elif engine.is_cpu or self._tier is Tier.DEVICE:
-            await engine.pause(keep_cache=False)  # also ends when the last check has
+            await self._process.pause(keep_cache=False)  # also ends when the last check has
             self._tier = await self._sleep(tier)
         else:
             raise Fatal(f"the engine for {engine.settings.model} is half awake, and vLLM cannot put that to sleep")

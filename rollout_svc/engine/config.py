@@ -21,8 +21,8 @@ URGENT_PRIORITY = -1_000_000
 """Priority, in vLLM lower first, from which on a request takes the place of rollouts where none is free."""
 CHECK_PRIORITY = 2 * URGENT_PRIORITY
 """Priority of requests that run although all others are frozen."""
-SLEEPING_WORKER = "rollout_svc.engine.sleeping.cpu_worker.SleepingCpuWorker"
-FOOTPRINT = "rollout_svc.engine.sleeping.footprint.Footprint"
+SLEEPING_WORKER = "rollout_svc.engine.cpu.worker.SleepingCpuWorker"
+FOOTPRINT = "rollout_svc.engine.footprint.Footprint"
 HELD_PER_SLOT = 4
 """Adapters that may be loaded for each that may take part in a batch: the versions of its task that are in use, and more."""
 
@@ -64,16 +64,7 @@ class EngineSettings:
     """The model as the pools file has it; empty: as `model`."""
 
     @classmethod
-    def of(
-        cls,
-        pool: Pool,
-        *,
-        device: Device = "auto",
-        cores: tuple[int, ...] = (),
-        sleeps: bool = False,
-        locks: tuple[int, ...] = (),
-        named: str = "",
-    ) -> "EngineSettings":
+    def of(cls, pool: Pool, *, device: Device = "auto", cores: tuple[int, ...] = (), sleeps: bool = False) -> "EngineSettings":
         sequences, adapters = (pool.serving.sequences, pool.serving.adapters) if pool.serving else (0, 0)
         return cls(
             model=pool.model,
@@ -92,8 +83,6 @@ class EngineSettings:
             invariant=pool.invariant,
             cores=cores,
             sleeps=sleeps,
-            locks=locks,
-            named=named,
         )
 
     def wants_invariance(self, *, cpu: bool) -> bool:
@@ -175,7 +164,7 @@ def engine_arguments(settings: EngineSettings, *, cpu: bool) -> Any:
 
 def _sleeping_arguments(settings: EngineSettings, *, cpu: bool) -> dict[str, Any]:
     scheduler = "SleepingServingScheduler" if settings.serving_sequences else "SleepingScheduler"
-    chosen: dict[str, Any] = {"scheduler_cls": f"rollout_svc.engine.sleeping.scheduler.{scheduler}", "worker_extension_cls": FOOTPRINT}
+    chosen: dict[str, Any] = {"scheduler_cls": f"rollout_svc.engine.scheduler.{scheduler}", "worker_extension_cls": FOOTPRINT}
     if not cpu:
         return chosen | {"enable_sleep_mode": True}
     if (precision := precision_on(settings.precision, cpu=True)) != "float32":

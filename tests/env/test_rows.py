@@ -14,8 +14,7 @@ from env_svc.builtin.math_problems import MathProblems
 from env_svc.builtin.multi_hop import MultiHop
 from env_svc.contract import Finish, Reply, WrongOptions
 from env_svc.datasets import rows_of_file
-from env_svc.files.environment import file_rows
-from env_svc.files.row_file import RowFile
+from env_svc.files.environment import RowFile, file_rows
 from env_svc.tools.search import index_of
 
 SEPARATORS = [*"\v\f\x1c\x1d\x1e\x85\u2028\u2029\r\n", "\r\n", "\ufeff"]

@@ -14,7 +14,7 @@ from common.bus import Bus, Outgoing
 from common.messages import Opening, SamplesAnswer, TextsRequest, TokenTexts
 from gateway_svc.samples import messages_of, samples_of, tokens_of
 from gateway_svc.serving import texts as client_of_texts
-from rollout_svc.serving.token_texts import texts_of
+from rollout_svc.serving.service import texts_of
 from rollout_svc.text.chat import Chat
 from tests.conftest import eventually
 from tests.samples import MODEL, keep, kept_attempt, step_samples, texts_replica

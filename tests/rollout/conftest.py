@@ -51,7 +51,7 @@ async def engine() -> AsyncIterator[Engine]:
     try:
         yield engine
     finally:
-        engine.close()
+        engine.process.close()
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from common.spec import EnvironmentSection, Limits, Sampling
 from common.task_states import TaskStates
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
-from rollout_svc.request_ids import message_id
+from rollout_svc.engine.work import message_id
 from rollout_svc.service import Rollout
 from rollout_svc.text.chat import Chat
 from tests.common.bus.consuming import as_handler

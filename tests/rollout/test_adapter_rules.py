@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from common.messages import AdapterRef, BlobRef, Canary
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine.config import EXACT, ROUGH, EngineSettings, Tolerance
 from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.process import EngineProcess
 from tests.conftest import at_work, eventually
 from tests.rollout.conftest import POOL
 
@@ -152,8 +152,7 @@ async def test_canary_may_differ_by_what_the_precision_makes(
 
 @pytest.mark.parametrize(("cpu", "tolerance"), [(True, EXACT), (False, ROUGH)])
 async def test_low_precision_is_compared_roughly(cpu: bool, tolerance: Tolerance) -> None:
-    with ThreadPoolExecutor(1) as thread:
-        assert Engine(None, EngineSettings.of(POOL), thread, cpu=cpu).canary_tolerance == tolerance
+    assert Engine(EngineProcess(EngineSettings.of(POOL), cpu=cpu)).canary_tolerance == tolerance
 
 
 async def test_disk_that_takes_nothing_is_no_messages_fault_and_may_get_better(book: Book, tmp_path: Path) -> None:
@@ -213,8 +212,8 @@ async def test_park_waits_for_no_fetch_and_the_version_is_loaded_when_it_has_com
     if comes_while_parked:
         book.may_come.set()
         async with asyncio.timeout(30):
-            await adapters._fetching.acquire()  # it has come
-        adapters._fetching.release()
+            await adapters._files._fetching.acquire()  # it has come
+        adapters._files._fetching.release()
     assert not loading.done() and book.held == set()
     adapters.go()
     book.may_come.set()

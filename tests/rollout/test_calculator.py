@@ -108,7 +108,7 @@ async def test_masks_are_exact_through_the_tools_turns(stage: Stage, table: Envi
     called = [episode for episode in episodes if episode.answers]
     assert len(called) >= MEMBERS // 8, "the base model makes calls part of the time"
     assert any(episode.score == Scored(1.0, {"tool_calls": 1.0, "tool_errors": 0.0, "well_formed": 1.0}) for episode in called)
-    prompt = chat._render([message.model_dump() for message in opened.messages], opened.tools, "{}")
+    prompt = chat._template.render([message.model_dump() for message in opened.messages], opened.tools, "{}")
     for episode in episodes:
         first, *rest = parts(episode.turns[-1].transcript)
         assert first == (False, chat._encode(prompt)), "the template's tokens, none of them the policy's choice"

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from common.errors import Fatal, Reject
-from rollout_svc.accelerators.capacity import Capacity
+from rollout_svc.accelerators.sizes import Capacity
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.process import EngineProcess
 from rollout_svc.engine.stream import StreamRequest, stream
 from tests.conftest import eventually
 from tests.rollout.conftest import END, POOL, PROMPT, Oracle, expected, sample_request
@@ -187,7 +188,7 @@ async def test_engine_that_cannot_start_says_why_in_one_line(engine: Engine, cha
 
 
 async def test_capacity_of_a_closed_engine_is_nearly_what_it_has_once_it_is_open(engine: Engine) -> None:
-    closed = Engine.closed(engine.settings)
-    assert closed.kv_tokens == 0
-    assert 0.99 < Capacity(closed).kv_tokens / engine.kv_tokens < 1.01
-    assert Capacity(engine).kv_tokens == engine.kv_tokens
+    closed = Engine(EngineProcess(engine.settings))
+    assert closed.process.kv_tokens == 0
+    assert 0.99 < Capacity(closed).kv_tokens / engine.process.kv_tokens < 1.01
+    assert Capacity(engine).kv_tokens == engine.process.kv_tokens

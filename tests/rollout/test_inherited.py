@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from common.leases.locks import Locks, holders
-from rollout_svc.engine.file_descriptors import PR_SET_PDEATHSIG, Inherited, failure_file
+from rollout_svc.engine.start import PR_SET_PDEATHSIG, Inherited, failure_file
 from tests.rollout.conftest import HERE
 
 SERVICE = """
 import multiprocessing, os, signal, sys
 from pathlib import Path
 from common.leases.locks import Locks
-from rollout_svc.engine.file_descriptors import Inherited, failure_file
+from rollout_svc.engine.start import Inherited, failure_file
 from tests.rollout.test_inherited import Orphaned, compute
 
 if __name__ == "__main__":
@@ -42,9 +42,9 @@ from pathlib import Path
 if __name__ == "__main__":
     from vllm.v1.executor.abstract import Executor
     from common.leases.locks import Locks
-    from rollout_svc.engine.file_descriptors import Inherited, failure_file
+    from rollout_svc.engine.start import Inherited, failure_file
     from rollout_svc.engine.config import EngineSettings, engine_arguments
-    from rollout_svc.engine.process import import_vllm, processes_of, spawned
+    from rollout_svc.engine.start import import_vllm, processes_of, spawned
     from tests.rollout.conftest import POOL
 
     locks = Locks(Path(sys.argv[1]), "rollout-one")

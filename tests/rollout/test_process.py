@@ -18,7 +18,7 @@ from common.errors import Fatal
 from common.runtime.settings import Settings
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
-from rollout_svc.engine.process import (
+from rollout_svc.engine.start import (
     REPRODUCIBLE,
     SOCKET_NAME_BYTES,
     SOCKET_PATH_BYTES,
@@ -116,7 +116,7 @@ def test_looking_for_a_gpu_opens_none_and_its_processes_are_spawned(monkeypatch:
 
 ENGINES_SOCKETS = """
 import os, pathlib, sys
-from rollout_svc.engine.process import prepare_environment
+from rollout_svc.engine.start import prepare_environment
 prepare_environment(cpu=False, offline=True, threads=1, invariant=False)
 folder = pathlib.Path(os.environ["VLLM_RPC_BASE_PATH"])
 if os.fork() == 0:

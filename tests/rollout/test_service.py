@@ -16,7 +16,7 @@ from common.tool_calls import Thoughts
 from rollout_svc import service
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
-from rollout_svc.request_ids import seed_of
+from rollout_svc.engine.work import seed_of
 from rollout_svc.text.chat import Chat
 from tests.conftest import eventually, eventually_equals
 from tests.rollout.conftest import END, Oracle, peft_name, published

@@ -12,7 +12,7 @@ from common.messages import ChatMessage, TurnRequest
 from common.spec import Sampling
 from rollout_svc.engine.engine import Engine, Sampled
 from rollout_svc.text.chat import Chat
-from rollout_svc.text.stop_strings import StopStrings
+from rollout_svc.text.reply_text import StopStrings
 from tests.rollout.conftest import END, POOL, Oracle, sample_request
 from tests.rollout.stage import Stage, agrees, first_turns, group_of
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,10 @@ import pytest
 import pytest_asyncio
 
 from common.errors import Fatal
-from rollout_svc.engine import engine as module
+from rollout_svc.engine import process as module
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.process import EngineProcess
 from tests.conftest import eventually
 from tests.rollout.conftest import POOL
 
@@ -49,16 +48,15 @@ async def llm() -> Llm:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def stand_in(llm: Llm) -> AsyncIterator[Engine]:
-    with ThreadPoolExecutor(1) as thread:
-        engine = Engine(llm, EngineSettings.of(POOL), thread, cpu=True)
-        engine.patience_s = 0.2
-        yield engine
+async def stand_in(llm: Llm) -> Engine:
+    process = EngineProcess(EngineSettings.of(POOL), cpu=True)
+    process.llm, process.patience_s = llm, 0.2
+    return Engine(process)
 
 
 async def test_engine_that_lives_and_does_not_answer_ends_the_process(llm: Llm, stand_in: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROBE_PERIOD_S", 0.0)
-    watching = asyncio.create_task(stand_in.wait_fatal())
+    watching = asyncio.create_task(stand_in.process.wait_fatal())
     await eventually(lambda: llm.asked > 3)
     assert not watching.done()
     llm.answers.clear()
@@ -68,9 +66,9 @@ async def test_engine_that_lives_and_does_not_answer_ends_the_process(llm: Llm, 
 
 async def test_answer_that_comes_late_but_in_time_is_no_end(llm: Llm, stand_in: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROBE_PERIOD_S", 0.0)
-    stand_in.patience_s = 60.0
+    stand_in.process.patience_s = 60.0
     llm.answers.clear()
-    watching = asyncio.create_task(stand_in.wait_fatal())
+    watching = asyncio.create_task(stand_in.process.wait_fatal())
     await eventually(lambda: llm.asked == 1)
     await asyncio.sleep(0.3)
     llm.answers.set()
@@ -80,9 +78,9 @@ async def test_answer_that_comes_late_but_in_time_is_no_end(llm: Llm, stand_in: 
 
 
 async def test_dead_engine_is_noticed_while_a_question_waits(llm: Llm, stand_in: Engine) -> None:
-    stand_in.patience_s = 600.0
+    stand_in.process.patience_s = 600.0
     llm.answers.clear()
-    watching = asyncio.create_task(stand_in.wait_fatal())
+    watching = asyncio.create_task(stand_in.process.wait_fatal())
     await eventually(lambda: llm.asked == 1)
     llm.errored = True
     with pytest.raises(Fatal, match="process died"):
@@ -94,6 +92,6 @@ async def test_loading_and_unloading_wait_for_an_answer_no_longer_than_that(llm:
     llm.answers.clear()
     with pytest.raises(Fatal, match="has not answered for"):
         await asyncio.wait_for(stand_in.load("more", tmp_path), 250)
-    stand_in.patience_s = 600.0  # that it is stuck is known by now
+    stand_in.process.patience_s = 600.0  # that it is stuck is known by now
     with pytest.raises(Fatal, match="has not answered for"):
         await asyncio.wait_for(stand_in.unload("there"), 250)

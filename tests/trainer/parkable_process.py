@@ -20,8 +20,8 @@ from common.accelerators.executors import NoMemory, Tier
 from common.pools import Pool
 from tests.trainer.conftest import make_groups, make_spec
 from trainer_svc.learner import Learner
-from trainer_svc.state.lineage import vectors_digest
 from trainer_svc.state.resident import Residents
+from trainer_svc.state.step_recording import vectors_digest
 
 MIB = 2**20
 

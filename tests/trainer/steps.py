@@ -6,8 +6,7 @@ import torch
 
 from common.spec import TaskSpec
 from tests.trainer.conftest import make_groups, make_spec, pack_alone
-from trainer_svc.algorithm.advantage import step_advantages
-from trainer_svc.algorithm.reward_shaping import shaped_rewards
+from trainer_svc.algorithm.advantage import shaped_rewards, step_advantages
 from trainer_svc.algorithm.step import StepResult, train_step, weighted_samples
 from trainer_svc.batch import Group
 from trainer_svc.learner import initial_resident

@@ -14,9 +14,8 @@ from common.messages.asks import MAX_ANSWER_BYTES
 from common.messages.progress import KEPT_STEPS, MAX_SAMPLE_BYTES, SAMPLE_TOKEN_BYTES
 from tests.trainer.batches import SPECS, batch_of, call, groups_of, store, update_in
 from tests.trainer.conftest import make_spec
-from trainer_svc.algorithm.advantage import step_advantages
+from trainer_svc.algorithm.advantage import shaped_rewards, step_advantages
 from trainer_svc.algorithm.batched_steps import ForwardRequest, run_requests
-from trainer_svc.algorithm.reward_shaping import shaped_rewards
 from trainer_svc.algorithm.sample_selection import KeptAttempts
 from trainer_svc.algorithm.step import train_step, weighted_samples
 from trainer_svc.algorithm.step_metrics import MAX_COMPONENTS

@@ -1,11 +1,14 @@
-"""Advantages: rewards relative to the group or the step. Pure."""
+"""Rewards of a group, shaped (`common/shaping.py`), and advantages: rewards relative to the group or the step. Pure."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common import shaping
 from common.errors import Reject
+from common.spec import TaskSpec
+from trainer_svc.batch import Group, Trajectory
 
 Floats = NDArray[np.float64]
 
@@ -105,3 +108,16 @@ def _finite(rewards: Sequence[float]) -> Floats:
 
 def _centred(rewards_G: Floats) -> Floats:
     return np.zeros_like(rewards_G) if rewards_G.min() == rewards_G.max() else dr_grpo(rewards_G)
+
+
+def shaped_rewards(group: Group, spec: TaskSpec) -> list[float]:
+    """Rewards for advantages: as scored, plus the task's rank weights, minus its penalty for length."""
+    return shaping.shaped_rewards([trajectory.attempt for trajectory in group.trajectories], spec)
+
+
+def counted_tokens(trajectory: Trajectory, spec: TaskSpec) -> int:
+    """Sampled tokens in the loss: none of a cut-off attempt where the task masks those.
+
+    Its reward still counts in its group's advantages.   Source: overlong filtering, DAPO, arXiv 2503.14476, section 3.4.
+    """
+    return 0 if trajectory.truncated and spec.overlong.rule == "mask" else trajectory.sampled_tokens

@@ -19,18 +19,16 @@ from numpy.typing import NDArray
 from common.errors import Reject
 from common.messages import Canary
 from common.spec import Algorithm, Optimizer, TaskSpec
-from trainer_svc.algorithm.advantage import step_advantages
+from trainer_svc.algorithm.advantage import counted_tokens, shaped_rewards, step_advantages
 from trainer_svc.algorithm.batched_steps import ForwardRequest, ForwardResult, Gradient, Objective, Scoring, Step, run_steps
 from trainer_svc.algorithm.loss import policy_loss, token_weights
-from trainer_svc.algorithm.reward_shaping import counted_tokens, shaped_rewards
 from trainer_svc.algorithm.sample_selection import KeptAttempts, kept_attempts
 from trainer_svc.algorithm.step_metrics import batch_metrics, sampler_mismatch, token_metrics
 from trainer_svc.batch import Group
 from trainer_svc.model.packing import Row, Sample, rows_of
 from trainer_svc.model.policy import Adapted, Policy, canary_sample
-from trainer_svc.state.optimizer import OptimizerState, adamw, clip, learning_rate
+from trainer_svc.state.optimizer import OptimizerState, Skips, adamw, clip, learning_rate
 from trainer_svc.state.resident import Resident
-from trainer_svc.state.skips import Skips
 
 ADVICE = "lower optimizer.learning_rate, and look for extreme rewards"
 
@@ -85,7 +83,7 @@ def step(policy: Policy, resident: Resident, groups: Sequence[Group], spec: Task
     """Step from `resident.version` to the next with exactly these groups, as a generator for `run_steps`.
 
     `budget_tokens` bounds a row. Raises: Reject, naming task, version and number, when too many steps had to skip an update
-    (`skips.py`), when the new adapter's canary is not finite, or when sampler and trainer disagree beyond
+    (`optimizer.Skips`), when the new adapter's canary is not finite, or when sampler and trainer disagree beyond
     `correction.max_sampler_mismatch`.
     """
     where = f"task {resident.task}, step from version {resident.version}"

@@ -8,8 +8,7 @@ adapter.py         an adapter as one vector and as files
 packing.py         trajectories into micro-batches, with shared prompts computed once
 attention.py       attention over packed rows
 attention_plan.py  spans of packed rows that attend together
-recomputation.py   layers that keep their input alone, and recompute the rest in the backward pass
-selective_mlp.py   the last layer's MLP at the scored positions only
+layers.py          layers that are recomputed in the backward pass, and the last MLP at the scored positions only
 head.py            log-probabilities without the logits of a whole micro-batch
 memory.py          memory of the base model and of a step, estimated
 """

@@ -25,15 +25,14 @@ from common.pools import ALL_LAYERS, precision_on
 from common.pools.memory import ModelShape
 from common.pools.model_files import hub_model, why_gone
 from common.spec import LORA_TARGETS
-from trainer_svc.device.allocator import give_large_tensors_their_own_pages, return_freed_memory
 from trainer_svc.device.errors import classify_move_error, is_out_of_memory
+from trainer_svc.device.memory import give_large_tensors_their_own_pages, return_freed_memory
 from trainer_svc.model.attention import BRANCHING, attention_calls
 from trainer_svc.model.batched_lora import Part, builder_on, by_one
 from trainer_svc.model.head import sampled_logprobs
+from trainer_svc.model.layers import Recomputation, decoder_layers, select_in_last_mlp
 from trainer_svc.model.lora import Layout, LoraLinear, Product, adapt, attached
 from trainer_svc.model.packing import Packed, Row, Sample, collate
-from trainer_svc.model.recomputation import Recomputation, decoder_layers
-from trainer_svc.model.selective_mlp import select_in_last_mlp
 from trainer_svc.model.weights import Weights
 
 CANARY_TOKENS = 24

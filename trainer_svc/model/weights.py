@@ -1,7 +1,7 @@
 """Parameters and buffers of the frozen base model, on the device, in host memory, or dropped.
 
 Modules keep their tensor objects, whose data is exchanged: layers that share a weight, adapters' layers and whatever else holds a tensor
-of the model follow. A mapped safetensors file cannot be resized away, but its pages can be released (`paging.py`).
+of the model follow. A mapped safetensors file cannot be resized away, but its pages can be released (`device/memory.py`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from common.accelerators.executors import StateMismatch
-from trainer_svc.device.mapped_tensors import bytes_of, moved, paged_out
+from trainer_svc.device.memory import bytes_of, moved, paged_out
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Weights:
         self.size_bytes = sum(storage.nbytes() for storage in _storages(place.tensor for place in self._places).values())
 
     def to_host(self) -> None:
-        """Out of the device's memory: a GPU's to pinned host memory, a CPU's out of this process's memory (`paging.py`).
+        """Out of the device's memory: a GPU's to pinned host memory, a CPU's out of this process's memory (`device/memory.py`).
 
         Raises: OSError when a CPU's tensors cannot be written.
         """

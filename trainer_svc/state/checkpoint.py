@@ -22,9 +22,8 @@ from common.errors import Reject
 from common.spec import TaskSpec
 from trainer_svc.device.errors import IO_ERROR
 from trainer_svc.model.lora import Layout, LoraModule
-from trainer_svc.state.optimizer import OptimizerState, learning_rate
+from trainer_svc.state.optimizer import OptimizerState, Skips, learning_rate
 from trainer_svc.state.resident import Resident
-from trainer_svc.state.skips import Skips
 
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from common.accelerators.executors import Tier
-from trainer_svc.device.mapped_tensors import paged_out
+from trainer_svc.device.memory import paged_out
 from trainer_svc.model.lora import Layout
-from trainer_svc.state.optimizer import OptimizerState
-from trainer_svc.state.skips import Skips
+from trainer_svc.state.optimizer import OptimizerState, Skips
 
 log = structlog.get_logger()
 

@@ -1,9 +1,11 @@
-"""Recorded batches, from which a step can be replayed: one immutable folder for each step of a task that asks for it.
+"""Recorded steps: the batches that steps are replayed from, and the lineage that an unstored state is recomputed from.
 
     batch.msgpack.z   the TrainBatch and its trajectories as they were trained, MessagePack inside zlib
+    lineage.json      instead of a checkpoint's two files: the inputs of a version, and the digests that prove the result
 
-The scored messages are deleted after their step. A recording keeps their content: all that the step reads besides the
-state before it.
+The scored messages are deleted after their step. A recording keeps their content: all that the step reads besides the state before it. The
+batch in it names the previous checkpoint, and so on down to a stored state. A lineage is a blob like any other checkpoint: the next batch
+names it, and it identifies a resident state.
 """
 
 import hashlib
@@ -15,18 +17,23 @@ from typing import Any
 
 import msgpack
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.errors import Reject
-from common.messages import TrainBatch
+from common.messages import BlobRef, TrainBatch
 from common.spec import TaskSpec
 from trainer_svc.batch import Group, Trajectory
-from trainer_svc.state.checkpoint import Origin
+from trainer_svc.state.checkpoint import VECTORS, Origin, spec_digest
+from trainer_svc.state.resident import Resident
 
 BATCH_FILE = "batch.msgpack.z"
 BATCH_BYTES, MEMBER_BYTES, TOKEN_BYTES = 2**20, 4096, 9
 """Size of a recording's parts before compression: its message, each member's numbers, each token."""
 COMPRESSION = 1
 """Compression level of zlib: token ids shrink to a third; higher levels gain little."""
+
+
+LINEAGE_FILE = "lineage.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,3 +127,66 @@ def _trajectory(kept: dict[str, Any]) -> Trajectory:
         kept["truncated"],
         kept["components"],
     )
+
+
+class Lineage(BaseModel):
+    """Lineage of one version. Digests are SHA-256."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    format: int = 3
+    """Number after the formats of `checkpoint.Manifest`."""
+    task: str
+    version: int
+    since: int
+    """Latest earlier version whose state is stored; 0: version 0, which the spec makes."""
+    spec_sha256: str
+    parent_sha256: str | None
+    """Digest of the previous checkpoint."""
+    trained_sha256: str
+    """Digest of the trained trajectories."""
+    recording: BlobRef
+    """Blob of those trajectories."""
+    adapter: BlobRef
+    vectors_sha256: str
+    """Digest of masters and moments: `vectors_digest`."""
+
+
+def lineage_of(resident: Resident, batch: TrainBatch, groups: Sequence[Group], *, adapter: BlobRef, recording: BlobRef) -> Lineage:
+    """Lineage of `resident`, which the step of `batch` made."""
+    origin = origin_of(batch, groups)
+    return Lineage(
+        task=batch.task,
+        version=resident.version,
+        since=resident.stored_at,
+        spec_sha256=spec_digest(batch.spec),
+        parent_sha256=origin.parent_sha256,
+        trained_sha256=origin.trained_sha256,
+        recording=recording,
+        adapter=adapter,
+        vectors_sha256=vectors_digest(resident),
+    )
+
+
+def vectors_digest(resident: Resident) -> str:
+    """SHA-256 of masters and moments, float32, concatenated."""
+    digest = hashlib.sha256()
+    for name in VECTORS:
+        digest.update(getattr(resident.optimizer, name).detach().to("cpu").contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def write_lineage(folder: Path, lineage: Lineage) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / LINEAGE_FILE).write_text(lineage.model_dump_json(indent=2) + "\n")
+
+
+def read_lineage(folder: Path) -> Lineage | None:
+    """None for a checkpoint that holds the state. Raises: Reject when it is damaged; the disk's errors as they are."""
+    path = folder / LINEAGE_FILE
+    if not path.is_file():
+        return None
+    try:
+        return Lineage.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise Reject(f"checkpoint: {LINEAGE_FILE} cannot be read: {error}") from None

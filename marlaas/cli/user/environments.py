@@ -29,7 +29,7 @@ def envs(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "") -> No
         return
     if not url and find_stack(data) is None:
         echo(f"no stack runs on {data}; installed here, so that a stack started here offers them:", to=sys.stderr)
-        raise typer.Exit(subprocess.run([sys.executable, "-m", "env_svc.installed"]).returncode)
+        raise typer.Exit(subprocess.run([sys.executable, "-m", "env_svc.registry"]).returncode)
     found = with_client(data, url, lambda client: client.environments())
     echo("\n".join(found.environments) if found.environments else "no environment service reports; see `marlaas status`")
     for package in found.packages:

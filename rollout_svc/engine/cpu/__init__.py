@@ -2,8 +2,8 @@
 
 platform.py   the plugin by which vLLM finds the rest
 lora.py       adapters of a batch
-linear.py     linear layers, by PyTorch's products
-rows.py       numbers of rows with which a product's row has the same bits
+linear.py     linear layers, by PyTorch's products, and numbers of rows with which a product's row has the same bits
 norm.py       root-mean-square norms, by vLLM's compiled kernels
 attention.py  attention with blocks of 16 tokens in the KV cache
+worker.py     a worker whose sleep frees memory
 """

@@ -11,7 +11,7 @@ runs is sorted by adapter first. `torch.nn.functional.grouped_mm` would take all
 every slot, whether a token needs it or not: 170 µs a layer for four adapters, where their products one by one take 60 to 90.
 
 Products are added to the base model's after they are complete, in both ways: `addmm` adds in another order where N · R is 256 or more, so a
-row's bits would depend on the batch. `InvariantLora` also fills up runs of few tokens (`rows.py`).
+row's bits would depend on the batch. `InvariantLora` also fills up runs of few tokens (`linear.Rows`).
 
 Axes: T tokens that have an adapter, S adapter slots, R rank, N merged projections, I and O a layer's inputs and outputs.
 """
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
-from rollout_svc.engine.cpu.rows import ANY, Measured, Rows
+from rollout_svc.engine.cpu.linear import ANY, Measured, Rows
 
 LONG_RUN = 16
 """Mean tokens of a run from which runs are multiplied in place, whatever their number."""

@@ -21,11 +21,11 @@ class ManyAdaptersCpu(CpuPlatform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        from rollout_svc.engine.cpu import linear, rows  # late: vLLM is still being imported when it looks for platforms
+        from rollout_svc.engine.cpu import linear  # late: vLLM is still being imported when it looks for platforms
 
         super().check_and_update_config(vllm_config)
         cls.is_invariant = bool(vllm_config.additional_config.get(INVARIANT))
-        linear.install(rows.Measured() if cls.is_invariant else None)
+        linear.install(linear.Measured() if cls.is_invariant else None)
 
     @classmethod
     def get_attn_backend_cls(cls, *arguments: Any, **named: Any) -> str:

@@ -7,8 +7,7 @@ import pytest
 from pydantic import JsonValue
 from reasoning_gym.factory import DATASETS
 
-from env_svc.builtin.reasoning_gym import ReasoningGym
-from env_svc.builtin.reasoning_gym_options import check_texts, options_of
+from env_svc.builtin.reasoning_gym import ReasoningGym, check_texts, options_of
 from env_svc.contract import Reply, WrongOptions
 
 

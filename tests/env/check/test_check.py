@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from env_svc.check.__main__ import main
-from env_svc.check.scripted_policy import GOLD, play_row
+from env_svc.check import GOLD, main, play_row
 from env_svc.contract import ChatMessage, Environment, Finish, Opening, Reply, Turn
 from env_svc.registry import build
 

@@ -4,7 +4,7 @@ import pytest
 
 from env_svc.calls import Failed, Scored
 from env_svc.contract import WrongOptions
-from env_svc.execution.rewards import apply_weights, check_weights
+from env_svc.execution.executor import apply_weights, check_weights
 
 SCORED = Scored(1.0, {"correct": 1.0, "length": 40.0})
 

@@ -19,12 +19,9 @@ from env_svc.calls import Failed, OpenCall, Opened, Scored, StepCall
 from env_svc.contract import Finish, Reply, WrongOptions
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
-from env_svc.files import grading, store
-from env_svc.files.environment import file_rows
+from env_svc.files import grading
+from env_svc.files.environment import FileStore, RowFile, file_rows, permuted
 from env_svc.files.grading import graded, program
-from env_svc.files.order import permuted
-from env_svc.files.row_file import RowFile
-from env_svc.files.store import FileStore
 from env_svc.sandboxes.current import use
 from tests.common.graders.test_graders import CHECK, MULTI, NEAR
 from tests.env.sandboxes.kinds import KINDS, in_use, sandbox_of
@@ -211,7 +208,7 @@ async def test_a_replica_fetches_a_tenants_file_once_and_no_other_tenants(
 async def test_files_used_long_ago_are_gone_from_the_disk_with_their_environments(
     bus: Bus, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MAX_HELD", 2)
+    monkeypatch.setattr("env_svc.files.environment.MAX_HELD", 2)
     files = FileStore(Blobs(bus), tmp_path / "files")
     files.open()
     executor = EnvironmentExecutor(workers, 20.0, files=files)

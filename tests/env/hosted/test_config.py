@@ -7,8 +7,7 @@ import pytest
 
 from common.errors import Fatal
 from env_svc.hosted.config import HostedConfig, read_hosted
-from env_svc.hosted.confinement import Confinement
-from env_svc.hosted.selection import choose_confinement
+from env_svc.hosted.confinement import Confinement, choose_confinement
 from env_svc.settings import EnvSettings
 
 

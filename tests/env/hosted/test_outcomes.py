@@ -7,7 +7,7 @@ import pytest
 from common.messages import ChatMessage
 from env_svc.calls import MAX_FAILURE_CHARS, Continued, Failed, OpenCall, Opened, Scored, StepCall
 from env_svc.contract import MAX_STATE_BYTES, Reply
-from env_svc.hosted.outcomes import MAX_COMPONENTS, checked_outcome
+from env_svc.hosted.wire import MAX_COMPONENTS, checked_outcome
 
 OPEN, STEP = OpenCall(0, 0), StepCall(0, b"", Reply("word"))
 SAID = [ChatMessage(role="user", content="?")]

@@ -18,11 +18,11 @@ from common.resilience.backoff import Backoff
 from env_svc.calls import Call, Outcome
 from env_svc.execution.executor import EnvironmentExecutor
 from env_svc.execution.workers import Workers
-from env_svc.hosted.addresses import parsed_addresses
 from env_svc.hosted.confinement import Confinement
 from env_svc.hosted.process import HostTimings
+from env_svc.hosted.proxy import parsed_addresses
 from env_svc.packages.hosts import OwnBounds, OwnHosts
-from env_svc.packages.sandboxes import OwnSandboxes
+from env_svc.packages.processes import OwnSandboxes
 from env_svc.packages.store import PackageStore
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_environment"

@@ -14,9 +14,8 @@ from common.bus import Bus
 from common.errors import Fatal
 from env_svc.calls import Continued
 from env_svc.execution.workers import Workers
-from env_svc.hosted.addresses import Address, is_public, parsed_address, parsed_addresses
 from env_svc.hosted.confinement import Confinement
-from env_svc.hosted.proxy import MAX_CONNECTIONS, MAX_HEAD_BYTES, Proxy
+from env_svc.hosted.proxy import MAX_CONNECTIONS, MAX_HEAD_BYTES, Address, Proxy, is_public, parsed_address, parsed_addresses
 from tests.env.hosted.playing import step
 from tests.env.packages.making import guest_wheel, staged, stored
 

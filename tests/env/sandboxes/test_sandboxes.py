@@ -13,10 +13,9 @@ from env_svc.contract import WrongOptions
 from env_svc.errors import SandboxUnavailable
 from env_svc.sandboxes import kernel
 from env_svc.sandboxes.bubblewrap import BubblewrapSandbox
-from env_svc.sandboxes.current import current, use
+from env_svc.sandboxes.current import current, start_sandbox, use
 from env_svc.sandboxes.docker import LABEL, DockerSandbox
 from env_svc.sandboxes.sandbox import Bounds, RunResult, Sandbox
-from env_svc.sandboxes.selection import start_sandbox
 from env_svc.settings import EnvSettings
 from tests.conftest import eventually
 from tests.env.sandboxes.kinds import BOUNDS, DOCKER_URL, sandbox_of

@@ -7,8 +7,8 @@ import torch
 from vllm.lora.layers import LoRAMapping
 
 from rollout_svc.engine.cpu import linear
+from rollout_svc.engine.cpu.linear import CHUNK, Measured, Product, Rows, allowed_rows
 from rollout_svc.engine.cpu.lora import InvariantLora
-from rollout_svc.engine.cpu.rows import CHUNK, Measured, Product, Rows, allowed_rows
 from tests.rollout.cpu.test_linear import layer_with
 from tests.rollout.cpu.test_lora import IDS, SLOTS
 

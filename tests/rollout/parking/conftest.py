@@ -51,7 +51,7 @@ async def sleeper(model_folder: Path, with_faults: None) -> AsyncIterator[Engine
         await engine.warm_up()
         yield engine
     finally:
-        engine.close()
+        engine.process.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -87,14 +87,14 @@ def long_requests(adapters: Sequence[str | None] = (None,)) -> list[SampleReques
 
 async def damage(engine: Engine, method: str) -> None:
     """Call this method of the worker, also of an engine that is stopped."""
-    engine.proceed()
-    await engine.worker(method)
+    engine.process.proceed()
+    await engine.process.worker(method)
 
 
 async def progressed(engine: Engine, tokens: int) -> None:
     """Wait until the requests that are inside have so many more tokens."""
-    goal = sum(engine.progress().values()) + tokens
-    await eventually(lambda: sum(engine.progress().values()) >= goal)
+    goal = sum(engine.process.progress().values()) + tokens
+    await eventually(lambda: sum(engine.process.progress().values()) >= goal)
 
 
 def is_same(found: Sequence[Sampled], expected: Sequence[Sampled]) -> bool:

@@ -4,7 +4,7 @@ import os
 import signal
 from typing import Any
 
-from rollout_svc.engine.sleeping.cpu_worker import SleepingCpuWorker
+from rollout_svc.engine.cpu.worker import SleepingCpuWorker
 
 
 class Killed(SleepingCpuWorker):

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from rollout_svc.engine.sleeping.cpu_worker import SleepingCpuWorker
-from rollout_svc.engine.sleeping.footprint import SLOT_ATTRIBUTES, cache, storages
+from rollout_svc.engine.cpu.worker import SleepingCpuWorker
+from rollout_svc.engine.footprint import SLOT_ATTRIBUTES, cache, storages
 
 
 class FaultyWorker(SleepingCpuWorker):

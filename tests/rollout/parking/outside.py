@@ -29,7 +29,7 @@ def failure_files() -> int:
 
 def engine_pid(engine: Engine) -> int:
     """The process in which vLLM computes."""
-    (process,) = engine._llm.engine_core.resources.engine_manager.processes
+    (process,) = engine.process.llm.engine_core.resources.engine_manager.processes
     return process.pid
 
 

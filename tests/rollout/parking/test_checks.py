@@ -31,10 +31,10 @@ async def frozen_requests(sampler: Sampler, engine: Engine, tier: Tier, adapters
     running = [asyncio.create_task(engine.sample(request)) for request in long_requests(adapters)]
     await progressed(engine, 400)
     await sampler.park(tier, 0)
-    frozen = engine.progress()
+    frozen = engine.process.progress()
     waiting = asyncio.create_task(engine.sample(sample_request()))
     yield
-    assert engine.progress() == frozen
+    assert engine.process.progress() == frozen
     assert not engine.gate.is_open and not waiting.done()
     await sampler.wake()
     assert is_same(await asyncio.gather(*running), undisturbed)

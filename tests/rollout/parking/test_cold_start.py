@@ -13,7 +13,8 @@ from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.engine import config as engine_config
 from rollout_svc.engine import engine as module
 from rollout_svc.engine.engine import Engine
-from rollout_svc.engine.process import how_it_ended
+from rollout_svc.engine.process import EngineProcess
+from rollout_svc.engine.start import how_it_ended
 from tests.conftest import at_work
 from tests.rollout.parking import failing_worker
 from tests.rollout.parking.conftest import sleeping_settings
@@ -38,7 +39,7 @@ async def no_adapters(_: bool) -> None:
 
 async def test_cold_start_without_memory_is_said_with_the_childs_reason(model_folder: Path) -> None:
     before = children()
-    parking = Parking(Engine.closed(replace(sleeping_settings(model_folder), kv_cache_gib=2.0)))
+    parking = Parking(Engine(EngineProcess(replace(sleeping_settings(model_folder), kv_cache_gib=2.0))))
     with (
         data_limit(2**30),
         pytest.raises(NoMemory, match=r"did not start: RuntimeError: .*can't allocate memory: you tried to allocate"),
@@ -63,7 +64,7 @@ async def test_reason_of_a_cold_start_that_fails_is_the_childs(
     monkeypatch: pytest.MonkeyPatch, model_folder: Path, worker: type, failure: type[Exception], reason: str
 ) -> None:
     monkeypatch.setattr(engine_config, "SLEEPING_WORKER", f"{worker.__module__}.{worker.__qualname__}")
-    parking = Parking(Engine.closed(sleeping_settings(model_folder)))
+    parking = Parking(Engine(EngineProcess(sleeping_settings(model_folder))))
     with pytest.raises(failure, match=reason):
         await parking.wake(no_adapters)
     assert parking.tier is Tier.NONE
@@ -75,14 +76,14 @@ async def test_engine_that_dies_when_it_first_samples_is_closed_and_its_service_
     monkeypatch.setattr(engine_config, "SLEEPING_WORKER", f"{failing_worker.__name__}.Unfit")
     monkeypatch.setattr(module, "HEALTH_PERIOD_S", 0.001)
     before = children()
-    engine = Engine.closed(sleeping_settings(model_folder))
+    engine = Engine(EngineProcess(sleeping_settings(model_folder)))
     parking = Parking(engine)
-    async with at_work(engine.wait_fatal()) as watching:
+    async with at_work(engine.process.wait_fatal()) as watching:
         with pytest.raises(
             StateMismatch, match="the inference engine's process died: ValueError: head size 40 is not supported by this att"
         ):
             await parking.wake(no_adapters)
-        assert parking.tier is Tier.NONE and not engine.is_open and children() == before
+        assert parking.tier is Tier.NONE and not engine.process.is_open and children() == before
         assert not watching.done()
 
 
@@ -105,7 +106,7 @@ def test_end_of_a_process_that_wrote_no_error_is_read_from_vllms_message(process
 async def test_folder_that_is_gone_starts_no_engine(model_folder: Path, tmp_path: Path) -> None:
     before = children()
     settings = replace(sleeping_settings(model_folder), model=str(tmp_path / "tiny"), named="models/tiny")
-    parking = Parking(Engine.closed(settings))
+    parking = Parking(Engine(EngineProcess(settings)))
     with pytest.raises(
         StateMismatch, match=r"^the folder of model 'models/tiny' of the pools file is gone: /.*; start this service again, which"
     ):

@@ -13,6 +13,7 @@ from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.engine import config as engine_config
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.process import EngineProcess
 from tests.rollout.conftest import POOL, sample_request
 from tests.rollout.parking.conftest import sleeping_settings
 from tests.rollout.parking.outside import children, engine_pid, failure_files, processor_s
@@ -35,7 +36,7 @@ async def freed_share(parking: Parking, engine: Engine, tier: Tier) -> float:
 @pytest.mark.parametrize("tier", MOVES)
 async def test_parked_engine_has_given_back_its_weights_and_cache(sampler: Sampler, sleeper: Engine, tier: Tier) -> None:
     await sampler._parking.learn()  # its memory for the first long prompt stays
-    await sleeper.worker("fill_cache")
+    await sleeper.process.worker("fill_cache")
     assert sampler.device_bytes > 0.125 * 2**30
     assert await freed_share(sampler._parking, sleeper, tier) >= 0.97  # also without the cache, the weights and slots are 5 %
     assert sampler.tier is tier
@@ -51,17 +52,17 @@ async def test_stock_worker_gives_nothing_back(monkeypatch: pytest.MonkeyPatch, 
     try:
         assert await freed_share(Parking(engine), engine, tier) < 0.01
     finally:
-        engine.close()
+        engine.process.close()
 
 
 async def test_weights_that_were_read_again_are_there_once(sampler: Sampler, sleeper: Engine) -> None:
     await sampler.park(Tier.DISK, 0)
     await sampler.wake()
-    assert await sleeper.worker("copied_weights") == 0
+    assert await sleeper.process.worker("copied_weights") == 0
 
 
 async def test_paused_engine_keeps_what_it_has(sampler: Sampler, sleeper: Engine) -> None:
-    await sleeper.worker("fill_cache")
+    await sleeper.process.worker("fill_cache")
     assert abs(await freed_share(sampler._parking, sleeper, Tier.DEVICE)) < 0.05
     assert sampler.tier is Tier.DEVICE
 
@@ -102,7 +103,7 @@ async def test_engine_that_is_closed_and_opened_leaves_no_process_no_thread_and_
     """The first start of a closed engine is a wake."""
     settings = sleeping_settings(Path(POOL.model))
     before = children()
-    engine = Engine.closed(settings)
+    engine = Engine(EngineProcess(settings))
     parking = Parking(engine)
     assert parking.tier is Tier.NONE
     assert 0.9 < parking.device_bytes / (settings.kv_cache_gib * 2**30) < 1.1
@@ -124,7 +125,7 @@ async def test_engine_that_is_closed_and_opened_leaves_no_process_no_thread_and_
             assert len(children() - before) == 1
         assert threads[0] == threads[-1] and files[0] == files[-1] > 0
     finally:
-        engine.close()
+        engine.process.close()
 
 
 async def test_engine_with_requests_inside_is_not_closed(sampler: Sampler, sleeper: Engine) -> None:

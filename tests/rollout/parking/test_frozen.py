@@ -67,7 +67,7 @@ async def test_frozen_requests_are_not_waited_for_on_the_way_to_a_deeper_tier(sa
 async def test_load_and_tokens_are_reported_also_of_requests_that_have_not_ended(sampler: Sampler, sleeper: Engine) -> None:
     sampler.taken()
     running = [asyncio.create_task(sleeper.sample(sample_request(max_tokens=200, stop_ids=[], task=task))) for task in ("a", "b")]
-    await eventually(lambda: min(sleeper.progress().values(), default=0) > 20)
+    await eventually(lambda: min(sleeper.process.progress().values(), default=0) > 20)
     assert sampler.load.running is Function.GENERATE
     await sampler.park(Tier.HOST, 0)
     begun = sampler.taken()

@@ -13,6 +13,7 @@ from rollout_svc.accelerators.sizes import Sizes, expected_sizes
 from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.process import EngineProcess
 from tests.rollout.conftest import POOL
 
 GPU_BYTES = 80 * 2**30
@@ -50,7 +51,7 @@ class Measured(Engine):
 
 
 async def test_estimate_on_a_cpu_is_what_an_engine_has_that_is_awake(sleeper: Engine) -> None:
-    weights, cache, _ = await sleeper.worker("marlaas_sizes")
+    weights, cache, _ = await sleeper.process.worker("marlaas_sizes")
     expected = expected_sizes(sleeper.settings, None)
     assert expected.weights == pytest.approx(weights, rel=0.03)
     assert expected.cache == pytest.approx(cache, rel=0.03)
@@ -72,7 +73,7 @@ def test_file_that_is_none_of_safetensors_counts_as_it_is(tmp_path: Path) -> Non
 def test_sampler_on_a_gpu_enters_its_share_and_keeps_its_weights_alone_in_host_memory(tmp_path: Path, stored: str) -> None:
     """16 GB of weights fit into the 16 GiB of host memory that are an accelerator's default; its KV cache is four times as large."""
     write_weights(tmp_path, **{stored: PARAMETERS})
-    parking = Parking(Engine(None, on_gpu(tmp_path), None, cpu=False), GPU_BYTES)
+    parking = Parking(Engine(EngineProcess(on_gpu(tmp_path), cpu=False)), GPU_BYTES)
     assert parking.device_bytes == int(SHARE * GPU_BYTES)
     assert parking.host_bytes == 2 * PARAMETERS
 

@@ -23,6 +23,7 @@ from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.process import EngineProcess
 from rollout_svc.engine.stream import StreamPart, StreamRequest, stream
 from rollout_svc.serving.admission import Admission
 from rollout_svc.serving.request import ServingContext
@@ -69,28 +70,32 @@ class Llm:
         """It has no processes."""
 
 
-class Standing(Engine):
-    """An engine with `Llm`; the log-probabilities of what woke are as they should be until `is_damaged`, and after a start."""
+class StandingProcess(EngineProcess):
+    """With `Llm`; the log-probabilities of what woke are as they should be until `is_damaged`, and after a start."""
 
-    def __init__(self) -> None:
-        super().__init__(None, EngineSettings.of(POOL, device="cpu"), None, cpu=True)
-        self.is_damaged = False
+    is_damaged = False
 
     async def open(self) -> None:
-        self._llm, self._thread, self.is_damaged = Llm(), ThreadPoolExecutor(), False
+        self.llm, self._thread, self.is_damaged = Llm(), ThreadPoolExecutor(), False
+
+
+class Standing(Engine):
+    def __init__(self) -> None:
+        self.standing = StandingProcess(EngineSettings.of(POOL, device="cpu"), cpu=True)
+        super().__init__(self.standing)
 
     async def warm_up(self) -> None:
         """Its requests do not end."""
 
     async def prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[float]:
-        return [-6.0 if self.is_damaged else -1.0] * (len(ids) - 1)
+        return [-6.0 if self.standing.is_damaged else -1.0] * (len(ids) - 1)
 
 
 async def test_requests_inside_are_handed_back_and_the_engine_is_started_anew() -> None:
     engine = Standing()
     parking = Parking(engine)
     await parking.wake(no_adapters)
-    first = engine._llm
+    first = engine.process.llm
     requests = [sample_request() for _ in range(2)]
     inside = [asyncio.create_task(engine.sample(request)) for request in requests]
     await eventually(lambda: engine.work.inside == 2)
@@ -98,16 +103,16 @@ async def test_requests_inside_are_handed_back_and_the_engine_is_started_anew() 
     late = asyncio.create_task(engine.sample(sample_request()))
     await parking.park(Tier.NONE)
     assert parking.tier is Tier.DISK, "nothing is wrong yet"
-    engine.is_damaged = True
+    engine.standing.is_damaged = True
     with pytest.raises(StateMismatch, match="computes other log-probabilities"):
         await parking.wake(no_adapters)
     await parking.park(Tier.NONE)  # as its follower does
-    assert (parking.tier, engine.is_open) == (Tier.NONE, False)
+    assert (parking.tier, engine.process.is_open) == (Tier.NONE, False)
     assert [type(one) for one in await asyncio.gather(*inside, return_exceptions=True)] == [HandedBack] * 2
     assert first.aborted == [request.request_id for request in requests]
     await parking.wake(no_adapters)
     await eventually(lambda: engine.work.inside == 1)  # the one that waited at the gate
-    assert engine._llm is not first
+    assert engine.process.llm is not first
     await parking.park(Tier.NONE)
     assert parking.tier is Tier.DISK, "what woke was right"
     late.cancel()
@@ -157,7 +162,7 @@ async def test_turns_and_served_requests_inside_a_real_engine_are_lost_by_nobody
                 await sampler.wake()
             assert engine.work.inside == 5
             await sampler.park(Tier.NONE, 0)
-            assert (sampler.tier, engine.is_open, engine.work.inside) == (Tier.NONE, False, 0)
+            assert (sampler.tier, engine.process.is_open, engine.work.inside) == (Tier.NONE, False, 0)
             await eventually(lambda: returned() == before + 1)
             other.start()
             answer = await served
@@ -167,4 +172,4 @@ async def test_turns_and_served_requests_inside_a_real_engine_are_lost_by_nobody
             assert ids_of(rollouts.turns(group)) == ids_of(undisturbed)
             await eventually(rollouts.is_idle)
     finally:
-        engine.close()
+        engine.process.close()

@@ -47,7 +47,7 @@ async def serving_engine() -> AsyncIterator[Engine]:
         await engine.warm_up()
         yield engine
     finally:
-        engine.close()
+        engine.process.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -143,7 +143,7 @@ async def test_cancelled_requests_leave_the_cache_free(serving_engine: Engine) -
         assert sum([len(part.ids) async for part in stream(serving_engine, whole)]) == 10
         four = [serving_engine.sample(sample_request([number] * 100, max_tokens=400, stop_ids=[])) for number in range(4)]
         assert all(len(one.ids) == 400 for one in await asyncio.gather(*four))
-    assert not serving_engine._llm.errored
+    assert not serving_engine.process.llm.errored
 
 
 async def test_no_tenant_learns_from_the_prefix_cache_what_another_has_asked(serving_engine: Engine) -> None:

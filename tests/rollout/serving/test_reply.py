@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from common.tool_calls import Schema, Thoughts, ToolCall, find_calls, without_calls
 from rollout_svc.engine.stream import TokenLogprobs, logprobs_of
-from rollout_svc.serving.reply import Piece, Reply
-from rollout_svc.serving.reply_parser import AnswerText, Parts, schemas_of
+from rollout_svc.serving.reply import AnswerText, Parts, Piece, Reply, schemas_of
 from rollout_svc.text.chat import Chat
 from tests.rollout.conftest import POOL
 

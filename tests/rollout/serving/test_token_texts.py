@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from common.messages import TextsRequest
-from rollout_svc.serving.token_texts import texts_of
+from rollout_svc.serving.service import texts_of
 from rollout_svc.text.chat import Chat
 from tests.rollout.conftest import POOL
 

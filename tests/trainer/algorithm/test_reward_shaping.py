@@ -10,7 +10,7 @@ from common.shaping import rank_shares
 from common.spec import TaskSpec
 from tests.trainer.conftest import make_groups, make_spec
 from tests.trainer.steps import begin, changed, step
-from trainer_svc.algorithm.reward_shaping import counted_tokens, shaped_rewards
+from trainer_svc.algorithm.advantage import counted_tokens, shaped_rewards
 from trainer_svc.algorithm.step import weighted_samples
 from trainer_svc.model.policy import Policy
 

@@ -26,10 +26,10 @@ from trainer_svc.algorithm.step import step as step_of
 from trainer_svc.learner import Learner, initial_resident
 from trainer_svc.model.adapter import initial_adapter
 from trainer_svc.model.batched_lora import ProductBuilder, by_grouped_mm, by_loop
+from trainer_svc.model.layers import RecomputedLayer, decoder_layers
 from trainer_svc.model.memory import MemoryNeeds
 from trainer_svc.model.packing import Sample, pack, rows_of
 from trainer_svc.model.policy import Adapted, Policy
-from trainer_svc.model.recomputation import RecomputedLayer, decoder_layers
 
 CPU = torch.device("cpu")
 NARROW = SMALL | {"num_hidden_layers": 24, "hidden_size": 64, "intermediate_size": 160, "head_dim": 16, "vocab_size": 300}

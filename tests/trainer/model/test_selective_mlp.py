@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from trainer_svc.model.selective_mlp import SelectiveMLP, select_in_last_mlp
+from trainer_svc.model.layers import SelectiveMLP, select_in_last_mlp
 
 
 class Doubled(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor
 from common.accelerators.executors import StateMismatch, Tier
 from tests.trainer.conftest import VOCABULARY, make_groups, make_spec, random_model
 from tests.trainer.steps import step
-from trainer_svc.device.mapped_tensors import paged_out
+from trainer_svc.device.memory import paged_out
 from trainer_svc.learner import initial_resident
 from trainer_svc.model.policy import Policy
 

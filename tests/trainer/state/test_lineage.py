@@ -26,13 +26,11 @@ from tests.trainer.test_replay import emit_step
 from trainer_svc.batch import Group
 from trainer_svc.learner import Learner
 from trainer_svc.model.policy import Policy
-from trainer_svc.replay.restoring import RECOMPUTED
-from trainer_svc.replay.steps import replay_all, replay_step
+from trainer_svc.replay.steps import RECOMPUTED, replay_all, replay_step
 from trainer_svc.service import Trainer
 from trainer_svc.state.checkpoint import read_checkpoint
-from trainer_svc.state.lineage import Lineage, read_lineage, vectors_digest, write_lineage
 from trainer_svc.state.resident import Residents
-from trainer_svc.state.step_recording import read_recording, write_recording
+from trainer_svc.state.step_recording import Lineage, read_lineage, read_recording, vectors_digest, write_lineage, write_recording
 
 ROOT = Path(__file__).parents[3]
 EVERY = 3
@@ -41,7 +39,7 @@ import sys
 import torch
 from tests.trainer.batches import trained_alone
 from trainer_svc.model.policy import Policy, prepare_torch
-from trainer_svc.state.lineage import vectors_digest
+from trainer_svc.state.step_recording import vectors_digest
 
 prepare_torch(1, torch.device("cpu"))
 print(vectors_digest(trained_alone(Policy.load(sys.argv[1], torch.device("cpu")), "a", 3)))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from trainer_svc.state.skips import Skips
+from trainer_svc.state.optimizer import Skips
 
 
 def skipping(versions: Iterable[int]) -> Skips:

@@ -32,7 +32,7 @@ from rollout_svc.adapters import Adapters
 from rollout_svc.engine import config as engine_config
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine
-from rollout_svc.engine.process import import_vllm
+from rollout_svc.engine.start import import_vllm
 from rollout_svc.service import Rollout
 from rollout_svc.text.chat import Chat
 
@@ -67,7 +67,7 @@ class SamplerOrders:
         match verb:
             case "fill":
                 if self._engine.is_cpu:
-                    await self._engine.worker("fill_cache")
+                    await self._engine.process.worker("fill_cache")
             case "bytes":
                 return [self._sampler.device_bytes, self._sampler.device_bytes - self._sampler.host_bytes]
             case "use":
@@ -90,7 +90,7 @@ async def opened(options: Options) -> AsyncGenerator[SamplerOrders]:
     pool = Pool(model=options.model, context_tokens=512, max_rank=options.rank, adapters=3, sequences=16)
     locks = Locks(Path(options.locks), "rollout-bench")
     cores = (options.core,) if options.device == "cpu" else ()
-    chosen = EngineSettings.of(pool, device=options.device, cores=cores, sleeps=True, locks=locks.descriptors)
+    chosen = replace(EngineSettings.of(pool, device=options.device, cores=cores, sleeps=True), locks=locks.descriptors)
     settings = replace(chosen, adapters_held=8, kv_cache_gib=options.kv_cache_gib, gpu_memory_share=options.gpu_memory_share)
     async with await Bus.connect(options.nats_url, "tiers") as bus:
         await bus.declare()
@@ -109,7 +109,7 @@ async def opened(options: Options) -> AsyncGenerator[SamplerOrders]:
             yield SamplerOrders(engine, sampler, traffic, locks)
             tidying.cancel()
         finally:
-            engine.close()
+            engine.process.close()
 
 
 async def main() -> None:

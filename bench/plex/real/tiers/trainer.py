@@ -27,13 +27,13 @@ from common.errors import HandedBack
 from common.leases import Locks
 from common.pools import Pool
 from common.spec import TaskSpec, parse_spec
-from trainer_svc.device.allocator import return_freed_memory
+from trainer_svc.device.memory import return_freed_memory
 from trainer_svc.learner import Learner
 from trainer_svc.parking import TrainerExecutor
 from trainer_svc.service import Trainer
 from trainer_svc.state.checkpoint import Origin
-from trainer_svc.state.lineage import vectors_digest
 from trainer_svc.state.resident import Resident, Residents
+from trainer_svc.state.step_recording import vectors_digest
 
 Precision = Literal["float32", "bfloat16"]
 STORED, KEPT = "stored", "kept"

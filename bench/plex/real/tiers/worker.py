@@ -1,7 +1,7 @@
 """Worker of a CPU engine whose KV cache can be filled: the kernel gives a page only once it is written to."""
 
-from rollout_svc.engine.sleeping.cpu_worker import SleepingCpuWorker
-from rollout_svc.engine.sleeping.footprint import cache
+from rollout_svc.engine.cpu.worker import SleepingCpuWorker
+from rollout_svc.engine.footprint import cache
 
 FILLED = 1
 """In each byte; as floats, numbers near zero."""

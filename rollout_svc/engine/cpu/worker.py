@@ -6,8 +6,7 @@ that belongs to no mapping of the process, is counted nowhere as its own, and is
 reads them again. Buffers stay where they are: no checkpoint has them, and without rotary tables log-probabilities are off by 6 nats.
 
 Storages are given back to the allocator, not only their pages. So a wake for which there is no memory fails with an error, and not by
-the kernel's choice of a victim. What could not wake is asleep as before.
-"""
+the kernel's choice of a victim. What could not wake is asleep as before."""
 
 import ctypes
 import mmap
@@ -18,7 +17,7 @@ import torch
 from vllm.model_executor.model_loader.reload import layerwise
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from rollout_svc.engine.sleeping.footprint import Storages, cache, weights
+from rollout_svc.engine.footprint import Storages, cache, weights
 
 WEIGHTS, CACHE = "weights", "kv_cache"
 """vLLM's tags of what is woken."""

@@ -1,10 +1,11 @@
-"""Text of tokens as they come: characters once they are whole, and nothing behind a stop string. Pure.
+"""Text of a reply as its tokens come: characters once they are whole, and stop strings, which may lie across several tokens.
 
-What is given out depends on the tokens alone, not on how they were grouped: an attempt that continues another one feeds its tokens first,
-drops what they give, and goes on at exactly the same character.
+Pure. What is given out depends on the tokens alone, not on how they were grouped: an attempt that continues another one feeds its tokens
+first, drops what they give, and continues at exactly the same character.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """What decoders give for bytes that are no text: at the end of a text they may become a character with the next token."""
@@ -73,3 +74,42 @@ class StopText:
 def overlap(text: str, string: str) -> int:
     """Characters at the end of `text` that begin `string`, fewer than all of it."""
     return next((size for size in range(min(len(text), len(string) - 1), 0, -1) if text.endswith(string[:size])), 0)
+
+
+class StopStrings:
+    """Reads the tokens of one reply in order."""
+
+    def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:
+        """`tokenizer`: of the library tokenizers, whose classes are untyped."""
+        self._tokenizer = tokenizer
+        self._strings = tuple(strings)
+        self._overlap = max(len(string) for string in strings) - 1
+        self._stream = _decoder()
+        self._tail = ""
+        """End of the text so far, as long as it may be the beginning of a string."""
+
+    def tokens_after(self, ids: Sequence[int]) -> int | None:
+        """Reads the next tokens: how many of them follow the one that completes a string; None where none does yet.
+
+        That token may spell more than the end of the string.
+        """
+        for place, token in enumerate(ids):
+            text = self._tail + self._decoded(token)
+            if any(string in text for string in self._strings):
+                return len(ids) - place - 1
+            self._tail = text[-self._overlap :] if self._overlap else ""
+        return None
+
+    def _decoded(self, token: int) -> str:
+        """Text that the token adds; nothing while the bytes of a character are incomplete."""
+        try:
+            return self._stream.step(self._tokenizer, token) or ""
+        except Exception:  # the library's, where bytes that are no text change how those before them are decoded
+            self._stream = _decoder()
+            return self._stream.step(self._tokenizer, token) or ""
+
+
+def _decoder() -> Any:
+    from tokenizers.decoders import DecodeStream
+
+    return DecodeStream(skip_special_tokens=False)

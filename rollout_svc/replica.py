@@ -1,0 +1,193 @@
+"""One replica put together: its engine, what takes its messages, and, on a shared accelerator, the turns that the engine takes."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from common.blobs import Blobs
+from common.bus import Slots
+from common.leases import Identity, PoolClocks, Reading, driver_memory, leased_executor, placed
+from common.messages import ReplicaReport
+from common.pools import Pool, chosen_pool
+from common.pools.model_files import name_in_file, with_model_files
+from common.runtime.process import leave
+from common.runtime.service import Running, report_replica
+from common.streams import rollout_samples, rollout_serves
+from common.task_states import TaskStates
+from rollout_svc.accelerators.sampler import Sampler
+from rollout_svc.accelerators.sizes import Capacity
+from rollout_svc.adapters import Adapters
+from rollout_svc.engine.config import EngineSettings, Tolerance
+from rollout_svc.engine.engine import Engine
+from rollout_svc.engine.process import EngineProcess
+from rollout_svc.engine.start import import_vllm
+from rollout_svc.engine.stream import engine_name, stream
+from rollout_svc.service import Rollout, every_task
+from rollout_svc.serving.admission import Admission
+from rollout_svc.serving.aliases import KeptAliases
+from rollout_svc.serving.replies import Replies
+from rollout_svc.serving.request import ServingContext
+from rollout_svc.serving.service import TAKEN_PER_SEQUENCE, Serving
+from rollout_svc.settings import RolloutSettings
+from rollout_svc.text.chat import Chat
+
+MOVE_S = 1.0
+"""Assumed cost of a turn at another sampler: its adapter is fetched, checked and loaded there, and its prefix computed again."""
+
+
+async def serve(running: Running[RolloutSettings]) -> None:
+    """Serve until cancelled."""
+    settings = running.settings
+    pool = chosen_pool(settings.pool, settings.pools_file, "MARLAAS_ROLLOUT_POOL")
+    running.health.detail = f"starting the engine for {pool.model}"
+    named, pool = name_in_file(pool, settings.pools_file), await asyncio.to_thread(with_model_files, settings.pool, pool)
+    engine_settings = replace(EngineSettings.of(pool, device=settings.device, cores=settings.cores), named=named)
+    if settings.accelerator:
+        await _serve_in_turns(running, pool, engine_settings)
+    else:
+        await _serve_alone(running, pool, engine_settings)
+
+
+async def _serve_alone(running: Running[RolloutSettings], pool: Pool, engine_settings: EngineSettings) -> None:
+    settings, engine = running.settings, await Engine.start(engine_settings)
+    try:
+        replica = await Replica.of(running, pool, engine)
+        await engine.warm_up()
+        replica.show(True)
+        consumer = rollout_samples(settings.pool)
+        await replica.run(running.bus.consume(consumer, replica.rollout.handle, replica.slots, max_pull=settings.pull))
+    finally:
+        engine.process.close()
+
+
+async def _serve_in_turns(running: Running[RolloutSettings], pool: Pool, engine_settings: EngineSettings) -> None:
+    """As an executor of a shared accelerator, whose first wake starts the engine."""
+    settings, bus = running.settings, running.bus
+    place = placed(Identity(settings.accelerator, "rollout", settings.pool, settings.replica), settings.pools_file)
+    locks = place.locks(settings.accelerators_dir)
+    leave(*place.cores_to_leave(settings.cores))
+    engine_settings = replace(engine_settings, sleeps=True, locks=locks.descriptors)
+    await asyncio.to_thread(import_vllm, engine_settings)  # the first wake should not wait for imports
+    engine = Engine(EngineProcess(engine_settings))
+    try:
+        replica = await Replica.of(running, pool, engine)
+        await replica.adapters.stop()  # until the engine is awake
+        gpu_bytes = None if place.accelerator.on_cpu else (await asyncio.to_thread(driver_memory, place.accelerator.device)).total_bytes
+        serving, slots, rollout = replica.serving, replica.slots, replica.rollout
+        intake = [slots, *([serving.slots] if serving is not None else [])]
+        sampler = Sampler(engine, replica.adapters, rollout, intake, serving, gpu_bytes)
+        queues = place.queues(bus, slots, move_s=lambda: MOVE_S)
+        samples = queues.own if queues is not None else (rollout_samples(settings.pool),)
+        reads = Reading([*samples, *([rollout_serves(settings.pool)] if serving is not None else [])], queues)
+        executor = leased_executor(bus, place, sampler, locks, reads, data_dir=settings.data_dir, show=replica.show)
+        replica.show(False)
+        if queues is not None:
+            consuming, is_wanted = queues.consume(rollout.handle, max_pull=settings.pull), queues.is_at_home
+        else:
+            consuming, is_wanted = bus.consume(samples[0], rollout.handle, slots, max_pull=settings.pull), every_task
+        await replica.run(consuming, executor.run(), busy=lambda: executor.busy, is_wanted=is_wanted)
+    finally:
+        engine.process.close()
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A replica of one pool, and what runs beside the consumers of its messages."""
+
+    running: Running[RolloutSettings]
+    pool: Pool
+    engine: Engine
+    chat: Chat
+    adapters: Adapters
+    rollout: Rollout
+    slots: Slots
+    clocks: PoolClocks
+    capacity: Capacity
+    serving: Serving | None
+
+    @classmethod
+    async def of(cls, running: Running[RolloutSettings], pool: Pool, engine: Engine) -> "Replica":
+        """Raises: Fatal for a model without a tokenizer that can be used."""
+        settings, bus = running.settings, running.bus
+        chat = await asyncio.to_thread(Chat.load, pool.model)
+        said = settings.canary_tolerance
+        adapters = Adapters(
+            engine,
+            Blobs(bus),
+            settings.data_dir.absolute() / "adapters" / settings.replica,
+            keep=settings.keep_versions,
+            keep_s=settings.keep_s,
+            tolerance=Tolerance(max=said, mean=said) if said else engine.canary_tolerance,
+        )
+        tasks, clocks, slots = TaskStates(), PoolClocks(bus), Slots(pool.sequences)
+        await tasks.read(bus)
+        if pool.samplers_on:
+            await clocks.read()
+        thoughts = pool.serving.thoughts if pool.serving else None
+        rollout = Rollout(engine, chat, adapters, tasks, slots, clocks.now_s, thoughts)
+        serving = _serving(running, pool, engine, chat, adapters)
+        return cls(running, pool, engine, chat, adapters, rollout, slots, clocks, Capacity(engine), serving)
+
+    def show(self, is_awake: bool) -> None:
+        """Write into the process's health what it does."""
+        settings = self.running.settings
+        sampling = f"sampling for pool '{settings.pool}', {self.capacity.kv_tokens} tokens of KV cache"
+        self.running.health.detail = sampling if is_awake else f"waits for its accelerator '{settings.accelerator}'"
+
+    async def run(
+        self,
+        *consumers: Coroutine[Any, Any, None],
+        busy: Callable[[], dict[str, float]] = dict,
+        is_wanted: Callable[[str], bool] = every_task,
+    ) -> None:
+        """Run `consumers` and what runs beside them, until cancelled. `busy`: more figures of the report. `is_wanted`: as of
+        `follow_versions`."""
+        settings, bus = self.running.settings, self.running.bus
+        async with asyncio.TaskGroup() as runners:
+            runners.create_task(self.engine.process.wait_fatal())
+            runners.create_task(self.adapters.run())
+            runners.create_task(self.rollout.follow_tasks(bus))
+            if self.pool.samplers_on:
+                runners.create_task(self.clocks.follow())
+            runners.create_task(self.rollout.follow_versions(bus, settings.pool, is_wanted))
+            runners.create_task(report_replica(bus, lambda: self._report(busy())))
+            if self.serving is not None:
+                runners.create_task(self.serving.run(bus, settings.pool, settings.replica))
+                runners.create_task(KeptAliases(self.adapters, settings.pool).run(bus))
+            for consumer in consumers:
+                runners.create_task(consumer)
+            self.running.health.set_ready(self.running.health.detail)
+
+    def _report(self, busy: dict[str, float]) -> ReplicaReport:
+        requests = self.serving.requests if self.serving else 0
+        return ReplicaReport(
+            replica=self.running.settings.replica,
+            service="rollout",
+            pool=self.running.settings.pool,
+            sequences=self.pool.sequences,
+            kv_tokens=self.capacity.kv_tokens,
+            invariant=self.engine.is_invariant,
+            template_variables=sorted(self.chat.template_variables),
+            takes_answers=self.chat.takes_answers,
+            busy={"sequences": self.rollout.sequences, "adapters": self.adapters.held, "serving": requests} | busy,
+            serves=self.serving is not None,
+        )
+
+
+def _serving(running: Running[RolloutSettings], pool: Pool, engine: Engine, chat: Chat, adapters: Adapters) -> Serving | None:
+    """None for a pool without a table `serving`: requests to its versions are overdue."""
+    if pool.serving is None:
+        return None
+    means = ServingContext(
+        chat=chat,
+        adapters=adapters,
+        sample=partial(stream, engine),
+        admission=Admission(pool.serving.sequences, pool.serving.adapters),
+        context_tokens=pool.context_tokens,
+        thoughts=pool.serving.thoughts,
+        engine=engine_name(engine),
+    )
+    bus, slots = running.bus, Slots(TAKEN_PER_SEQUENCE * pool.serving.sequences)
+    return Serving(means, Replies(running.settings.replica, bus.requests.tell), slots, bus.clock.now_s)
