@@ -11,7 +11,7 @@ import pytest
 from common.accelerators import NoMemory, StateMismatch, Tier
 from rollout_svc.accelerators.tiers import Parking
 from rollout_svc.engine import config as engine_config
-from rollout_svc.engine import engine as module
+from rollout_svc.engine import process as module
 from rollout_svc.engine.engine import Engine
 from rollout_svc.engine.process import EngineProcess
 from rollout_svc.engine.start import how_it_ended

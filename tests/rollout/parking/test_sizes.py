@@ -39,13 +39,15 @@ def on_gpu(folder: Path) -> EngineSettings:
     return replace(EngineSettings.of(POOL), model=str(folder), gpu_memory_share=SHARE)
 
 
-class Measured(Engine):
-    """An engine of a GPU, whose worker has counted."""
+class Measuring(EngineProcess):
+    """A process on a GPU, whose worker has counted."""
 
     async def worker(self, method: str, **_: Any) -> Any:
         assert method == "marlaas_sizes"
         return 17 * 10**9, 50 * 10**9, 1000
 
+
+class Sampling(Engine):
     async def prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[float]:
         return [0.0] * (len(ids) - 1)
 
@@ -80,7 +82,7 @@ def test_sampler_on_a_gpu_enters_its_share_and_keeps_its_weights_alone_in_host_m
 
 async def test_closed_engine_of_a_gpu_needs_its_share_for_its_next_start(tmp_path: Path) -> None:
     write_weights(tmp_path, BF16=PARAMETERS)
-    parking = Parking(Measured(None, on_gpu(tmp_path), None, cpu=False), GPU_BYTES)
+    parking = Parking(Sampling(Measuring(on_gpu(tmp_path), cpu=False)), GPU_BYTES)
     await parking.learn()
     assert parking.device_bytes == int(SHARE * GPU_BYTES) > 67 * 10**9
     assert parking.host_bytes == 17 * 10**9
