@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from common.errors import Reject, Unavailable
 from common.messages import AdapterRef, BlobRef, Canary
+from rollout_svc.adapter_files import AdapterFiles
 from rollout_svc.adapters import Adapters
 from rollout_svc.engine.config import EXACT, ROUGH, EngineSettings, Tolerance
 from rollout_svc.engine.engine import Engine
@@ -238,16 +239,18 @@ async def test_files_of_requests_that_are_gone_are_removed_beside_a_fetch(book: 
     await loading
 
 
-async def test_version_whose_files_are_removed_before_its_turn_is_fetched_once_more(book: Book, tmp_path: Path) -> None:
-    class Noting(Adapters):
-        found = 0
+async def test_version_whose_files_are_removed_before_its_turn_is_fetched_once_more(
+    book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = list[Path]()
+    fetch = AdapterFiles.fetch
 
-        async def _fetch(self, ref: AdapterRef) -> Path:
-            folder = await super()._fetch(ref)
-            self.found += 1
-            return folder
+    async def noting(files: AdapterFiles, ref: AdapterRef) -> Path:
+        found.append(await fetch(files, ref))
+        return found[-1]
 
-    adapters = Noting(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(AdapterFiles, "fetch", noting)
+    adapters = Adapters(book, book, tmp_path / "adapters", keep=2, keep_s=0, tolerance=EXACT)  # pyright: ignore[reportArgumentType]
     ref = version(1)
     async with at_work(adapters.run()):
         await use(adapters, ref, serving=False)
@@ -255,7 +258,7 @@ async def test_version_whose_files_are_removed_before_its_turn_is_fetched_once_m
         adapters.end("task")
         await eventually(lambda: book.unloading == [ref.engine_name])
         using = asyncio.create_task(use(adapters, ref, serving=False))
-        await eventually(lambda: adapters.found == 2)
+        await eventually(lambda: len(found) == 2)
         assert book.asked == [ref.blob.name], "its files were still there"
         book.may_unload.set()
         await using

@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +17,7 @@ from common.errors import Fatal
 from common.runtime.settings import Settings
 from rollout_svc.engine.config import EngineSettings
 from rollout_svc.engine.engine import Engine, Sampled, SampleRequest
+from rollout_svc.engine.process import EngineProcess
 from rollout_svc.engine.start import (
     REPRODUCIBLE,
     SOCKET_NAME_BYTES,
@@ -74,12 +74,11 @@ class Dependent(Engine):
 
 async def test_pool_that_demands_invariance_is_refused_where_the_engine_has_none() -> None:
     settings = EngineSettings.of(POOL, device="cpu")
-    with ThreadPoolExecutor() as thread:
-        unsure = Dependent(None, settings, thread, cpu=True)
-        await unsure.warm_up()
-        assert not unsure.is_invariant
-        with pytest.raises(Fatal, match="log-probabilities depend on what else is in its batch"):
-            await Dependent(None, replace(settings, invariant=True), thread, cpu=True).warm_up()
+    unsure = Dependent(EngineProcess(settings, cpu=True))
+    await unsure.warm_up()
+    assert not unsure.is_invariant
+    with pytest.raises(Fatal, match="log-probabilities depend on what else is in its batch"):
+        await Dependent(EngineProcess(replace(settings, invariant=True), cpu=True)).warm_up()
 
 
 def test_cores_are_a_list_of_numbers_and_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
