@@ -11,7 +11,9 @@ import pytest
 from common.blobs import Blobs
 from common.errors import Reject
 from common.messages import AdapterRef, BlobRef, Canary
-from rollout_svc.adapters import Adapters
+from rollout_svc import adapters as module
+from rollout_svc.adapters import Adapters, check_canary
+from rollout_svc.engine.config import Tolerance
 from rollout_svc.engine.engine import Engine
 from tests.conftest import eventually
 from tests.rollout.conftest import PROMPT, Oracle, expected, peft_name, published, sample_request
@@ -138,16 +140,18 @@ async def test_more_versions_in_use_than_fit_wait(engine: Engine, adapters: Adap
     assert sorted(served) == sorted(ref.engine_name for ref in refs[-2:])
 
 
-async def test_no_request_is_served_before_the_canary_was_compared(engine: Engine, blobs: Blobs, oracle: Oracle, tmp_path: Path) -> None:
+async def test_no_request_is_served_before_the_canary_was_compared(
+    engine: Engine, blobs: Blobs, oracle: Oracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     comparing, go_on = asyncio.Event(), asyncio.Event()
 
-    class Slow(Adapters):
-        async def _check(self, ref: AdapterRef) -> None:
-            comparing.set()
-            await go_on.wait()
-            await super()._check(ref)
+    async def slow_check(engine: Engine, ref: AdapterRef, tolerance: Tolerance) -> None:
+        comparing.set()
+        await go_on.wait()
+        await check_canary(engine, ref, tolerance)
 
-    adapters = Slow(engine, blobs, tmp_path / "slow", keep=2, keep_s=0, tolerance=engine.canary_tolerance)
+    monkeypatch.setattr(module, "check_canary", slow_check)
+    adapters = Adapters(engine, blobs, tmp_path / "slow", keep=2, keep_s=0, tolerance=engine.canary_tolerance)
     first, other = await versions(blobs, oracle, "unchecked", [1, 2])
     wrong = first.model_copy(update={"canary": other.canary})
     served: list[str | None] = []

@@ -53,14 +53,14 @@ import os, sys
 from pathlib import Path
 from common.leases import Identity, placed
 from common.runtime.process import leave
-from trainer_svc.__main__ import _pinned
+from trainer_svc.__main__ import _cores_of_learner
 
 core, place = int(sys.argv[1]), placed(Identity("a", "trainer", "tiny", "r"), Path("pools.toml"))
 before = os.sched_getaffinity(0)
 leave(*place.cores_to_leave([core]))
 print(sorted(os.sched_getaffinity(0)), end="; ")
 os.sched_setaffinity(0, before)
-print(_pinned((core,), place), sorted(os.sched_getaffinity(0)), sep="; ")
+print(_cores_of_learner((core,), place), sorted(os.sched_getaffinity(0)), sep="; ")
 """
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -168,8 +168,7 @@ def _plain(found: Any) -> Any:
 
 
 def test_every_method_is_called() -> None:
-    client = Client.__new__(Client)
-    client._door = None  # type: ignore[assignment]
+    client = Client(cast(Any, None))
     found = {name for name, _ in inspect.getmembers(Client, inspect.isroutine) if not name.startswith("_")} - NOT_CALLS
     for part in PARTS:
         members = inspect.getmembers(type(getattr(client, part)), inspect.isroutine)

@@ -4,12 +4,16 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 from common.accelerators import Tier
 from common.blobs import Blobs
 from common.bus import Bus
 from common.messages import AdapterRef
+from rollout_svc import adapters as module
 from rollout_svc.accelerators.sampler import Sampler
-from rollout_svc.adapters import Adapters
+from rollout_svc.adapters import Adapters, check_canary
+from rollout_svc.engine.config import Tolerance
 from rollout_svc.engine.engine import Engine
 from rollout_svc.text.chat import Chat
 from tests.conftest import eventually
@@ -31,10 +35,10 @@ class SlowToCheck(Adapters):
         await super().stop()
         self.stopped_s = time.monotonic()
 
-    async def _check(self, ref: AdapterRef) -> None:
+    async def check(self, engine: Engine, ref: AdapterRef, tolerance: Tolerance) -> None:
         self.checking.set()
         await self.may_check.wait()
-        await super()._check(ref)
+        await check_canary(engine, ref, tolerance)
 
 
 async def test_fetch_in_progress_delays_neither_park_nor_wake(
@@ -62,9 +66,10 @@ async def test_fetch_in_progress_delays_neither_park_nor_wake(
 
 
 async def test_seconds_of_a_park_begin_when_loads_in_progress_have_ended(
-    bus: Bus, sleeper: Engine, chat: Chat, blobs: Blobs, oracle: Oracle, tmp_path: Path
+    bus: Bus, sleeper: Engine, chat: Chat, blobs: Blobs, oracle: Oracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapters = SlowToCheck(sleeper, blobs, tmp_path / "checked")
+    monkeypatch.setattr(module, "check_canary", adapters.check)
     (ref,) = await versions(blobs, oracle, "checked")
     async with performing(bus, sleeper, chat, adapters) as stage:
         sampler = Sampler(sleeper, adapters, stage.rollout, [stage.slots])
