@@ -152,7 +152,7 @@ class Requests:
 
         async def subscribe() -> Subscription:
             subscription = await self._client.subscribe(subject, cb=call_if_sent_here)
-            await self._client.flush(timeout=int(self._connection.timings.answer_timeout_s) or 1)  # the server has subscribed, or has refused
+            await self._client.flush(timeout=int(self._connection.timings.answer_timeout_s) or 1)  # until subscribed or refused
             return subscription
 
         with unavailable_as(f"subscribe to {subject}"):
