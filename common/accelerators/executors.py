@@ -13,7 +13,7 @@ from common.errors import MarlaasError
 
 
 class Function(StrEnum):
-    """What an executor computes."""
+    """Kind of computation."""
 
     GENERATE = "generate"
     TRAIN = "train"
@@ -161,7 +161,7 @@ class Parkable(Protocol):
         ...
 
     def end_drain(self) -> None:
-        """Make a `park` in progress freeze what can be frozen without further waiting. Does nothing at any other time."""
+        """Make a `park` in progress freeze its operations immediately, if they can be frozen. Does nothing at any other time."""
         ...
 
     def taken(self) -> WorkDone:

@@ -1,4 +1,4 @@
-"""Pull requests of one consumer, and the leases of what they delivered."""
+"""Pull requests of one consumer, and the leases of the messages delivered to them."""
 
 import asyncio
 import json

@@ -17,7 +17,7 @@ class ClientError(MarlaasError):
 
 
 class TaskRejected(ClientError):
-    """The task was refused; `reasons` say what to change."""
+    """The task was refused; `reasons` list the necessary changes."""
 
     def __init__(self, task: str, reasons: list[str], *, is_storable: bool = True) -> None:
         """`is_storable`: whether a message can carry the task."""

@@ -130,7 +130,7 @@ class LeaseReconciler:
                 async with asyncio.timeout(END_S):
                     await asyncio.shield(self._lease.release())
 
-    # ------------------------------------------------------------------------------------------------------- what is read
+    # ------------------------------------------------------------------------------------------------------ reading orders
 
     async def _begin(self) -> None:
         bus, me = self._means.bus, self._means.me
@@ -184,7 +184,7 @@ class LeaseReconciler:
             return Want.WAKE
         return Want.MOVE if order.tier.depth > self._means.executable.tier.depth else Want.PARK
 
-    # ------------------------------------------------------------------------------------------------------- what is done
+    # ---------------------------------------------------------------------------------------------------- carrying out orders
 
     async def _obey(self) -> None:
         while True:

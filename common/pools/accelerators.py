@@ -37,10 +37,12 @@ class Accelerator(BaseModel):
     device: Annotated[str, Field(pattern=DEVICE)]
     """`cpu`, `cuda:N`, or the UUID of a GPU (`nvidia-smi -L`)."""
     cores: Cores = ()
-    """Cores of its executors, as `0,2-3`. On a CPU they are the accelerator and must be given; what computes is pinned to them. On a GPU
-    its trainers are pinned, and its samplers are not."""
+    """Cores of its executors, as `0,2-3`. On a CPU they are the accelerator and must be given; computing threads are pinned to them. On a
+    GPU
+    its trainers are pinned, and its samplers are not.
+    """
     memory_gib: Annotated[float, Field(gt=0)] | None = None
-    """Device memory that all its executors may use together. None, on a GPU only: what the device has, less 5 %."""
+    """Device memory that all its executors may use together. None, on a GPU only: the device's memory minus 5 %."""
     host_gib: float = Field(default=16.0, gt=0)
     """Host memory for the state of parked executors; beyond it state goes to disk."""
     max_wait_s: float = Field(default=60.0, gt=0)

@@ -121,7 +121,7 @@ class Limits(Section):
     """Maximum time from admission to the last member's score; a group that takes longer is void and refilled."""
     max_failed_share: float = Field(default=1.0, gt=0, le=1)
     """Maximum share of failed groups among the latest 100 (at least 8) before the task fails: because of a sandbox, a server,
-    the environment itself, or timeouts. 1: only if all of these groups fail without a success between them.
+    the environment itself, or timeouts. 1: the task fails only after successive failures without a success between them.
     """
     max_calls: int = Field(default=4, ge=1, le=64)
     """Maximum tool calls per reply; further calls are answered with an error."""
@@ -159,10 +159,10 @@ class Algorithm(Section):
     """Mean over the tokens of the step; mean over each sequence, then over sequences; or the sequences' mean sum, divided by the
     maximum tokens that a trajectory samples (`max_turns` times `max_tokens`)."""
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
-    """KL penalty towards the base model; above 0 a step also computes the base model's log-probabilities."""
+    """Weight of the KL penalty towards the base model; above 0 a step also computes the base model's log-probabilities."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     entropy_coefficient: float = Field(default=0.0, ge=0, le=10)
-    """Entropy bonus, per nat."""
+    """Weight of the entropy bonus; entropy is in nats."""
     passes: int = Field(default=1, ge=1, le=64)
     """Passes over the trajectories of a step (PPO epochs)."""
     minibatches: int = Field(default=1, ge=1, le=4096)

@@ -98,7 +98,7 @@ class Progress:
         return fmean(known) if known else None
 
     def tokens_per_s(self) -> float | None:
-        """Tokens per second over the latest steps, sampling and training included; None before there are two."""
+        """Sampled tokens per second of wall time over the latest steps; None before there are two."""
         recent = self.steps[-PACE_STEPS - 1 :]
         if len(recent) < 2 or recent[-1].at_s <= recent[0].at_s:
             return None

@@ -103,8 +103,9 @@ class Executor:
     service: Executing
     env: dict[str, str]
     leaves: tuple[int, ...] = ()
-    """Cores of all shared CPUs, its own included, which threads other than the computing ones avoid; only those if the machine has
-    others."""
+    """Cores on which the process does not start: those of all shared CPUs if the machine has others, else its own accelerator's. Only the
+    computing threads are pinned to the latter.
+    """
 
 
 def executors(data: Path, pools: Pools, accelerators: Accelerators, machine: Machine) -> Iterator[Executor]:
