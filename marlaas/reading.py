@@ -147,7 +147,7 @@ class Reader:
         return await read_pools(self._door)
 
     async def _about(self, task: str, read: Callable[[AnyDoor, str], Awaitable[T]]) -> T:
-        """Raises: as `status`."""
+        """Result of `read` for a task. Raises: as `status`; its UnknownTask suggests the most similar id."""
         check_id(task)
         try:
             return await read(self._door, task)

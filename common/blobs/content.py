@@ -39,7 +39,10 @@ MIN_BYTES_PER_S = 1024 * 1024
 
 @contextmanager
 def fetching(name: str) -> Generator[None]:
-    """Raises: Reject if the blob is not in the store, or is damaged there; Unavailable for other errors of the store and of the disk."""
+    """Translate errors of a fetch. Raises: Reject if the blob is not in the store, or is damaged there; Unavailable for other errors of the
+    store
+    and of the disk.
+    """
     try:
         yield
     except BadObjectMetaError:

@@ -201,7 +201,7 @@ class Blobs:
                     await self._js.purge_stream(STREAM_NAME, subject=_name_subject(info.name))
 
     async def usage(self) -> StoreUsage:
-        """Raises: Unavailable if the store does not answer."""
+        """Fill level of the blob store. Raises: Unavailable if the store does not answer."""
         with unavailable_as("look at the blob store"):
             found = await self._js.stream_info(STREAM_NAME)
         limit = found.config.max_bytes or 0

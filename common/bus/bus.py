@@ -49,7 +49,8 @@ log = structlog.get_logger()
 
 
 class Bus:
-    """A connection to NATS: `publish` and `consume` here, `kv`, `streams`, `clock`, `requests`, `accounts` and `snapshots` beside them."""
+    """A connection to NATS: `publish` and `consume` here; `kv`, `streams`, `clock`, `requests`, `accounts` and `snapshots` as
+    attributes."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -278,7 +279,7 @@ def _one_by_one(handler: BatchHandler) -> Handler:
 
 
 def _raise_for(error: APIError, subject: str) -> None:
-    """Raises: the error for failures that a retry cannot fix; returns for others."""
+    """Raise for failures that a retry cannot fix, as Reject, QueueFull or StreamFull; return for others."""
     if error.err_code == TOO_LARGE:
         raise Reject(f"{subject}: the message is larger than its stream takes") from None
     if error.err_code != FULL:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 SMOOTHING = 0.25
 """Weight of the latest item in the moving average of a competitor's service per item."""
 REMEMBERED = 2
-"""Lead, in items of its own, of the others over a competitor that does not wait, after which it is forgotten."""
+"""Items that the other competitors must be ahead of an idle one before it is forgotten."""
 ROUNDING = 1e-9
 """Relative difference below which two virtual times count as equal."""
 

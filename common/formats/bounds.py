@@ -24,7 +24,7 @@ _NINES = bytes.maketrans(b"012345678", b"9" * 9)
 MESSAGE_DIGITS = 19
 """Maximum digits of a number in a message, or one more for the largest values (`gateway_svc/bodies.py`)."""
 _FRACTIONS = (b".", b"e", b"E")
-"""Characters of numbers with fractions; `true` and `false` contain one too."""
+"""Characters found only in numbers with fractions, or in `true` and `false`."""
 _PACKED_FIXED = {
     0xC0: 0,
     0xC2: 0,
@@ -75,7 +75,7 @@ class JsonScan:
         check."""
 
     def feed(self, part: bytes) -> None:
-        """Raises: OutOfBounds."""
+        """Scan the next part. Raises: OutOfBounds."""
         part = self._held + part
         is_cut = part.endswith(b"\\") and (len(part) - len(part.rstrip(b"\\"))) % 2 == 1
         part, self._held = (part[:-1], b"\\") if is_cut else (part, b"")

@@ -28,7 +28,7 @@ class RowChecker:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Raises: WrongRow."""
+        """Check the lines completed by the next part. Raises: WrongRow."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._check(line)

@@ -19,7 +19,7 @@ class TomlFileError(Exception):
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Raises: tomllib.TOMLDecodeError."""
+    """Parse TOML. Raises: tomllib.TOMLDecodeError."""
     try:
         return tomllib.loads(text)
     except ValueError as error:

@@ -46,7 +46,7 @@ class Accelerator(BaseModel):
     host_gib: float = Field(default=16.0, gt=0)
     """Host memory for the state of parked executors; beyond it state goes to disk."""
     max_wait_s: float = Field(default=60.0, gt=0)
-    """Seconds of waiting after which an executor goes before all that are not overdue."""
+    """Seconds of waiting after which an executor is overdue, and precedes all that are not."""
     residency: float = Field(default=4.0, ge=0)
     """Minimum time for which an executor stays awake while it has work, as a multiple of the switch to it."""
     policy: Policy = Policy.RATIO

@@ -74,7 +74,7 @@ class Chat:
                             return
                         yield self._piece(sent.data)
                 raise ClientError("the reply broke off; say it again")
-            except Busy as error:  # no part of the reply has arrived: it is a response of its own
+            except Busy as error:  # before any part of the reply, so the response as a whole is an error
                 if retry > RETRIES:
                     raise
                 self._waits(f"{error}; asking again in {error.after_s:.0f} s ({retry} of {RETRIES})")

@@ -93,7 +93,7 @@ class Declarations:
                 await asyncio.sleep(self._backoff.pause_s(attempt))
 
     async def _declared(self) -> None:
-        """Raises: LookupError if the streams do not exist."""
+        """Check for the stream that is declared last. Raises: LookupError if it does not exist."""
         try:
             await self._js.stream_info(LAST.name)
         except NotFoundError:
@@ -174,7 +174,7 @@ class Declarations:
         return None
 
     async def _is_filled(self, config: api.StreamConfig) -> bool:
-        """Whether a subject has so many messages that the new limit might drop some: NATS applies a limit to stored messages."""
+        """Whether a subject has too many messages for the new limit, which could drop some: NATS applies limits to stored messages."""
         assert config.name is not None
         stored = (await self._js.stream_info(config.name, subjects_filter=">")).state.subjects or {}
         return max(stored.values(), default=0) > ROOM * (config.max_msgs_per_subject or 0)

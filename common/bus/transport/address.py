@@ -131,7 +131,7 @@ class NatsClient(Client):
             await super().connect(*args, **options)
 
     async def request(self, subject: str, *args: Any, **options: Any) -> Msg:
-        """Raises: Refused; nats-py's own errors."""
+        """Send a request; a refused subject fails immediately. Raises: Refused; nats-py's own errors."""
         with self.refusals.awaited(subject), cancellation_kept():
             return await super().request(subject, *args, **options)
 
