@@ -19,7 +19,7 @@ class Deployment:
 
     pools: tuple[str, ...]
     families: tuple[str, ...]
-    """Families of environments that every replica serves."""
+    """Families of environments served by at least one replica."""
     sampler_queues: tuple[str, ...] = ()
     """Queues of single samplers, for pools with samplers on several shared accelerators."""
     trainer_queues: tuple[str, ...] = ()
