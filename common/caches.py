@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 FAILURE_TTL_S = 5.0
-"""Time for which a failure is cached, so that a hundred messages waiting for an unavailable server do not retry in turn."""
+"""Seconds for which a failure is cached, so that a hundred messages waiting for an unavailable server do not retry in turn."""
 
 
 class LRUCache(Generic[K, V]):
@@ -24,13 +24,13 @@ class LRUCache(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """The value of `key`, constructed at first use."""
+        """Value of `key`, constructed at first use."""
         value = self._values[key] if key in self._values else make()
         self.put(key, value)
         return value
 
     def put(self, key: K, value: V) -> V | None:
-        """Set the value of `key`; returns the one that gives way, its earlier one or the least recently used."""
+        """Set the value of `key`; returns the value that it replaces or evicts, or None."""
         earlier = self._values.pop(key, None)
         self._values[key] = value
         if len(self._values) > self._max_size:
@@ -38,21 +38,21 @@ class LRUCache(Generic[K, V]):
         return earlier
 
     def peek(self, key: K) -> V | None:
-        """The value of `key` if it is cached."""
+        """Value of `key` if it is cached, else None."""
         return self._values.get(key)
 
     def pop(self, key: K) -> V | None:
-        """Forget `key`; returns its value if it was cached."""
+        """Remove `key`; returns its value if it was cached."""
         return self._values.pop(key, None)
 
     def clear(self) -> list[V]:
-        """Forget all; returns the values."""
+        """Remove all values; returns them."""
         values, self._values = list(self._values.values()), OrderedDict()
         return values
 
 
 class SingleFlightCache(Generic[K, V]):
-    """LRU cache of at most `max_size` values, each constructed once by an asyncio task of its own, which outlives a cancelled caller."""
+    """LRU cache of at most `max_size` values, each constructed once by its own asyncio task, which survives a cancelled caller."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SingleFlightCache(Generic[K, V]):
         *,
         keeps_failures: bool = True,
     ) -> None:
-        """`on_evict` is called with each evicted value. `now_s`: any monotonic clock. `keeps_failures`: for FAILURE_TTL_S."""
+        """`on_evict` is called with each evicted value. `now_s`: any monotonic clock. `keeps_failures`: cache them for FAILURE_TTL_S."""
         self._max_size = max_size
         self._on_evict = on_evict
         self._now_s = now_s
@@ -71,7 +71,7 @@ class SingleFlightCache(Generic[K, V]):
         self._failed_at: dict[K, float] = {}
 
     async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
-        """The value of `key`; a new one evicts the least recently used. Raises: what `make` raised."""
+        """Value of `key`; a new one evicts the least recently used. Raises: exceptions of `make`."""
         failed_at = self._failed_at.get(key)
         if failed_at is not None and self._now_s() - failed_at > FAILURE_TTL_S:
             self._forget(key)
@@ -83,7 +83,7 @@ class SingleFlightCache(Generic[K, V]):
         return maker.result() if maker.done() else await asyncio.shield(maker)
 
     async def close(self) -> list[V]:
-        """Cancel unfinished constructions, and return all values."""
+        """Cancel unfinished constructions; returns all values."""
         makers, self._makers = list(self._makers.values()), OrderedDict()
         self._failed_at.clear()
         for maker in makers:

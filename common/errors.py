@@ -3,14 +3,14 @@
     MarlaasError
     ├── Reject      this message can never succeed   → dead letter now, with the reason
     │   └── Forbidden  the user's key does not permit it
-    ├── Retry       the world was not ready          → redeliver after `delay_s`
-    │   ├── QueueFull      as many messages wait as may
+    ├── Retry       a precondition is not met yet    → redeliver after `delay_s`
+    │   ├── QueueFull      the maximum number of messages is waiting
     │   ├── HandedBack     this replica takes none now      → redeliver immediately, to any replica
-    │   └── Unavailable    a server or a disk is not there  → wait here until it is; no attempt is counted
-    │       └── StreamFull   a stream has as many bytes as it may
+    │   └── Unavailable    a server or a disk is unavailable → wait here until it is back; no attempt is counted
+    │       └── StreamFull   a stream has reached its maximum bytes
     └── Fatal       this process is broken           → stop consuming, exit 1
         ├── Undeclared     JetStream refuses a declaration
-        └── KeyRefused     NATS does not take the key
+        └── KeyRefused     NATS refuses the key
 
 Any other exception from a handler is a bug: traceback, back off, dead letter after the last attempt. Shutdown
 (`asyncio.CancelledError`) is none of these: unfinished messages are redelivered immediately.
@@ -18,11 +18,11 @@ Any other exception from a handler is a bug: traceback, back off, dead letter af
 
 
 class MarlaasError(Exception):
-    """Base of the errors that mean something to the bus or to the user."""
+    """Base of the errors with a meaning for the bus or the user."""
 
 
 class Reject(MarlaasError):
-    """The message can never succeed; its text is the reason that the task's owner reads, or several."""
+    """The message can never succeed; its text has the reason or reasons, which the task's owner reads."""
 
     def __init__(self, *reasons: str) -> None:
         super().__init__("; ".join(reasons))
@@ -30,11 +30,11 @@ class Reject(MarlaasError):
 
 
 class Forbidden(Reject):
-    """NATS refuses what the key of this connection does not permit; the text says what, and whom to ask."""
+    """NATS refuses an action that this connection's key does not permit; the text names the action, and whom to ask."""
 
 
 MEMORY_DELAY_S = 30.0
-"""Delay before a message is retried whose handling lacked memory: another process may have released some by then."""
+"""Seconds before a message is retried whose handling ran out of memory: another process may have released some by then."""
 
 
 class Retry(MarlaasError):
@@ -46,23 +46,23 @@ class Retry(MarlaasError):
 
 
 class QueueFull(Retry):
-    """NATS refuses the message: as many of its subject wait as may."""
+    """NATS refuses the message: the maximum number of messages of its subject is waiting."""
 
 
 class HandedBack(Retry):
-    """This replica takes no messages now, though it had asked for some. Never the last attempt of a message."""
+    """This replica takes no messages now, though it had requested some. Never counts as a message's last attempt."""
 
 
 class Unavailable(Retry):
-    """NATS or PostgreSQL does not answer, or a disk is full. It is no message's fault, and none is lost."""
+    """NATS or PostgreSQL does not answer, or a disk is full. The message is not at fault, and none is lost."""
 
 
 class StreamFull(Unavailable):
-    """NATS refuses the message: its stream has as many bytes as it may. A sender waits, and nothing is lost."""
+    """NATS refuses the message: its stream has reached its maximum bytes. The sender waits, and nothing is lost."""
 
 
 class Fatal(MarlaasError):
-    """This process cannot do its work; another replica, or its restart, may."""
+    """This process cannot work; another replica, or its restart, may."""
 
 
 class Undeclared(Fatal):
@@ -70,4 +70,4 @@ class Undeclared(Fatal):
 
 
 class KeyRefused(Fatal):
-    """NATS does not take this key, or asks for one."""
+    """NATS refuses this key, or requires one."""

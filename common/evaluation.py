@@ -1,10 +1,11 @@
 """Uncertainty of a mean reward: standard errors, 95 % intervals, paired differences. Pure.
 
 Prompts are the independent draws of an evaluation: attempts at one prompt resemble each other and form a cluster. So standard errors are
-those of a ratio estimator over clusters (arXiv 2411.00640, section 2.2), and intervals take Student's t for few prompts.
+those of a ratio estimator over clusters (arXiv 2411.00640, section 2.2), and intervals use Student's t for few prompts.
 
-Rewards of 0 and 1 get Wilson's score interval at the effective number of attempts, p(1 − p) / error² (Korn and Graubard, 1998): it keeps a
-width where all attempts earned the same, and covers small shares. docs/evaluation.md has the coverage."""
+Rewards of 0 and 1 get Wilson's score interval at the effective number of attempts, p(1 − p) / error² (Korn and Graubard, 1998): it has a
+positive width even if all attempts earned the same, and covers small shares. docs/evaluation.md has the coverage.
+"""
 
 import hashlib
 import json
@@ -27,11 +28,11 @@ from common.spec import MAIN_PROTOCOL, Protocol, TaskSpec
 CONFIDENCE = 0.95
 NORMAL_QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 MIN_PROMPTS = 2
-"""Minimum prompts that say how much prompts differ."""
+"""Minimum prompts for an estimate of the variance between prompts."""
 MIN_DESIGN_EFFECT = 0.3
-"""Minimum ratio of the variance to that of independent attempts, which few prompts may underestimate by chance."""
+"""Minimum ratio of the variance to that of independent attempts, because few prompts may underestimate it by chance."""
 MAX_DEGREES = 2000
-"""Degrees of freedom from which on the normal quantile serves as Student's: they differ by less than 0.1 %."""
+"""Degrees of freedom from which the normal quantile replaces Student's: they differ by less than 0.1 %."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Estimate:
 
     mean: float
     standard_error: float | None
-    """None with fewer than MIN_PROMPTS prompts."""
+    """None for fewer than MIN_PROMPTS prompts."""
     interval: tuple[float, float] | None
-    """Bounds of the 95 % interval; None as above."""
+    """Bounds of the 95 % interval; None if `standard_error` is None."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Difference:
     standard_error: float | None
     interval: tuple[float, float] | None
     prompts: int
-    """Prompts at which both have scored attempts."""
+    """Number of prompts at which both versions have scored attempts."""
 
 
 def is_binary(rewards_by_prompt: Sequence[Sequence[float]]) -> bool:
@@ -61,7 +62,7 @@ def is_binary(rewards_by_prompt: Sequence[Sequence[float]]) -> bool:
 
 
 def mean_reward(rewards_by_prompt: Sequence[Sequence[float]]) -> Estimate:
-    """Mean over all attempts. `rewards_by_prompt`: at least one reward a prompt."""
+    """Mean over all attempts. `rewards_by_prompt`: at least one reward per prompt."""
     totals, sizes = [sum(rewards) for rewards in rewards_by_prompt], [len(rewards) for rewards in rewards_by_prompt]
     if is_binary(rewards_by_prompt):
         return share(totals, sizes, attempts=sum(sizes))
@@ -70,7 +71,7 @@ def mean_reward(rewards_by_prompt: Sequence[Sequence[float]]) -> Estimate:
 
 
 def share(totals: Sequence[float], sizes: Sequence[float], *, attempts: int) -> Estimate:
-    """Share of passed attempts, Σ totals / Σ sizes over prompts, each with total ≤ size; `attempts` were made in all."""
+    """Share of passed attempts, Σ totals / Σ sizes over prompts, each with total ≤ size. `attempts`: total number of attempts."""
     mean, error = _ratio(totals, sizes)
     if error is None:
         return Estimate(mean, None, None)
@@ -82,10 +83,11 @@ def share(totals: Sequence[float], sizes: Sequence[float], *, attempts: int) -> 
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float], *, resolution: float | None = None) -> Difference | None:
-    """Mean of `second` minus `first`, both mean rewards by prompt; None without a prompt.
+    """Mean of `second` minus `first`, both mean rewards by prompt; None without prompts.
 
-    `resolution`: reward of one attempt in a prompt's mean, where rewards are 0 and 1. Then the interval counts two more prompts, one better
-    and one worse by it (Bonett and Price, 2012, for one attempt), so that it has a width where no prompt differs.
+    `resolution`: one attempt's contribution to a prompt's mean, for rewards of 0 and 1. The interval then counts two additional prompts,
+    one
+    better and one worse by it (Bonett and Price, 2012, for one attempt), so that it has a positive width even if no prompt differs.
     """
     differences = [after - before for before, after in zip(first, second, strict=True)]
     if not differences:
@@ -105,7 +107,7 @@ def paired_difference(first: Sequence[float], second: Sequence[float], *, resolu
 
 
 def _ratio(totals: Sequence[float], sizes: Sequence[float]) -> tuple[float, float | None]:
-    """Σ totals / Σ sizes, and its standard error over clusters; None with too few of them, or where it is beyond any number."""
+    """Σ totals / Σ sizes, and its standard error over clusters; error None for too few clusters, or on overflow."""
     count, size = len(totals), sum(sizes)
     mean = sum(totals) / size
     if count < MIN_PROMPTS:
@@ -116,14 +118,14 @@ def _ratio(totals: Sequence[float], sizes: Sequence[float]) -> tuple[float, floa
 
 
 def _squares(values: Iterable[float]) -> float:
-    """Sum of squares; infinite, and no error, where it is beyond any number."""
+    """Sum of squares; infinite on overflow, without an exception."""
     return sum(value * value for value in values)
 
 
 def _effective_attempts(mean: float, error: float, totals: Sequence[float], sizes: Sequence[float], attempts: int) -> float:
     """Number of independent attempts with the same error, from the intraclass correlation of a prompt's attempts.
 
-    Where few prompts passed at all, or failed at all, the correlation is hardly known. So it is raised towards 1, by that number of prompts
+    If few prompts passed at all, or failed at all, the correlation is hardly known. It is then raised towards 1, by that number of prompts
     to the power of −1.5, which keeps the coverage of small shares (docs/evaluation.md).
     """
     count = len(totals)
@@ -148,7 +150,7 @@ def student_quantile(degrees: int) -> float:
     """Half width of the 95 % interval in standard errors, by bisection of Student's distribution."""
     if degrees >= MAX_DEGREES:
         return NORMAL_QUANTILE
-    low, high = NORMAL_QUANTILE, 13.0  # 12.7 with one degree
+    low, high = NORMAL_QUANTILE, 13.0  # upper bound: 12.7 with one degree of freedom
     for _ in range(50):
         middle = (low + high) / 2
         low, high = (middle, high) if _student_share(middle, degrees) < CONFIDENCE else (low, middle)
@@ -156,7 +158,8 @@ def student_quantile(degrees: int) -> float:
 
 
 def _student_share(quantile: float, degrees: int) -> float:
-    """Probability that Student's t lies within ±`quantile`, for whole degrees.   Source: Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    """Probability that Student's t is within ±`quantile`, for whole degrees of freedom.   Source: Abramowitz and Stegun, 26.7.3 and
+    26.7.4."""
     angle = atan(quantile / sqrt(degrees))
     square, odd = cos(angle) ** 2, degrees % 2
     term = cos(angle) if odd else 1.0
@@ -171,7 +174,7 @@ Interval = tuple[float, float]
 
 
 class Uncertainty(Value):
-    """Of a mean over prompts. None where too few of them were scored."""
+    """Uncertainty of a mean over prompts; fields are None if too few prompts were scored."""
 
     standard_error: float | None
     interval: Interval | None
@@ -182,7 +185,7 @@ class Uncertainty(Value):
 
 
 class Gain(Value):
-    """Paired difference to version 0, at the prompts that both have scored attempts at."""
+    """Paired difference to version 0, over the prompts at which both have scored attempts."""
 
     reward: float
     standard_error: float | None
@@ -195,7 +198,7 @@ class Gain(Value):
 
 
 class Asked(Value):
-    """The parts of a task that must be equal for two results to be about the same prompts, rewards and sampling."""
+    """Parts of a task that must be equal for two results to concern the same prompts, rewards and sampling."""
 
     environment: str
     options: str
@@ -218,24 +221,24 @@ class Asked(Value):
 
 
 class EvaluationReport(Value):
-    """Result of one version by one protocol."""
+    """Result of evaluating one version by one protocol."""
 
     version: int
     protocol: str = MAIN_PROTOCOL
     decides_by: Literal["lower_bound", "mean"] | None = None
-    """Value by which the task's versions are judged; None for protocols that do not decide."""
+    """Statistic by which the task's versions are compared; None for protocols that do not decide."""
     reward: float | None
-    """Mean over the scored attempts; None when every attempt failed."""
+    """Mean over the scored attempts; None if every attempt failed."""
     standard_error: float | None = None
     interval: Interval | None = None
     pass_at: dict[str, float] = {}
     pass_at_1: Uncertainty | None = None
     gain: Gain | None = None
-    """None for version 0, and as long as it has no result."""
+    """None for version 0, and while version 0 has no result."""
     best_version: int | None = None
-    """With `stop.patience`: the version that a later one must gain over."""
+    """With `stop.patience`: the version that a later one must improve on."""
     without_gain: int | None = None
-    """With `stop.patience`: evaluations since that one."""
+    """With `stop.patience`: evaluations since `best_version`."""
     prompts: int = 0
     failed_share: float = 0.0
     failure: str = ""
@@ -243,25 +246,25 @@ class EvaluationReport(Value):
     truncated_share: float | None = None
     took_s: float = 0.0
     attempts: int = 1
-    """Attempts that were asked for at each prompt."""
+    """Attempts requested at each prompt."""
     binary: bool = False
     """Whether every reward is 0 or 1."""
     asked: Asked
     by_prompt: str
-    """Mean reward at each prompt, NaN where none was scored: little-endian float32, base64."""
+    """Mean reward at each prompt, NaN if none was scored: little-endian float32, base64."""
 
     @classmethod
     def in_event(cls, event: Event) -> Self | None:
-        """None for other events."""
+        """The report in an event; None for other events."""
         return from_json(cls, event.data) if event.event == "evaluation" else None
 
     def rewards_by_prompt(self) -> dict[int, float]:
-        """Prompt → mean reward; without prompts that have no scored attempt."""
+        """Mean reward by prompt, without prompts that have no scored attempt."""
         return unpacked(self.by_prompt)
 
 
 def packed(by_prompt: Mapping[int, float], prompts: int) -> str:
-    """Base64 text of one float32 a prompt."""
+    """Base64 text of one float32 per prompt."""
     values = array("f", [by_prompt.get(prompt, nan) for prompt in range(prompts)])
     if byteorder == "big":
         values.byteswap()

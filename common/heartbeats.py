@@ -1,9 +1,9 @@
 """Heartbeats for messages in flight, sent by a thread on a connection of its own.
 
 A handler may block the event loop for longer than a lease lasts (a garbage collection, a large checkpoint, a busy machine).
-Its messages must not go to another replica then, but must go there soon when this process has died. So leases are short
-and the heartbeats do not need the event loop. A process whose event loop has stood still for STALLED_S hangs: its heartbeats
-end, and other replicas take over its messages.
+Its messages must not go to another replica then, but must do so soon after this process has died. So leases are short
+and the heartbeats do not need the event loop. A process whose event loop has been blocked for STALLED_S counts as hung: its
+heartbeats stop, and other replicas take over its messages.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 STALLED_S = 30.0
-"""Seconds without a turn of the event loop after which a process counts as hung."""
+"""Seconds for which the event loop may be blocked before the process counts as hung."""
 IN_PROGRESS = b"+WPI"
 """JetStream's "in progress" answer, which renews a message's lease."""
 RECONNECT_S = 0.5
@@ -36,10 +36,10 @@ class _Lease:
 
 
 class Heartbeats:
-    """Keeps the leases of messages alive, by their reply subjects. All methods may be called from any thread."""
+    """Keeps the leases of messages alive, identified by their reply subjects. All methods may be called from any thread."""
 
     def __init__(self, connect: Callable[[], Awaitable[Client]], clock: Callable[[], float] = time.monotonic) -> None:
-        """`connect` is called on the thread's own event loop; it is retried after NATS's errors."""
+        """`connect` is called on the thread's own event loop, and retried after NATS's errors."""
         self._connect = connect
         self._clock = clock
         self._leases: dict[str, _Lease] = {}
@@ -65,14 +65,14 @@ class Heartbeats:
             self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread and its connection."""
+        """Stop the thread and close its connection."""
         if self._thread is not None and self._loop is not None and self._running is not None:
             with suppress(RuntimeError):  # the loop is closed: the thread has ended
                 self._loop.call_soon_threadsafe(self._running.cancel)
             await asyncio.to_thread(self._thread.join, STOP_TIMEOUT_S)
 
     def turned(self) -> None:
-        """The event loop whose handlers hold the messages is alive."""
+        """Record that the event loop whose handlers hold the messages is alive."""
         self._turned = self._clock()
 
     def hold(self, reply: str, every_s: float) -> None:
@@ -123,7 +123,7 @@ class Heartbeats:
 
 
 async def beat(client: Client, replies: list[str]) -> None:
-    """Renew the lease of each message that `replies` name."""
+    """Renew the leases of the messages with these reply subjects."""
     with suppress(OSError, NatsError):
         for reply in replies:
             await client.publish(reply, IN_PROGRESS)

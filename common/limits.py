@@ -1,7 +1,7 @@
-"""Limits of a tenant, as data: what each is of, its bounds, its default, and what a tenant does where it is met.
+"""Limits of a tenant, as data: the quantity limited, its range, its default, and what a tenant can do when it is reached.
 
-A value belongs to one tenant, or to EVERY_TENANT: the default of all that have none of their own. Values are in PostgreSQL, so a change
-counts from the next decision on. Connections and the size of a message are in the token of the tenant's account, and NATS enforces them.
+A value belongs to one tenant, or to EVERY_TENANT: the default of all tenants without their own. Values are in PostgreSQL, so a change
+takes effect with the next decision. The limits of connections and of a message's size are in the account's token; NATS enforces them.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ Limit = Literal[
 ]
 
 NO_LIMIT = 2**63 - 1
-"""Stored for a tenant that has no limit where others have a default one."""
+"""Value stored for a tenant without the limit that others have by default."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class LimitKind:
     """One limit."""
 
     of: str
-    """What is limited, behind a number."""
+    """Quantity limited, worded to follow a number."""
     way_out: str
-    """What a tenant can do where the limit is met."""
+    """Advice for a tenant that has reached the limit."""
     default: int | None = None
-    """Before an operator sets another; None: no limit."""
+    """Value until an operator sets another; None: no limit."""
     lowest: int = 0
     highest: int = NO_LIMIT - 1
 
@@ -80,13 +80,13 @@ LIMITS: dict[Limit, LimitKind] = {
 OF_HTTP: tuple[Limit, ...] = (
     *("requests_per_minute", "key_requests_per_minute", "tokens_per_minute", "key_tokens_per_minute", "max_streams", "key_max_streams"),
 )
-"""Limits that gateways keep; where no value is stored the gateway's settings have one."""
+"""Limits enforced by gateways; without a stored value, the gateway's settings apply."""
 IN_ACCOUNT: tuple[Limit, ...] = ("max_connections", "max_message_bytes")
-"""Limits that are in the token of the tenant's account."""
+"""Limits in the token of the tenant's account."""
 
 
 def sentence(limit: Limit, value: int, used: int, tenant: str, *, needed: int = 1, wait: str = "") -> str:
-    """A refusal: the limit, its value, what is used, and the way out. `needed`: what the refused request adds. `wait`: until it fits."""
+    """Text of a refusal: the limit, its value, the amount used, and advice. `needed`: amount of the request. `wait`: time until it fits."""
     kind = LIMITS[limit]
     of_it = f"{limit}: at most {value} {kind.of}, {used} are used" + (f" and {needed} more needed" if needed != 1 else "")
     return f"{of_it}; {kind.way_out}{wait}, or an operator raises it: marlaas tenants set {tenant} --limit {limit}={used + needed}"

@@ -1,7 +1,7 @@
-"""Agreement: what a message's subject says, its body and headers say too.
+"""Consistency of messages: subject, body and headers of a message agree.
 
-NATS permits subjects, and handlers go by bodies. So a message is rejected where the two differ, where its parts are about different
-tasks or versions, or where a dead letter's message is none that its stage reads. `Delivery.read` applies this to every message.
+NATS permits subjects, and handlers trust bodies. So a message is rejected if the two differ, if its parts concern different tasks or
+versions, or if a dead letter's message is not one that its stage reads. `Delivery.read` applies this to every message.
 """
 
 from collections.abc import Iterator, Mapping
@@ -77,7 +77,7 @@ SUBJECTS = tuple(
         "leases.now.<accelerator>.<executor>",
     )
 )
-"""As in `common/streams/`."""
+"""Templates of subjects, as in `common/streams/`."""
 SAYS: Mapping[type[BaseModel], tuple[str, ...]] = {
     **dict.fromkeys((SubmitTask, PreviewTask, ControlTask, ResendLetter, PruneTasks, DeleteTenant), ("tenant",)),
     **dict.fromkeys((UploadPackage, UploadFile, DeletePackage), ("tenant",)),
@@ -101,7 +101,7 @@ SAYS: Mapping[type[BaseModel], tuple[str, ...]] = {
     ServingEnded: ("task", "request"),
     **dict.fromkeys((LeaseOrder, LeaseDone, ExecutorReport), ("accelerator", "executor")),
 }
-"""Kind of message → parts of its subject that it repeats. Answers to asks, and values of buckets, repeat none."""
+"""Kind of message → parts of its subject that the body repeats. Answers to asks, and values of buckets, repeat none."""
 ABOUT_A_GROUP = (OpenGroup, SampleTurns, TurnsSampled, TrajectoriesScored)
 READ_BY: Mapping[str, Mapping[str, int]] = {
     "jobs": {"jobs": -1},
@@ -117,11 +117,11 @@ READ_BY: Mapping[str, Mapping[str, int]] = {
     "leases": {"leases.done": -1},
     "settle": {"trajectories.checked": 2, "trajectories.scored": 2, "weight-updated": 2, "failed": 2},
 }
-"""Stage → beginnings of the subjects that its consumers read, each with the place of the task; -1 where there is none."""
+"""Stage → prefixes of the subjects that its consumers read, each with the index of the task's token; -1 if there is none."""
 
 
 def require_agreement(subject: str, headers: Mapping[str, str], message: BaseModel) -> None:
-    """Raises: Reject, with the first thing about which the message contradicts itself."""
+    """Raises: Reject, with the first contradiction in the message."""
     named = _named(subject)
     for name in SAYS.get(type(message), ()):
         if name not in named:
@@ -137,7 +137,7 @@ def require_agreement(subject: str, headers: Mapping[str, str], message: BaseMod
 
 
 def settlement_in(subject: str, headers: Mapping[str, str]) -> Settlement:
-    """The settlement in a scored message's header. Raises: Reject when there is none, it is malformed, or the subject disagrees."""
+    """The settlement in a scored message's header. Raises: Reject if it is missing or malformed, or the subject disagrees."""
     header = headers.get(SETTLEMENT_HEADER)
     if header is None:
         raise Reject(f"{subject} has no {SETTLEMENT_HEADER} header")
@@ -147,7 +147,7 @@ def settlement_in(subject: str, headers: Mapping[str, str]) -> Settlement:
 
 
 def is_read_by(stage: str, subject: str, task: str | None) -> bool:
-    """Whether the stage reads messages of this subject, and they are about the task; None for those about no task."""
+    """Whether the stage reads messages of this subject, and they concern `task` (None: no task)."""
     for beginning, place in READ_BY.get(stage, {}).items():
         if subject.startswith(f"{beginning}."):
             return (streams.token(subject, place) or None) == task
@@ -155,7 +155,7 @@ def is_read_by(stage: str, subject: str, task: str | None) -> bool:
 
 
 def about(letter: str) -> str | None:
-    """Task of a dead letter's subject, `failed.<stage>.<task>`; None where that names none."""
+    """Task of a dead letter's subject, `failed.<stage>.<task>`; None if it has none."""
     task = streams.token(letter, 2)
     return None if task == "none" else task
 
@@ -168,8 +168,10 @@ def _parsed(subject: str, header: str) -> Settlement:
 
 
 def _named(subject: str) -> dict[str, str]:
-    """Names of a subject's parts → their values; none of a subject that is no service's. Of a queue its pool: which of the pool's executors
-    has it to itself follows from the task's home, and makes no message wrong."""
+    """Parts of a subject by name; empty for a subject of no service. A queue counts as its pool: which of the pool's executors it belongs
+    to
+    follows from the task's home, and makes no message wrong.
+    """
     parts = subject.split(".")
     for template in SUBJECTS:
         if len(template) == len(parts) and template[0] == parts[0]:
@@ -181,7 +183,7 @@ def _named(subject: str) -> dict[str, str]:
 
 
 def _said(message: Any, name: str) -> str:
-    """What a message of SAYS says of a part of its subject. `Any`: one of those kinds."""
+    """Value that a message of SAYS has for a part of its subject. `Any`: one of those kinds."""
     if isinstance(message, SetPrice):
         return streams.EVERY_TENANT
     if isinstance(message, ServingEnded):
@@ -196,7 +198,7 @@ def _said(message: Any, name: str) -> str:
 
 
 def _contradictions(message: Any) -> Iterator[str]:
-    """What parts of the message say of each other. `Any`: a message of any kind."""
+    """Contradictions between parts of the message. `Any`: a message of any kind."""
     match message:
         case OpenGroup(group=group) | SampleTurns(group=group) | TurnsSampled(group=group) | TrajectoriesScored(group=group):
             yield from _of_group(group)
@@ -217,7 +219,7 @@ def _contradictions(message: Any) -> Iterator[str]:
 
 
 def _of_wheel(wheel: BlobRef, tenant: str, digest: str | None = None) -> Iterator[str]:
-    """`digest`: of the package, where the message says it."""
+    """Contradictions of a package's wheel. `digest`: of the package, if the message has it."""
     digest = digest or wheel.sha256
     if (wheel.name, wheel.sha256) != (wheel_name(tenant, digest), digest):
         yield f"the blob {wheel.name} is not that package of tenant {tenant}"
@@ -257,6 +259,6 @@ def _require_same_scores(subject: str, message: TrajectoriesScored, settlement: 
 
 
 def _is_named(blob: BlobRef, task: str, version: int, kind: str) -> bool:
-    """Whether the blob has the name that a step gives it, which ends with the beginning of its digest."""
+    """Whether the blob has the name that a step gives it, which ends with the first digits of its digest."""
     name, _, digest = blob.name.rpartition("-")
     return name == f"{task}.v{version}.{kind}" and digest != "" and blob.sha256.startswith(digest)

@@ -1,7 +1,7 @@
-"""Passwords of PostgreSQL's roles: generated, kept in a password file of libpq, hashed before they are sent.
+"""Passwords of PostgreSQL's roles: generated, stored in a libpq password file, hashed before they are sent.
 
 A password file has a line `host:port:database:role:password` for each role; `passfile` in a database's address names it. So an
-address holds no secret, and may stand in arguments, logs and files that others read. libpq ignores a file that others may read.
+address contains no secret, and may appear in arguments, logs and files that others read. libpq ignores a file that others can read.
 """
 
 import base64
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ITERATIONS = 4096
-"""Rounds of the hash, PostgreSQL's default: generated passwords are random bits, which more rounds protect no better."""
+"""Rounds of the hash, PostgreSQL's default: generated passwords are random bits, for which more rounds add nothing."""
 
 
 def new_password() -> str:
@@ -22,7 +22,7 @@ def new_password() -> str:
 
 
 def scram_verifier(password: str) -> str:
-    """The form in which PostgreSQL stores a password: it proves one, and cannot be used as one. So no log can hold the password.
+    """The verifier that PostgreSQL stores for a password. It cannot be used to log in, so the server's logs cannot leak the password.
 
     Source: RFC 5803, and PostgreSQL's `pg_authid.rolpassword`.
     """
@@ -34,7 +34,7 @@ def scram_verifier(password: str) -> str:
 
 
 def read_passwords(path: Path) -> dict[str, str]:
-    """Role → password, of every line for all hosts and databases; empty where there is no file."""
+    """Passwords by role, from every line for all hosts and databases; empty if there is no file."""
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def read_passwords(path: Path) -> dict[str, str]:
 
 
 def write_passwords(path: Path, passwords: Mapping[str, str]) -> None:
-    """Replace the file, readable by this user alone, in a folder that is closed to others."""
+    """Replace the file, readable only by this user, in a folder with mode 0700."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.parent.chmod(0o700)
     part = path.with_name(f"{path.name}.part")

@@ -12,7 +12,8 @@ log = structlog.get_logger()
 
 
 async def run_forever(work: Callable[[], Awaitable[object]], pause_s: float, event: str, *, pauses_first: bool = False) -> None:
-    """Await `work`, pause, and repeat until cancelled. An error is logged as `event`, and the next round is the retry. Raises: Fatal."""
+    """Await `work`, pause for `pause_s`, and repeat until cancelled. An error is logged as `event`; the next round is the retry. Raises:
+    Fatal."""
     if pauses_first:
         await asyncio.sleep(pause_s)
     while True:
@@ -26,7 +27,7 @@ async def run_forever(work: Callable[[], Awaitable[object]], pause_s: float, eve
 
 
 def log_failed(event: str, error: Exception) -> None:
-    """Log that a round has failed, with a traceback for an unexpected error: one task's bad rows must not stop the rounds."""
+    """Log that a round has failed, with a traceback for an unexpected error: one task's bad rows must not stop later rounds."""
     if isinstance(error, MarlaasError | NatsError | TimeoutError | OSError):
         log.warning(event, error=str(error) or type(error).__name__)
     else:

@@ -1,8 +1,8 @@
-"""Shaped rewards, from which advantages are made: as scored, plus ranks within the group, minus a penalty for length. Pure.
+"""Shaped rewards, from which advantages are computed: as scored, plus ranks within the group, minus a penalty for length. Pure.
 
 The scheduler refills groups whose rewards are equal, the step's metrics count them, and the trainer gives them no gradient. All three
-ask `has_equal_rewards` or `are_equal` about shaped rewards, so that no group is thrown away that would have taught something.
-The scheduler knows attempts from the header of their messages (`SettledMember`), which carries all that is read here.
+apply `has_equal_rewards` or `are_equal` to shaped rewards, so that no group with a learning signal is discarded.
+The scheduler knows attempts from the header of their messages (`SettledMember`), which carries everything that is read here.
 """
 
 import math
@@ -17,28 +17,28 @@ class Attempt:
     """The part of a scored attempt that shaping reads."""
 
     reward: float
-    """As scored."""
+    """Reward as scored."""
     sampled_tokens: int
     longest_turn_tokens: int
     """Sampled tokens of its longest turn."""
     components: Mapping[str, float]
-    """Parts of the reward by name; at least those that the task's `rank_weights` name and the attempt has."""
+    """Parts of the reward by name; at least those in the task's `rank_weights` that the attempt has."""
 
 
 def has_equal_rewards(attempts: Sequence[Attempt], spec: TaskSpec) -> bool:
-    """Whether the members of this whole group have equal shaped rewards."""
+    """Whether the members of this complete group have equal shaped rewards."""
     return are_equal(shaped_rewards(attempts, spec))
 
 
 def are_equal(rewards_G: Sequence[float]) -> bool:
-    """Whether a group's shaped rewards are all equal. An attempt alone is compared with others of its step: it equals nothing."""
+    """Whether a group's shaped rewards are all equal. False for a single attempt, which is compared with others of its step."""
     return len(rewards_G) > 1 and min(rewards_G) == max(rewards_G)
 
 
 def shaped_rewards(attempts: Sequence[Attempt], spec: TaskSpec) -> list[float]:
-    """Rewards of a whole group's members for their advantages.
+    """Shaped rewards of a complete group's members, for their advantages.
 
-    Raises: ZeroDivisionError for rank weights in a group of one, which a task may not have.
+    Raises: ZeroDivisionError for rank weights in a group of one, which a task's validation excludes.
     """
     rewards = [attempt.reward for attempt in attempts]
     for name, weight in spec.environment.rank_weights.items():
@@ -51,7 +51,7 @@ def shaped_rewards(attempts: Sequence[Attempt], spec: TaskSpec) -> list[float]:
 
 
 def rank_shares(values: Sequence[float]) -> list[float]:
-    """Rank of each value as the share of smaller ones among the others, equal ones half: 0 for the minimum, 1 for the maximum.
+    """Rank of each value: the share of the others that are smaller, counting ties as half; 0 for the minimum, 1 for the maximum.
 
     Raises: ZeroDivisionError for fewer than two values.
     """
@@ -60,7 +60,7 @@ def rank_shares(values: Sequence[float]) -> list[float]:
 
 
 def excess_length(sampled_tokens: int, limit: int, buffer_tokens: int) -> float:
-    """Penalty's share: 0 until `buffer_tokens` before the limit, then linear to 1 at the limit.
+    """Fraction of the length penalty: 0 up to `buffer_tokens` before the limit, then linear to 1 at the limit.
 
     Source: soft overlong punishment, DAPO, arXiv 2503.14476, eq. 13.
     """
@@ -68,7 +68,7 @@ def excess_length(sampled_tokens: int, limit: int, buffer_tokens: int) -> float:
 
 
 def _component(attempt: Attempt, name: str) -> float:
-    """Value of a reward component; 0 where the attempt lacks it, or where it is no number."""
+    """Value of a reward component; 0 if the attempt lacks it, or it is not finite."""
     if name == "reward":
         return attempt.reward
     value = attempt.components.get(name, 0.0)
@@ -76,5 +76,5 @@ def _component(attempt: Attempt, name: str) -> float:
 
 
 def _length(attempt: Attempt, spec: TaskSpec) -> int:
-    """Tokens of the attempt that are compared with `spec.length_limit`."""
+    """Length of the attempt, in tokens, to compare with `spec.length_limit`."""
     return attempt.sampled_tokens if spec.overlong.per == "trajectory" else attempt.longest_turn_tokens

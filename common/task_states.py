@@ -1,4 +1,4 @@
-"""States of tasks, from the key-value bucket that the scheduler keeps."""
+"""States of tasks, read from the key-value bucket that the scheduler writes."""
 
 from collections.abc import Callable
 
@@ -7,12 +7,12 @@ from common.messages import TaskStatus
 from common.streams import TASKS_BUCKET
 
 ENDED = frozenset({"finished", "cancelled", "failed", "rejected"})
-"""Final states, and names of events: work of the task that is in flight is void, evaluations too."""
+"""Final states, and names of events: the task's work in flight is void, evaluations too."""
 LIVE = frozenset({"submitted", "running", "paused"})
 
 
 class TaskStates:
-    """Latest known state of every task. An unknown task has not ended."""
+    """Latest known state of every task. An unknown task counts as not ended."""
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
@@ -30,14 +30,14 @@ class TaskStates:
         self._states = {status.task: status.state for status in found}
 
     async def follow(self, bus: Bus, ended: Callable[[str], None], *, reread_s: float = REREAD_S) -> None:
-        """Keep the states, until cancelled; `ended` is called with each task that is not live, as it becomes known."""
+        """Update the states until cancelled; `ended` is called with each task found not to be live."""
 
         def note(task: str, status: TaskStatus | None) -> None:
             if status is not None:
                 self._states[task] = status.state
                 if status.state not in LIVE:
                     ended(task)
-            elif not self.has_ended(task):  # deleted: an ended one stays ended
+            elif not self.has_ended(task):  # deleted: an ended task stays ended
                 self._states.pop(task, None)
 
         await FollowedBucket(bus, TASKS_BUCKET, TaskStatus, note, reread_s=reread_s).follow()

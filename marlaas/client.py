@@ -6,8 +6,8 @@
             print(event.event, event.data)
         await client.pull(task, Path("adapter"))
 
-`marlaas.sync.connect` gives the same without asyncio. The address is of NATS, or of a gateway: `https://host`, with `key`. It publishes
-jobs, listens to events, and asks for the rest (docs/asking.md), in the same way by both.
+`marlaas.sync.connect` gives the same without asyncio. The address is NATS's, or a gateway's: `https://host`, with `key`. Over both, the
+client publishes jobs, listens to events, and asks for everything else (docs/asking.md).
 """
 
 import asyncio
@@ -55,9 +55,9 @@ __all__ = [
 DEFAULT_URL = "nats://127.0.0.1:4222"
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 60.0
-"""Seconds until a task is accepted or rejected; the environment is built once before the answer."""
+"""Maximum seconds until a task is accepted or rejected; the environment is built once before the answer."""
 DELETE_TIMEOUT_S = 900.0
-"""Seconds until a task is deleted: about one per 100,000 trajectories, and the time that NATS needs for its blobs."""
+"""Maximum seconds until a task is deleted: about one per 100,000 trajectories, plus the time that NATS needs for its blobs."""
 
 
 class Client(Reader):
@@ -72,7 +72,7 @@ class Client(Reader):
         self.aliases = Aliases(door)
         """A tenant's names for versions of its tasks."""
         self.webhooks = Webhooks(door)
-        """Addresses of a tenant that receive messages about ends and budgets."""
+        """Addresses of a tenant that receive messages about ends of tasks and budgets."""
         self.packages = Packages(door)
         """A tenant's own environments."""
         self.files = Files(door)
@@ -92,12 +92,14 @@ class Client(Reader):
         timeout_s: float = CONNECT_TIMEOUT_S,
         patience_s: float = PATIENCE_S,
     ) -> AsyncGenerator["Client"]:
-        """Connect. `tenant`: whose tasks are read; default: that of the key, or everybody's, as the operator may. `creds`: file with a key,
-        where NATS wants one; `key`: text of a key, where a gateway does; `insecure`: it may be used without TLS beyond loopback.
-        `tls`: files with certificates. `patience_s`: how long to ask while no scheduler answers.
+        """Connect. `tenant`: tenant whose tasks are read; default: the key's, or all for the operator. `creds`: file with a key, if NATS
+        requires
+        one; `key`: text of a key, if a gateway does; `insecure`: the key may be used without TLS beyond loopback.
+        `tls`: files with certificates. `patience_s`: seconds for which requests are retried while no scheduler answers.
 
-        Raises: ClientError when `url` is no address, or a gateway refuses the key; NoAnswer when NATS or the gateway is unavailable;
-        Fatal when NATS refuses the credentials, or a certificate's file cannot be used."""
+        Raises: ClientError if `url` is invalid, or a gateway refuses the key; NoAnswer if NATS or the gateway is unavailable;
+        Fatal if NATS refuses the credentials, or a certificate's file cannot be used.
+        """
         if is_http(url):
             if creds is not None:
                 raise ClientError("a file with a key is for NATS; a gateway takes key='mk-…', or MARLAAS_KEY on the command line")
@@ -121,10 +123,10 @@ class Client(Reader):
     # --------------------------------------------------------------------------------------------------------- requests
 
     async def submit(self, spec: TaskSpec | dict[str, JsonValue], task: str | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
-        """Submit a task and wait until it is accepted; returns its id. With an id given, resubmitting is harmless.
+        """Submit a task and wait until it is accepted; returns its id. With a given id, resubmitting is harmless.
 
-        What `spec` leaves out, or never set, takes the pool's defaults.
-        Raises: WrongId; TaskRejected with the reasons; NoAnswer when the scheduler does not answer.
+        Fields that `spec` omits, or never set, take the pool's defaults.
+        Raises: WrongId; TaskRejected with the reasons; NoAnswer if the scheduler does not answer.
         """
         return (await self.accepted(spec, task, timeout_s=timeout_s)).task
 
@@ -133,11 +135,11 @@ class Client(Reader):
         return await submit(self._door, spec, task, timeout_s=timeout_s)
 
     async def preview(self, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Preview:
-        """Outcome of `submit`, without submitting. Raises: TaskRejected when a field is wrong; NoAnswer."""
+        """Outcome of `submit`, without submitting. Raises: TaskRejected if a field is invalid; NoAnswer."""
         return Preview.of(await preview(self._door, spec, timeout_s=timeout_s))
 
     async def cancel(self, task: str, reason: str = "") -> None:
-        """End a task; trained versions stay."""
+        """End a task; trained versions are kept."""
         await self._control("cancel", task, reason)
 
     async def pause(self, task: str, reason: str = "") -> None:
@@ -150,8 +152,8 @@ class Client(Reader):
     async def delete(self, task: str, *, timeout_s: float = DELETE_TIMEOUT_S) -> int:
         """Delete a task that has ended: adapters, checkpoints, messages and rows; its ledger is kept. Returns the bytes freed.
 
-        Adapters that other tasks started from stay until those are deleted too.
-        Raises: WrongId; UnknownTask; ClientError when it has not ended, or was deleted already; NoAnswer.
+        Adapters from which other tasks started are kept until those tasks are deleted too.
+        Raises: WrongId; UnknownTask; ClientError if it has not ended, or was deleted already; NoAnswer.
         """
         try:
             status = await self.status(task)
@@ -164,7 +166,7 @@ class Client(Reader):
     async def prune(
         self, tenant: str | None = None, *, ended_before_s: float | None = None, dry_run: bool = False, timeout_s: float = DELETE_TIMEOUT_S
     ) -> list[Pruned]:
-        """Delete superseded blobs of one tenant's tasks, or of all that it reads; the scheduler does so by itself.
+        """Delete superseded blobs of one tenant's tasks, or of all visible tenants'; the scheduler also does so periodically.
 
         `ended_before_s`: delete also tasks that ended more seconds ago. `dry_run`: report only.
 
@@ -181,18 +183,18 @@ class Client(Reader):
         return found
 
     async def resend(self, letter: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        """Resend the message of a dead letter. Safe to repeat: a message sent twice counts once.
+        """Resend the message of a dead letter. Safe to repeat: a message sent twice takes effect once.
 
-        Raises: ClientError when there is no such letter, or its message is no longer needed; NoAnswer.
+        Raises: ClientError if there is no such letter, or its message is no longer needed; NoAnswer.
         """
         await resend(self._door, await read_failure(self._door, letter), timeout_s=timeout_s)
 
     async def set_tenant(self, request: SetTenant, *, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, JsonValue]:
-        """Change a tenant's weight and limits; returns all of them, and their use. Raises: ClientError when it is unknown; NoAnswer."""
+        """Change a tenant's weight and limits; returns all values, and their use. Raises: ClientError for an unknown tenant; NoAnswer."""
         return await set_tenant(self._door, request, timeout_s)
 
     async def delete_tenant(self, tenant: str, *, timeout_s: float = DELETE_TIMEOUT_S) -> dict[str, JsonValue]:
-        """Delete all of a tenant but what it consumed; returns counts. Raises: ClientError when it is unknown; NoAnswer."""
+        """Delete a tenant's data except its usage records; returns counts. Raises: ClientError for an unknown tenant; NoAnswer."""
         return await delete_tenant(self._door, tenant, timeout_s)
 
     # -------------------------------------------------------------------------------------------------------- following
@@ -201,7 +203,7 @@ class Client(Reader):
         """Past and future events of these tasks, in order; ends when all of them have ended.
 
         `from_now`: future events only. Without tasks: future events of every task, without end.
-        Raises: WrongId; NoAnswer when no scheduler answers; once it has, the client waits for one.
+        Raises: WrongId; NoAnswer if no scheduler answers at the start. Later the client waits for one.
         """
         for task in tasks:
             check_id(task)
@@ -218,9 +220,10 @@ class Client(Reader):
         return status
 
     async def pull(self, task: str, folder: Path | Callable[[AdapterRef], Path], version: int | None = None) -> AdapterRef:
-        """Write one version of a task's adapter, the latest unless given, to `folder`: a PEFT folder, which the version may decide.
+        """Write one version of a task's adapter (None: the latest) to `folder`, a path or a function of the version. The result is a PEFT
+        folder.
 
-        Raises: UnknownTask; ClientError when there is no such version, or the folder is not empty; NoAnswer.
+        Raises: UnknownTask; ClientError if there is no such version, or the folder is not empty; NoAnswer.
         """
         await self.status(task)
         return await download_adapter(self._door, task, folder, version)

@@ -1,4 +1,4 @@
-"""Evaluations of tasks, as users read them, and the comparison of two tasks prompt by prompt. `marlaas.client` re-exports them."""
+"""Evaluations of tasks, for users, and the comparison of two tasks prompt by prompt. `marlaas.client` re-exports them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ FIELDS = {
 }
 """Field of `Asked` → where a task sets it."""
 DIGESTS = ("options", "weights")
-"""Fields of `Asked` that do not say the value itself."""
+"""Fields of `Asked` that contain only a digest of the value."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Evaluated:
         return next((report.protocol for report in self.reports if report.decides_by), MAIN_PROTOCOL)
 
     def best(self, protocol: str) -> EvaluationReport | None:
-        """The best version's report, as `keep.best` judges; the earlier of equals. None where no version has a reward."""
+        """Report of the best version, by the rules of `keep.best`; ties: the earlier version. None if no version has a reward."""
 
         def worth(report: EvaluationReport) -> tuple[float, float, int]:
             reward = report.reward if report.reward is not None else float("-inf")
@@ -47,7 +47,7 @@ class Evaluated:
         return max((report for report in self._of(protocol) if report.reward is not None), key=lambda report: report.version, default=None)
 
     def chosen(self, protocol: str, version: str) -> EvaluationReport:
-        """The report of `version`: a number, "last", or "best" by the protocol that decides. Raises: ClientError when there is none."""
+        """Report of `version`: a number, "last", or "best" by the deciding protocol. Raises: ClientError if there is none."""
         if not (names := sorted({report.protocol for report in self.reports})):
             raise ClientError(f"task {self.task} has no evaluation; set evaluation.every, or wait for its first")
         if protocol not in names:
@@ -74,7 +74,7 @@ class Comparison:
     tasks: tuple[str, str]
     reports: tuple[EvaluationReport, EvaluationReport]
     difference: Difference
-    """Of the second to the first."""
+    """Rewards of the second task minus those of the first."""
 
     @property
     def verdict(self) -> str:
@@ -92,9 +92,9 @@ async def read_evaluations(door: AnyDoor, task: str) -> Evaluated:
 
 
 def compare(first: Evaluated, second: Evaluated, *, protocol: str | None = None, version: str = "last") -> Comparison:
-    """Compare two tasks' versions at the prompts that both answered; by the protocol that decides for the first, unless given.
+    """Compare two tasks' versions at the prompts that both answered. `protocol`: None: the one that decides for the first.
 
-    Raises: ClientError when a task has no such version or protocol, or when the two were not asked the same.
+    Raises: ClientError if a task has no such version or protocol, or if the two evaluations differ in prompts, rewards or sampling.
     """
     protocol = protocol or first.deciding_protocol
     before, after = first.chosen(protocol, version), second.chosen(protocol, version)

@@ -1,6 +1,6 @@
-"""What docker-compose.yml runs before its services: keys and passwords in the volumes, and the first accounts.
+"""Preparation of a compose deployment, before its services: keys and passwords in the volumes, and the first accounts.
 
-Both steps run at each `up`, and find nothing to do once they are complete; interrupted, they are completed by the next.
+Both steps run at each `up`, and do nothing once they are complete; an interrupted one is completed by the next run.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ from marlaas.stack.state_files import StackError
 from marlaas.tenancy.accounts import push_access
 
 SERVICE_USER = 10_001
-"""User of the services' images (Dockerfile)."""
+"""User id of the services' images (Dockerfile)."""
 NATS_USER = 65_532
-"""User of the container `nats` (docker-compose.yml)."""
+"""User id of the container `nats` (docker-compose.yml)."""
 SERVICES = ("scheduler", "gateway", "env", "trainer", "rollout")
-"""Services with a volume of their own for secrets; `migrate` has another."""
+"""Services with their own volume for secrets; `migrate` has another."""
 CREDS = "nats.creds"
 PASSWORDS = "pgpass"
 RESOLVER = "/data/accounts"
-"""Folder of tenants' tokens, as the container `nats` sees it."""
+"""Folder of tenants' tokens, inside the container `nats`."""
 OPERATOR = "operator"
 """Name of the operator's key of the role admin, which any NATS client can use for every tenant."""
 FIRST_KEY = "first"
@@ -51,7 +51,7 @@ class Volumes:
 
     @property
     def keys(self) -> Path:
-        """Signing keys. `init`, `accounts` and `marlaas` have this volume, and no service."""
+        """Signing keys. Only `init`, `accounts` and `marlaas` have this volume; no service does."""
         return self.root / "keys"
 
     @property
@@ -61,7 +61,7 @@ class Volumes:
 
     @property
     def nats(self) -> Path:
-        """Folder with NATS's store in `jetstream`, as `marlaas.stack.keys` expects one."""
+        """Folder with NATS's store in `jetstream`, the layout of `marlaas.stack.keys`."""
         return self.root / "nats"
 
     @property
@@ -70,12 +70,12 @@ class Volumes:
 
     @property
     def nats_access(self) -> Path:
-        """The part of NATS's configuration about accounts."""
+        """Account section of NATS's configuration."""
         return self.root / "nats-access"
 
     @property
     def postgres_access(self) -> Path:
-        """The statement that gives PostgreSQL's superuser its password."""
+        """SQL statement that sets the password of PostgreSQL's superuser."""
         return self.root / "postgres-access"
 
     def secrets(self, service: str) -> Path:
@@ -83,12 +83,12 @@ class Volumes:
 
     @property
     def passwords(self) -> Path:
-        """Password file of libpq with every role's."""
+        """libpq password file with every role's password."""
         return self.secrets("migrate") / PASSWORDS
 
 
 def publish(path: Path, text: str, user: int, *, mode: int = 0o600) -> None:
-    """Write a file for one user. It is complete and that user's before it has its name, so a running service never finds another."""
+    """Write a file for one user. Content and owner are set before it gets its name, so a running service never sees a partial file."""
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
     file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -102,18 +102,18 @@ def publish(path: Path, text: str, user: int, *, mode: int = 0o600) -> None:
 
 
 def give(folder: Path, user: int) -> None:
-    """Give a folder with all that is in it to a user, and close it to others."""
+    """Give a folder with its content to a user, and close it to others."""
     folder.chmod(0o700)
     for path in (folder, *folder.rglob("*")):
         os.chown(path, user, user, follow_symlinks=False)
 
 
 def prepare(volumes: Volumes, deployment: Deployment, *, rekey: bool = False) -> bool:
-    """Make what is missing, and write to each volume what its service needs; whether keys were made. May be repeated.
+    """Make missing files, and write to each volume those that its service needs; returns whether keys were made. May be repeated.
 
     `rekey`: make new keys for a deployment whose volume of keys was lost or stolen.
-    Raises: StackError, before anything is changed, when the streams are of other keys, or with `rekey` of these; Fatal when the folder of
-    keys is not complete.
+    Raises: StackError, before any change, if the streams belong to other keys, or with `rekey` to these; Fatal if the folder of
+    keys is incomplete.
     """
     is_new = not holds_keys(volumes.keys)
     volumes.keys.chmod(0o700)
@@ -141,9 +141,9 @@ def prepare(volumes: Volumes, deployment: Deployment, *, rekey: bool = False) ->
 
 
 def write_database_secrets(volumes: Volumes) -> None:
-    """Passwords of PostgreSQL's roles: all of them for `migrate`, the scheduler's own for the scheduler.
+    """Write passwords of PostgreSQL's roles: all of them for `migrate`, the scheduler's own for the scheduler.
 
-    PostgreSQL itself is given a hash, from which no password can be derived: it is executed when the volume is initialised.
+    PostgreSQL itself gets a hash, from which no password can be derived, in a statement executed when the volume is initialised.
     """
     known = read_passwords(volumes.passwords)
     passwords = {role: known.get(role) or new_password() for role in (database_folder.ADMIN, OWNER, APP, READER)}
@@ -151,20 +151,20 @@ def write_database_secrets(volumes: Volumes) -> None:
     crashpoints.reached("before_passwords")
     for_scheduler = volumes.secrets("scheduler") / PASSWORDS
     publish(for_scheduler, f"*:*:*:{APP}:{passwords[APP]}\n", volumes.service_user)
-    # Readable by all in that container: the user that initialises the database is the image's choice.
+    # Readable by every user in that container, because the image chooses the user that initialises the database.
     statement = f"ALTER ROLE {database_folder.ADMIN} PASSWORD '{scram_verifier(passwords[database_folder.ADMIN])}';\n"
     publish(volumes.postgres_access / "password.sql", statement, 0, mode=0o644)
 
 
 Record = Callable[[Sequence[SetAccess]], list[TenantAccess]]
-"""Records requests in PostgreSQL, and returns what it has then, the operators' access first."""
+"""Records requests in PostgreSQL; returns its content afterwards, the operators' access first."""
 
 
 def open_accounts(signing: SigningKeys, url: str, first: str, creds: Path, record: Record) -> list[str]:
-    """Make the operator's key, and the tenant `first` with an owner's key in `creds`, unless there are such; names of tenants made.
+    """Make the operator's key, and the tenant `first` with an owner's key in `creds`, unless they exist; returns names of tenants made.
 
-    Repeated, it completes what was interrupted. `url`: NATS, in the network of the containers, so that no TLS is asked for.
-    Raises: ClientError; Unavailable; Fatal when NATS refuses the folder's keys, or no tenant can be named `first`.
+    Repeated, it completes an interrupted run. `url`: NATS inside the containers' network, where TLS is not required.
+    Raises: ClientError; Unavailable; Fatal if NATS refuses the folder's keys, or `first` is not a valid name.
     """
     found = record([])
     makes_operators = not signing.credentials(ADMIN).exists() or signing.is_pending(ADMIN, OPERATOR)
@@ -185,7 +185,7 @@ def open_accounts(signing: SigningKeys, url: str, first: str, creds: Path, recor
 
 
 def _operators(signing: SigningKeys, access: TenantAccess) -> SetAccess:
-    """It revokes the key that it replaces, whose file was lost with its folder."""
+    """Request that records the operator's key, and revokes the key that it replaces, whose file was lost with its folder."""
     add = NewKey(key=signing.pending(ADMIN, OPERATOR).public, name=OPERATOR, role=ADMIN)
     lost = [one.key for one in access.keys if one.name == OPERATOR and not one.is_http and one.key != add.key]
     return SetAccess(tenant=None, request=_request(), add=add, beside=True, revoke=lost)

@@ -1,7 +1,7 @@
-"""`marlaas demo`: one command from nothing to trained adapters, on a stack of its own.
+"""`marlaas demo`: one command from nothing to trained adapters, on its own stack.
 
-It starts a stack, submits a show's tasks together, shows them while they share one base model, and ends with their gains, plots
-and adapters. Nothing is left running, whether it succeeds, fails or is interrupted. A show is three tasks of three tenants, or with
+It starts a stack, submits a show's tasks together, displays them while they share one base model, and ends with their gains, plots
+and adapters. No process is left running, whether it succeeds, fails or is interrupted. A show is three tasks of three tenants, or with
 `--compose` one task that its base model cannot do, learned from the reward alone: that ends with the curve on held-out programs over the
 range of the committed benchmark's seeds (`bench/results/learning.json`), and with replies to three held-out questions before and after.
 """
@@ -36,26 +36,26 @@ RESULT = Path("bench") / "results" / "learning.json"
 BASE = Path("models") / "compose"
 EXAMPLE = Path("examples") / "compose"
 HELD_OUT = "held-out"
-"""The example's evaluation protocol that asks for held-out programs."""
+"""The example's evaluation protocol with held-out programs."""
 
 
 @dataclass(frozen=True)
 class Show:
-    """What a demo trains, and how it ends."""
+    """Tasks of a demo, and the output at its end."""
 
     specs: Sequence[TaskSpec]
     pools_file: Path
     conclude: Callable[[Console, list[Progress], Path], None]
-    """Called with the tasks and the folder of the stack, where `adapters/NAME` is each task's adapter."""
+    """Called with the tasks and the stack's folder, where `adapters/NAME` is each task's adapter."""
 
 
 def three_tasks(examples: Path, pools_file: Path, seed: int, steps: int | None) -> Show:
-    """The tasks in `examples`, which share the tiny base model. Raises: Reject when a file is wrong."""
+    """Show of the tasks in `examples`, which share the tiny base model. Raises: Reject if a file is invalid."""
     return Show(demo_tasks(examples, seed, steps), pools_file, _conclude)
 
 
 def run_demo(console: Console, data: Path, show: Show, *, keep_running: bool) -> bool:
-    """Whether every task finished."""
+    """Run a demo; returns whether every task finished."""
     started = time.monotonic()
     specs = list(show.specs)
     starting = control.start(control.make_plan(data, show.pools_file), end_with_parent=not keep_running)
@@ -75,13 +75,13 @@ def run_demo(console: Console, data: Path, show: Show, *, keep_running: bool) ->
 
 
 def demo_tasks(examples: Path, seed: int, steps: int | None) -> list[TaskSpec]:
-    """Task files in `examples`, by name. Raises: Reject when one is wrong."""
+    """Tasks of the files in `examples`, by name. Raises: Reject if one is invalid."""
     changes = {"seed": seed} | ({"steps": steps} if steps is not None else {})
     return [read_task(path).model_copy(update=changes) for path in sorted(examples.glob("*.toml"))]
 
 
 async def _train_while_well(console: Console, data: Path, stack: Stack, specs: list[TaskSpec]) -> list[Progress]:
-    """`_train`, until a component fails for good. Raises: StackError then."""
+    """`_train`, until a component fails permanently. Raises: StackError in that case."""
     training = asyncio.ensure_future(_train(console, stack, specs, data / "adapters"))
     watching = asyncio.ensure_future(_until_failing(console, data))
     try:
@@ -138,17 +138,17 @@ def say(console: Console, text: str) -> None:
 
 @dataclass(frozen=True)
 class Earlier:
-    """What the committed benchmark says."""
+    """Results of the committed benchmark."""
 
     commit: str
     curves: list[dict[int, float]]
-    """Right answers to held-out questions by version, of each seed of RL on the committed base model."""
+    """Share of right answers to held-out questions by version, for each seed of RL on the committed base model."""
     questions: list[tuple[str, str]]
     """Held-out questions and their right results."""
 
 
 def composition(root: Path, seed: int, steps: int | None) -> Show:
-    """The composition task of the data files in `root`. Raises: ClientError when the benchmark's result is not there."""
+    """Show of the composition task, from the data files in `root`. Raises: ClientError if the benchmark's result is missing."""
     earlier = read_earlier(root / RESULT)
     spec = read_task(root / EXAMPLE / "compose.toml").model_copy(update={"seed": seed} | ({"steps": steps} if steps is not None else {}))
 
@@ -159,7 +159,7 @@ def composition(root: Path, seed: int, steps: int | None) -> Show:
 
 
 def read_earlier(path: Path) -> Earlier:
-    """The benchmark's result. Raises: ClientError when it is not there."""
+    """Read the benchmark's result. Raises: ClientError if it is missing."""
     if not path.exists():
         raise ClientError(f"no {path}, which the curve is drawn over; `python -m bench.learning` makes it")
     found = json.loads(path.read_text())
@@ -196,7 +196,7 @@ def _reply_table(base: Path, adapter: Path, spec: TaskSpec, questions: list[tupl
 
 
 def greedy_replies(base: Path, adapter: Path | None, questions: list[str], spec: TaskSpec) -> list[str]:
-    """Replies in plain transformers, without the stack, of the base model with an adapter where one is given."""
+    """Greedy replies of the base model, with an adapter if one is given, in plain transformers without the stack."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(base)

@@ -18,22 +18,22 @@ class _Limit:
     """Memory that a trainer may use."""
 
     size: int
-    """In bytes, the process's own among it on a CPU."""
+    """Bytes, including the process's own on a CPU."""
     on_cpu: bool
     where: str
-    """What has so much: the end of a sentence."""
+    """Source of the limit, worded as the end of a sentence."""
     way: str = ""
-    """What else may be changed."""
+    """Alternative remedy."""
 
 
 def trainer_memory(pools: Pools, accelerators: Mapping[str, Accelerator], *, has_gpu: bool) -> Iterator[str]:
-    """One line for each pool's trainer; names the setting to lower where the machine, or its shared accelerator, has less."""
+    """One line for each pool's trainer; names the setting to lower if the machine, or its shared accelerator, has less memory."""
     for name, pool in pools.items():
         yield f"trainer-{name}: {_said(name, pool, _limit(pool, accelerators, has_gpu=has_gpu))}"
 
 
 def _limit(pool: Pool, accelerators: Mapping[str, Accelerator], *, has_gpu: bool) -> _Limit:
-    """Of the smallest of its accelerators, where it shares some."""
+    """Limit of a pool's trainer; the smallest of its accelerators if it shares some."""
     shared = [_of_accelerator(name, accelerators[name]) for name in pool.trainers_on]
     if shared:
         return min(shared, key=lambda one: one.size)
@@ -73,12 +73,12 @@ def _said(name: str, pool: Pool, limit: _Limit) -> str:
 
 
 def model_config(model: str, revision: str | None = None) -> dict[str, Any] | None:
-    """The base model's `config.json`, in its folder or in the Hugging Face cache; None where it is not downloaded yet."""
+    """The base model's `config.json`, in its folder or in the Hugging Face cache; None if it is not downloaded yet."""
     path = Path(model) / "config.json"
     if not path.is_file():
         try:
             from huggingface_hub import try_to_load_from_cache
-        except ImportError:  # a client's installation loads no models
+        except ImportError:  # a client's installation does not load models
             return None
         found = (
             try_to_load_from_cache(model, "config.json", revision=revision or kept_commit(model)) if not Path(model).is_absolute() else None
@@ -93,7 +93,7 @@ def model_config(model: str, revision: str | None = None) -> dict[str, Any] | No
 
 
 def _gpu_bytes() -> int:
-    """Memory of the smallest GPU."""
+    """Memory of the smallest GPU in bytes; 0 without a GPU."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     return min((int(line) * 2**20 for line in done.stdout.split() if line.isdigit()), default=0)

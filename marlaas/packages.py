@@ -1,4 +1,4 @@
-"""Packages with environments: written by `marlaas envs new`, found in a folder, and built into the wheel that is uploaded."""
+"""Packages with environments: created by `marlaas envs new`, found in a folder, and built into the wheel that is uploaded."""
 
 import importlib.util
 import keyword
@@ -24,7 +24,7 @@ BUILD_TIMEOUT_S = 300.0
 def write_package(name: str, folder: Path) -> list[Path]:
     """Write the package `name` into `folder`; returns the files.
 
-    Raises: Reject when the name cannot be a module's, or the folder is not empty or not writable.
+    Raises: Reject if the name cannot be a module's, or the folder is not empty or not writable.
     """
     if not NAME_PATTERN.match(name):
         raise Reject(f"'{name}' cannot be the name of a Python package: use small letters, digits and underscores, a letter first")
@@ -190,9 +190,9 @@ FILES = {
 
 
 def read_wheel(path: Path) -> bytes:
-    """Bytes of the wheel at `path`; a folder with a pyproject.toml is built with what is installed here, without a network.
+    """Bytes of the wheel at `path`; a folder with a pyproject.toml is built with locally installed packages, without network access.
 
-    Raises: ClientError, with what is wrong.
+    Raises: ClientError, with the reason.
     """
     if path.is_dir():
         if not (path / "pyproject.toml").is_file():

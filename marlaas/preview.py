@@ -1,4 +1,4 @@
-"""Preview: what the scheduler would accept a task as."""
+"""Preview: a task as the scheduler would accept it."""
 
 import json
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from common.client_api.errors import rejection_reasons
 from common.messages import Event
 
 MAX_ALIGNED = 60
-"""Maximum characters of a line that origins are aligned behind."""
+"""Maximum characters of a line that takes part in aligning origins."""
 
 
 @dataclass(frozen=True)
 class Preview:
     reasons: list[str]
-    """Reasons for which the task would be rejected; empty when none is known. The environment is asked at submission only."""
+    """Reasons for which the task would be rejected; empty if none is known. The environment is checked only at submission."""
     spec: dict[str, JsonValue]
-    """Every value of the task; empty where it cannot be read."""
+    """Every value of the task; empty if the task cannot be read."""
     sources: dict[str, str]
     """`section.field` → origin of its value: `task`, a pool, a profile, a loss, another field, or `built-in`."""
 
@@ -28,7 +28,7 @@ class Preview:
         return cls(rejection_reasons(answer), spec if isinstance(spec, dict) else {}, named)
 
     def lines(self) -> list[str]:
-        """The task as a task file with every value that is set, each with its origin."""
+        """Lines of a task file with every value that is set, each with its origin."""
         fields = {name: value for name, value in self.spec.items() if name in self.sources}
         found = self._lines(fields, prefix="")
         for name, section in self.spec.items():
@@ -58,5 +58,5 @@ def _toml(value: JsonValue) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML, whose escapes are those of JSON."""
+    """A basic string of TOML, which has the same escapes as JSON."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

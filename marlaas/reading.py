@@ -1,4 +1,4 @@
-"""What a user reads: tasks and what they have come to, and what the deployment offers. `Client` is made of it."""
+"""Reading part of the SDK: tasks and their progress, and the deployment. Base of `Client`."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
@@ -44,25 +44,25 @@ T = TypeVar("T")
 
 
 class Reader:
-    """Reads what a tenant has, or everybody's."""
+    """Reads one tenant's data, or all tenants'."""
 
     def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
     @property
     def tenant(self) -> str | None:
-        """Whose tasks it reads; None for everybody's."""
+        """Tenant whose tasks it reads; None for all."""
         return self._door.tenant
 
     @property
     def key(self) -> Credentials | None:
-        """The key of this connection; None where NATS wants none, and over HTTP."""
+        """Key of this connection; None if NATS requires none, and over HTTP."""
         return self._door.key
 
     async def tasks(
         self, *, states: Sequence[TaskState] = (), pool: str | None = None, name: str | None = None, text: str | None = None
     ) -> list[TaskStatus]:
-        """Tasks of the tenant, or of all, oldest first. `states`: in any of these; `name`: the whole one; `text`: part of the id or name.
+        """Tasks of the tenant, or of all, oldest first. `states`: matches any; `name`: full name; `text`: part of the id or name.
 
         Raises: NoAnswer.
         """
@@ -70,15 +70,15 @@ class Reader:
         return sorted(await self._door.tasks(wanted), key=lambda status: (status.submitted_s, status.task))
 
     async def status(self, task: str) -> TaskStatus:
-        """Raises: WrongId; UnknownTask, naming similar ones; NoAnswer."""
+        """Status of a task. Raises: WrongId; UnknownTask, suggesting a similar id; NoAnswer."""
         return await self._about(task, read_status)
 
     async def why(self, task: str) -> WhyAnswer:
-        """What the task waits for, and the number that would have to change. Raises: as `status`."""
+        """Reason why the task waits, and the number that would have to change. Raises: as `status`."""
         return await self._about(task, read_why)
 
     async def spec(self, task: str) -> dict[str, JsonValue]:
-        """The task as it was accepted, completed by defaults. Raises: as `status`."""
+        """The task as accepted, with defaults filled in. Raises: as `status`."""
         return await self._about(task, read_spec)
 
     async def steps(self, task: str, after: int = 0) -> list[StepOf]:
@@ -92,7 +92,7 @@ class Reader:
         return await read_versions(self._door, task)
 
     async def samples(self, task: str, step: int | None = None) -> SamplesAnswer:
-        """Attempts that one step keeps, of the latest with samples unless given. Raises: as `status`; ClientError where it has none."""
+        """Attempts stored for one step (None: the latest step with samples). Raises: as `status`; ClientError if there are none."""
         await self.status(task)
         try:
             return await read_samples(self._door, task, step)
@@ -111,14 +111,14 @@ class Reader:
         return await read_evaluations(self._door, task)
 
     async def compare(self, first: str, second: str, *, protocol: str | None = None, version: str = "last") -> Comparison:
-        """Compare two tasks of one tenant prompt by prompt. Raises: as `evaluations`; ClientError when they cannot be compared."""
+        """Compare two tasks of one tenant prompt by prompt. Raises: as `evaluations`; ClientError if they cannot be compared."""
         tenants = [(await self.status(task)).tenant for task in (first, second)]
         if tenants[0] != tenants[1]:
             raise ClientError(f"task {first} is of tenant '{tenants[0]}', {second} of '{tenants[1]}'; compare tasks of one tenant")
         return compare(await self.evaluations(first), await self.evaluations(second), protocol=protocol, version=version)
 
     async def audit(self, tenant: str | None = None, since: datetime | None = None) -> list[AuditLine]:
-        """Who has done what, oldest first, for owners and the operator. Raises: ClientError; NoAnswer."""
+        """Audit log, oldest first, for owners and the operator. Raises: ClientError; NoAnswer."""
         return await read_audit(self._door, tenant, since)
 
     async def usage(self) -> UsageAnswer:
@@ -126,19 +126,20 @@ class Reader:
         return await read_usage(self._door)
 
     async def stored(self) -> dict[str, Stored]:
-        """Blobs that each task has stored; tasks without blobs are absent. Raises: as `usage`."""
+        """Bytes stored by each task; tasks without blobs are absent. Raises: as `usage`."""
         return stored_by_task(await self.usage())
 
     async def environments(self) -> EnvironmentsAnswer:
-        """Environments that a task may name, and sandboxes of code that policies write. Raises: NoAnswer."""
+        """Environments that a task may name, and sandboxes for code written by policies. Raises: NoAnswer."""
         return await read_environments(self._door)
 
     async def replicas(self) -> list[ReplicasOf]:
-        """Live replicas by service and pool, and their load; with their names for the operator. Raises: NoAnswer."""
+        """Live replicas by service and pool, with their load; with their names for the operator. Raises: NoAnswer."""
         return await read_replicas(self._door)
 
     async def troubles(self) -> list[TroubleOf]:
-        """Processes of services that do not work; for the operator also those that died within the last hour, and why. Raises: NoAnswer."""
+        """Processes of services that do not work; for the operator also those that died within the last hour, with the reason. Raises:
+        NoAnswer."""
         return await read_troubles(self._door)
 
     async def pools(self) -> list[PoolOffer]:
@@ -146,7 +147,7 @@ class Reader:
         return await read_pools(self._door)
 
     async def _about(self, task: str, read: Callable[[AnyDoor, str], Awaitable[T]]) -> T:
-        """Raises: as `status`."""
+        """Result of `read` for a task. Raises: as `status`; its UnknownTask suggests the most similar id."""
         check_id(task)
         try:
             return await read(self._door, task)

@@ -1,7 +1,7 @@
 """The process that keeps a one-machine stack running: `python -m marlaas.supervisor DATA`, started by `marlaas up`.
 
-It starts NATS, PostgreSQL, the migrations and the services in this order, restarts what dies, writes stack.json, and on
-SIGTERM stops everything in reverse order. Nothing outlives it: if it is killed, the kernel signals each of its children.
+It starts NATS, PostgreSQL, the migrations and the services in this order, restarts those that die, writes stack.json, and on
+SIGTERM stops everything in reverse order. No child outlives it: if it is killed, the kernel signals each of them.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ async def supervise(plan: StackPlan, parents: Sequence[Parent]) -> None:
 
 
 class Supervisor:
-    """Tiers of children: a tier starts once the one before it is ready, and stops before it."""
+    """Tiers of child processes: a tier starts once the previous one is ready, and stops before it."""
 
     def __init__(self, plan: StackPlan, parents: Sequence[Parent]) -> None:
         self._plan = plan
@@ -100,14 +100,14 @@ class Supervisor:
         try:
             write_stack(plan.data, stack)
             self._is_written = True
-        except OSError as error:  # the processes run on, and are restarted
+        except OSError as error:  # the processes continue, and are restarted if they die
             self._is_written = False
             if was_written:
                 log.error("state_not_written", error=servers.full_disk(plan.data) or f"{plan.data / 'stack.json'}: {error.strerror}")
 
 
 async def _all_settled(tier: list[SupervisedProcess], stopping: asyncio.Event) -> bool:
-    """Whether every child became ready; False when the stack is to stop first."""
+    """Whether every child became ready; False if the stack is to stop first."""
     settled = asyncio.gather(*(child.settled.wait() for child in tier))
     stopped = asyncio.ensure_future(stopping.wait())
     await asyncio.wait({settled, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -125,7 +125,7 @@ def _nats(plan: StackPlan) -> ProcessSpec:
     disk = servers.NatsDisk(plan.data / "nats")
 
     async def is_well() -> bool:
-        """False when JetStream is off, or refuses writes although the disk has room: both last until a restart."""
+        """Health of NATS: False if JetStream is off, or refuses writes although the disk has room; both last until a restart."""
         return await servers.has_jetstream(plan.nats_port) is not False and not disk.has_recovered()
 
     def command() -> Command:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Blocking(Generic[S]):
-    """Runs calls of `target` on the loop of the client's thread."""
+    """Runs coroutines of `target` on the event loop of the client's thread."""
 
     def __init__(self, target: S, loop: asyncio.AbstractEventLoop) -> None:
         self._target = target
@@ -40,7 +40,7 @@ class _Blocking(Generic[S]):
 
 
 def _blocking(call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Blocking[S], P], T]:
-    """The method that waits for what `call` returns, or raises."""
+    """Blocking method that runs `call`, and returns its result or raises its exception."""
 
     @wraps(call)
     def run(self: _Blocking[S], /, *arguments: P.args, **named: P.kwargs) -> T:
@@ -60,7 +60,7 @@ class SyncBilling(_Blocking[Billing]):
 
 
 class SyncPackages(_Blocking[Packages]):
-    """Blocking form of `Client.packages`; `waits` of an upload is called in the client's thread."""
+    """Blocking form of `Client.packages`; an upload calls `waits` in the client's thread."""
 
     upload = _blocking(Packages.upload)
     all = _blocking(Packages.all)
@@ -146,7 +146,7 @@ def connect(
     insecure: bool = False,
     tls: TlsFiles = NO_FILES,
 ) -> Generator[SyncClient]:
-    """A client whose connection lives in its own thread. Arguments and errors: `Client.connect`."""
+    """A client whose connection runs in its own thread. Arguments and errors: `Client.connect`."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="marlaas-client", daemon=True)
     thread.start()
@@ -164,5 +164,5 @@ def connect(
 
 
 async def _next(events: Any) -> Event | None:
-    """`Any`: an async generator of events, whose type says nothing of `anext`."""
+    """The next event; None at the end. `Any`: an async generator, whose type lacks `anext`'s protocol."""
     return await anext(events, None)

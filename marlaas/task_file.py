@@ -18,18 +18,19 @@ T = TypeVar("T")
 
 
 def read_task(path: Path) -> TaskSpec:
-    """The task that the file describes by itself, without a pool's defaults. Raises: Reject, naming the file and every wrong field."""
+    """The task in a file, without a pool's defaults. Raises: Reject, naming the file and every invalid field."""
     return _checked(path, parse_spec)
 
 
 def read_given(path: Path) -> dict[str, JsonValue]:
-    """What the file says, unchecked. Raises: Reject, naming the file, where it is no task file at all."""
+    """Content of a task file, unchecked. Raises: Reject, naming the file, if it is not a task file at all."""
     return _checked(path, dict)
 
 
 @contextmanager
 def own_errors_first(path: Path, given: dict[str, JsonValue]) -> Generator[None]:
-    """While a deployment is asked about the file: where none can be, say what the file has wrong by itself. Raises: as `read_task`."""
+    """During requests to a deployment about a file: if the deployment is unavailable, report the file's own errors. Raises: as
+    `read_task`."""
     try:
         yield
     except TaskRejected:

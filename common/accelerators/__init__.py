@@ -1,6 +1,6 @@
-"""Accelerators that several pools share: the words, and what executors and the scheduler agree on (docs/pools.md).
+"""Accelerators shared by several pools: terms and types that executors and the scheduler agree on (docs/pools.md).
 
-executors.py    functions, tiers, states and policies; what a sampler or trainer does with its state: the seam to leases
+executors.py    functions, tiers, states and policies; `Parkable`, the interface between a sampler or trainer and the leases
 trace.py        executors, their moves and steps of tasks, in files
 """
 

@@ -1,7 +1,8 @@
-"""Functions and states of executors, tiers of their state, what a process can do with it, and policies of an accelerator.
+"""Executors: their functions and states, tiers of their state, the `Parkable` interface, and policies of an accelerator.
 
 An *executor* is a service process that computes on an accelerator: a pool's sampler or trainer. Its *slice* is its uninterrupted time on
-the accelerator, with an epoch that only grows."""
+the accelerator; each slice has an epoch, which only increases.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,28 +13,29 @@ from common.errors import MarlaasError
 
 
 class Function(StrEnum):
-    """What an executor computes."""
+    """Kind of computation."""
 
     GENERATE = "generate"
     TRAIN = "train"
     SCORE = "score"
-    """Forward passes without a gradient: log-probabilities of the base model or the proximal policy, canaries of new adapters."""
+    """Forward passes without a gradient: log-probabilities of the base model or the proximal policy, canary checks of new adapters."""
 
     @property
     def is_interruptible(self) -> bool:
-        """Whether an operation may be frozen and continued later: requests to a sampler; neither a step nor a scoring pass."""
+        """Whether an operation can be frozen and continued later: true for sampler requests, false for training steps and scoring
+        passes."""
         return self is Function.GENERATE
 
 
 class Tier(StrEnum):
-    """Where an executor's state is, from the nearest to the deepest."""
+    """Location of an executor's state, from the nearest to the deepest."""
 
     DEVICE = "device"
-    """On the device; paused, unless its executor holds the accelerator."""
+    """In device memory; paused unless its executor holds the accelerator."""
     HOST = "host"
     """In host memory; a sampler's KV cache is dropped."""
     DISK = "disk"
-    """Dropped, and read again from the model's folder and checkpoints."""
+    """Dropped; reloaded from the model's folder and checkpoints."""
     NONE = "none"
     """Engine closed, process alive."""
     OFF = "off"
@@ -45,7 +47,7 @@ class Tier(StrEnum):
 
 
 def off_device(deepest: Tier) -> Tier:
-    """Tier of an executor that must leave the device with no time to lose: host memory, or less where its pool allows less."""
+    """Tier for an executor that must leave the device immediately: host memory, or a shallower tier if `deepest` is shallower."""
     return min(Tier.HOST, deepest, key=lambda tier: tier.depth)
 
 
@@ -59,22 +61,22 @@ class ExecutorState(StrEnum):
     """
 
     COLD = "cold"
-    """Started, and nothing of it on the device yet."""
+    """Started; no state on the device yet."""
     WAKING = "waking"
     AWAKE = "awake"
     PARKING = "parking"
     PARKED = "parked"
     FAULTY = "faulty"
-    """It could not wake, or what it woke with failed its check; it computes nothing."""
+    """Failed to wake, or failed its check after waking; it computes nothing."""
 
 
 class Policy(StrEnum):
-    """How an accelerator's next slice is chosen."""
+    """Rule that chooses an accelerator's next slice."""
 
     RATIO = "ratio"
-    """Response ratio with switch cost."""
+    """Highest response ratio, including the cost of the switch."""
     FCFS = "fcfs"
-    """First come, first served: the yardstick of `ratio`."""
+    """First come, first served: the baseline for `ratio`."""
 
 
 def executor_name(service: str, pool: str) -> str:
@@ -83,25 +85,25 @@ def executor_name(service: str, pool: str) -> str:
 
 
 class NoMemory(MarlaasError):
-    """The device or the host has no memory for the state that was to move. The state is where it was, or deeper."""
+    """The device or the host has too little memory for the state to be moved. The state stays in its tier, or is in a deeper one."""
 
 
 class StateMismatch(MarlaasError):
-    """What woke up computes other numbers than before it was parked; nothing was computed with it for any task."""
+    """After waking, an executor computes other numbers than before it was parked; it has computed nothing for any task since."""
 
 
 @dataclass(frozen=True)
 class WorkDone:
-    """What an executor did since the last call of `taken`."""
+    """Work that an executor did since the previous call of `taken`."""
 
     by_task: Mapping[str, int] = field(default_factory=dict[str, int])
     """Sampled tokens, or milliseconds of steps, by task."""
     busy_s: float = 0.0
     """Seconds in which at least one operation was in progress."""
     pieces: int = 0
-    """Operations that ended: messages answered, or steps taken."""
+    """Operations that ended: messages answered, or steps completed."""
     score_s: float = 0.0
-    """Of `busy_s`, those of forward passes without a gradient: a step has them, and they are of the function `score`."""
+    """Part of `busy_s` spent in forward passes without a gradient: part of a step, but of the function `score`."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +111,15 @@ class Load:
     """Work of an executor at one moment."""
 
     running: Function | None = None
-    """Function of the operation in progress; None where nothing runs."""
+    """Function of the operation in progress; None if nothing runs."""
     begun: int = 0
-    """Operations begun and not ended, frozen ones included."""
+    """Operations started and not ended, frozen ones included."""
     left_s: float | None = None
-    """Expected seconds until they have ended; None where nothing is begun, or nothing is known."""
+    """Expected seconds until these operations have ended; None if there are none, or no estimate."""
     messages: int | None = None
-    """Messages that these operations are of. None: all that the process has; it then keeps none that it has not begun."""
+    """Messages to which these operations belong. None: every message that the process holds is in progress."""
     preparing: int = 0
-    """Operations that cannot be interrupted and are read or restored now: parking waits for these too, and one may begin at any moment."""
+    """Operations being read or restored that cannot be interrupted: parking waits for them too, and one may start at any moment."""
 
 
 class Parkable(Protocol):
@@ -125,42 +127,43 @@ class Parkable(Protocol):
 
     @property
     def tier(self) -> Tier:
-        """Where its state is now."""
+        """Current tier of its state."""
         ...
 
     @property
     def device_bytes(self) -> int:
-        """Bytes that it needs on the device while awake; known before its first wake, at least as an estimate."""
+        """Bytes needed on the device while awake; known before its first wake, at least as an estimate."""
         ...
 
     @property
     def host_bytes(self) -> int:
-        """Bytes that it needs in host memory in the tier `host`."""
+        """Bytes needed in host memory in the tier `host`."""
         ...
 
     @property
     def load(self) -> Load: ...
 
     async def wake(self) -> None:
-        """State to the device, checked; then frozen operations continue and messages are taken.
+        """Move the state to the device and check it; then continue frozen operations and accept messages.
 
-        Raises: NoMemory; StateMismatch when a canary disagrees; Fatal when the device broke. It then is where it was, or deeper.
+        Raises: NoMemory; StateMismatch if a canary disagrees; Fatal if the device failed. The state then is in its previous tier, or
+        deeper.
         """
         ...
 
     async def park(self, tier: Tier, drain_s: float | None) -> float:
-        """Seconds of the move itself, without those for which operations were waited for.
+        """Move the state to `tier`, or to the deepest tier that it supports; returns seconds of the move, without the wait for operations.
 
-        Take no message any more; let what runs end for up to `drain_s` seconds (None: for as long as it takes), freeze the rest where
-        that is possible and wait for it where it is not; then move the state to `tier`, or to the deepest tier that it has. What was
-        received and not begun is handed back, or kept and counted (`Load.messages`).
+        Accepts no more messages. Operations may finish for up to `drain_s` seconds (None: unlimited); then they are frozen, or waited for
+        if
+        they cannot be. Messages received and not started are handed back, or kept and counted (`Load.messages`).
         """
         ...
 
     def end_drain(self) -> None:
-        """Have a `park` in progress wait no longer for what can be frozen. Nothing happens at any other time."""
+        """Make a `park` in progress freeze its operations immediately, if they can be frozen. Does nothing at any other time."""
         ...
 
     def taken(self) -> WorkDone:
-        """What was done since the last call."""
+        """Work done since the previous call."""
         ...

@@ -1,6 +1,6 @@
-"""Traces: executors, durations of their moves, and tasks' steps, as JSON lines.
+"""Traces: executors, durations of their moves, and steps of tasks, as JSON lines.
 
-One object a line; `kind` is one of three, and lines may come in any order:
+One object a line, of one of three kinds, in any order:
 
     {"kind": "executor", "executor": "rollout-a", "pool": "a", "functions": ["generate"], "device_bytes": 60, "host_bytes": 60,
      "deepest": "disk", "places": 8, "gain": [1, 1.8, 2.5], "refill": 0.1}
@@ -8,14 +8,14 @@ One object a line; `kind` is one of three, and lines may come in any order:
     {"kind": "step", "task": "letters", "tenant": "acme", "weight": 1, "pool": "a", "at_s": 0, "version": 0,
      "phases": [["generate", 2.1], ["environment", 15.3], ["train", 0.9]]}
 
-executor   `device_bytes` and `host_bytes`: awake, and parked in host memory. `places`: concurrent operations. `gain`: work done per second
-           with 1, 2, … concurrent operations, as a multiple of one alone; the last value counts for more. `refill`: share of the work done
-           by a frozen operation that is repeated when it continues.
-move       one measured move between tiers (`device`, `host`, `disk`, `none`, `off`). A simulated move takes one of those measured.
-step       `phases`: what the step did, in order: a function of its pool and the seconds that it took alone on the accelerator, or
-           `environment` and the seconds in which the task needed none. `at_s`: when the task was submitted; `version` orders its steps,
-           each of which begins when the one before is done. `weight`: of the tenant. `members`, where given: the phases of each of
-           its trajectories, which run concurrently; `phases` follow when all have ended.
+executor   `device_bytes` and `host_bytes`: awake, and parked in host memory. `places`: concurrent operations. `gain`: throughput
+           with 1, 2, … concurrent operations, as a multiple of a single one's; the last value counts for more. `refill`: share of the
+           work done by a frozen operation that is repeated when it continues.
+move       one measured move between tiers (`device`, `host`, `disk`, `none`, `off`). A simulated move takes one of the measured times.
+step       `phases`: phases of the step, in order: a function of its pool and the seconds that it took alone on the accelerator, or
+           `environment` and the seconds in which the task needed no accelerator. `at_s`: when the task was submitted; `version` orders
+           its steps, each of which starts when the previous one is done. `weight`: of the tenant. `members`, if given: the phases of
+           each of its trajectories, which run concurrently; `phases` follow when all have ended.
 """
 
 import json
@@ -28,12 +28,12 @@ from common.accelerators import Function, Tier
 ENVIRONMENT = "environment"
 
 Phase = tuple[str, float]
-"""A function or `ENVIRONMENT`, and seconds."""
+"""Function or `ENVIRONMENT`, and its duration in seconds."""
 
 
 @dataclass(frozen=True)
 class Executor:
-    """The table of one executor."""
+    """Properties of one executor."""
 
     executor: str
     pool: str
@@ -61,20 +61,20 @@ class Task:
     steps: tuple[tuple[Phase, ...], ...]
     weight: float = 1.0
     members: tuple[tuple[tuple[Phase, ...], ...], ...] = ()
-    """Of each step the phases of its trajectories; empty: steps have phases alone."""
+    """Phases of each trajectory, by step; empty if steps have no trajectories."""
 
     def members_of(self, step: int) -> tuple[tuple[Phase, ...], ...]:
         return self.members[step] if self.members else ()
 
     @property
     def busy_s(self) -> float:
-        """Seconds of an accelerator that its steps need, one operation at a time."""
+        """Accelerator seconds of all its steps, if operations run one at a time."""
         together = sum(_seconds(phases, away=False) for members in self.members for phases in members)
         return together + sum(_seconds(phases, away=False) for phases in self.steps)
 
     @property
     def away_s(self) -> float:
-        """Of the trajectories of a step, the longest."""
+        """Seconds without need of an accelerator; of a step's concurrent trajectories, the longest counts."""
         together = sum(max((_seconds(phases, away=True) for phases in members), default=0.0) for members in self.members)
         return together + sum(_seconds(phases, away=True) for phases in self.steps)
 
@@ -89,7 +89,7 @@ class Trace:
     tasks: tuple[Task, ...]
 
     def of_pool(self, pool: str) -> "Trace":
-        """The same with one pool alone."""
+        """The part of the trace that concerns one pool."""
         return Trace(
             tuple(one for one in self.executors if one.pool == pool),
             tuple(one for one in self.tasks if one.pool == pool),
@@ -101,12 +101,12 @@ class Trace:
 
 
 def read(path: Path) -> Trace:
-    """The trace of a file. Raises: ValueError naming the line that is not one of the three kinds, or lacks a field."""
+    """Read a trace file. Raises: ValueError naming the line that is of none of the three kinds, or lacks a field."""
     return parsed(path.read_text().splitlines(), str(path))
 
 
 def parsed(lines: Iterable[str], source: str = "trace") -> Trace:
-    """The trace of lines, `source` being their name in errors. Raises: as `read`."""
+    """Parse a trace's lines; errors name `source`. Raises: as `read`."""
     executors: dict[str, dict[str, object]] = {}
     moves: dict[str, dict[tuple[Tier, Tier], list[float]]] = {}
     steps: dict[str, list[dict[str, object]]] = {}
@@ -138,7 +138,7 @@ def write(path: Path, trace: Trace) -> None:
 
 
 def text_of(trace: Trace) -> str:
-    """The trace as a file has it."""
+    """Content of the trace's file: JSON lines."""
     lines: list[Mapping[str, object]] = []
     for one in trace.executors:
         lines.append(

@@ -1,4 +1,4 @@
-"""Tokens of the operator, of accounts and of users: pure, apart from the signature.
+"""Tokens of the operator, of accounts and of users: pure functions, apart from the signature.
 
 The operator signs accounts, and an account signs its users. NATS knows the operator's public key from its configuration, so it needs no
 list of users: a token is its own proof.
@@ -16,17 +16,19 @@ VERSION = 2
 UNLIMITED = -1
 EVERYONE = "*"
 SUSPENDED_UNTIL_S = 4_102_444_800
-"""The year 2100: every key that is made before then counts as revoked."""
+"""The year 2100, in Unix time: revokes every key that was made before then."""
 ANSWER_NS = 30_000_000_000
-"""Nanoseconds in which a request may be answered."""
+"""Maximum nanoseconds between a request and its answer."""
 REFUSED = "refused"
-"""Before the subject of what is published among events within an account: an answer to a request that names it as its reply subject."""
+"""Prefix of the subject onto which messages published on event subjects within an account are mapped: answers to requests that name one as
+reply subject.
+"""
 ROLE_TAG, TENANT_TAG = "role:", "tenant:"
 
 
 @dataclass(frozen=True)
 class AccountLimits:
-    """What NATS itself bounds for one tenant, all its keys together."""
+    """Limits that NATS enforces for one tenant, over all its keys."""
 
     connections: int = LIMITS["max_connections"].default or 0
     subscriptions: int = 1_000
@@ -38,24 +40,24 @@ def operator_token(operator: Seed, system_account: str, at_s: int) -> str:
 
 
 def services_token(operator: Seed, account: str, at_s: int) -> str:
-    """The account of the services, the only one with JetStream."""
+    """Token of the services' account, the only account with JetStream."""
     limits = _limits(UNLIMITED, UNLIMITED, UNLIMITED) | {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
     exports = [{"name": subject, "subject": subject, "type": kind} for kind, subject in EXPORTS]
     return _account(operator, account, "services", at_s, {"limits": limits | {"exports": -1}, "exports": exports})
 
 
 def system_token(operator: Seed, account: str, at_s: int) -> str:
-    """The account in which NATS takes other accounts' tokens."""
+    """Token of the system account, through which NATS accepts other accounts' tokens."""
     return _account(operator, account, "system", at_s, {"limits": _limits(UNLIMITED, UNLIMITED, UNLIMITED)})
 
 
 def tenant_token(
     operator: Seed, account: str, tenant: str, services: str, at_s: int, *, limits: AccountLimits, revoked: Mapping[str, int]
 ) -> str:
-    """An account without JetStream.
+    """Token of a tenant's account, without JetStream.
 
-    `tenant`: its name, or ADMIN for the account that acts for all. `services`: the services' account.
-    `revoked`: public key of a user, or EVERYONE → Unix time; tokens made until then are refused, and their connections closed.
+    `tenant`: its name, or ADMIN for the account that acts for every tenant. `services`: public key of the services' account.
+    `revoked`: public key of a user, or EVERYONE → Unix time; NATS refuses tokens made until then and closes their connections.
     """
     of = "*" if tenant == ADMIN else tenant
     content = {
@@ -68,7 +70,7 @@ def tenant_token(
 
 
 def user_token(account: Seed, user: str, name: str, allowed: Permissions, at_s: int, tags: tuple[str, ...] = (), end_s: int = 0) -> str:
-    """`end_s`: Unix time at which NATS closes its connections and takes no other; 0 for none."""
+    """Token of a user. `end_s`: Unix time at which NATS closes the key's connections and accepts no more; 0 for never."""
     claims: Claims = {
         "sub": user,
         "iat": at_s,
@@ -88,13 +90,13 @@ def user_token(account: Seed, user: str, name: str, allowed: Permissions, at_s: 
 
 
 def tenant_user_token(account: Seed, user: str, name: str, tenant: str, role: Role, at_s: int, end_s: int = 0) -> str:
-    """A key of a tenant, or of the account ADMIN."""
+    """Token of a tenant's key, or of a key of the account ADMIN."""
     allowed = role_permissions(role, "*" if tenant == ADMIN else tenant, user)
     return user_token(account, user, name, allowed, at_s, (f"{ROLE_TAG}{role}", f"{TENANT_TAG}{tenant}"), end_s)
 
 
 def deletion_token(operator: Seed, accounts: list[str], at_s: int) -> str:
-    """A request to NATS to forget accounts and to close their connections."""
+    """Request to NATS to delete accounts and to close their connections."""
     return encode(operator, {"sub": operator.public, "iat": at_s, "nats": _kind("generic") | {"accounts": accounts}})
 
 

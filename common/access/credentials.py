@@ -1,4 +1,4 @@
-"""A creds file: the token and the seed of one user, in the form that every NATS client reads. Or both in memory."""
+"""Creds files: the token and the seed of one user, in the format that every NATS client reads; and the same in memory."""
 
 import json
 import os
@@ -39,13 +39,13 @@ class Held:
     seed: Seed
 
     def text(self) -> str:
-        """What a creds file would hold; secret."""
+        """Content of its creds file; secret."""
         return FORM.format(token=self.token, seed=self.seed.reveal(), inbox=_described(self, self.token).inbox)
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a token says about its key. The secret part stays in the file, or in `source`."""
+    """A key as its token describes it. The secret part stays in the file, or in `source`."""
 
     source: Path | Held
     name: str
@@ -54,21 +54,21 @@ class Credentials:
     """None for a service's key."""
     tenant: str | None
     inbox: str
-    """Prefix of the reply subjects that it may hear."""
+    """Prefix of the reply subjects to which the key may subscribe."""
     end_s: int | None
-    """Unix time of its end."""
+    """Unix time at which the key expires; None for never."""
 
     def __str__(self) -> str:
         return f"key '{self.name}' ({self.role} of '{self.tenant}')" if self.tenant else f"key '{self.name}'"
 
 
 def write_credentials(path: Path, token: str, seed: Seed) -> None:
-    """Write a file that its owner alone can read, in place of one that was there."""
+    """Write or replace a creds file that only its owner can read."""
     write_secret(path, Held(token, seed).text())
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Mode 0600 from its first byte, complete or absent."""
+    """Write a file atomically, with mode 0600 from its first byte."""
     temporary = path.with_name(f"{path.name}.part")
     temporary.unlink(missing_ok=True)
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -80,7 +80,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def refuse_readable_by_others(path: Path) -> None:
-    """Raises: Fatal, with the command that corrects it, when other users can read `path`, or it is not there."""
+    """Raises: Fatal, with the command that corrects it, if other users can read `path`, or it does not exist."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -91,7 +91,7 @@ def refuse_readable_by_others(path: Path) -> None:
 
 
 def read_credentials(path: Path) -> Credentials:
-    """Raises: Fatal when the file is no creds file, or others can read it."""
+    """Read a creds file. Raises: Fatal if the file is not a creds file, or others can read it."""
     refuse_readable_by_others(path)
     try:
         text = path.read_text()
@@ -108,7 +108,7 @@ def read_credentials(path: Path) -> Credentials:
 
 
 def credentials_of(token: str, seed: Seed) -> Credentials:
-    """Raises: ValueError when `token` is none, or not of this seed."""
+    """Credentials in memory. Raises: ValueError if `token` is not a token, or does not belong to this seed."""
     try:
         found = _described(Held(token, seed), token)
     except (ValueError, KeyError, TypeError, IndexError):
@@ -119,7 +119,7 @@ def credentials_of(token: str, seed: Seed) -> Credentials:
 
 
 def _described(source: Path | Held, token: str) -> Credentials:
-    """What the token says; its signature is not verified."""
+    """Credentials from the token's claims; its signature is not verified."""
     claims = json.loads(_part(token.split(".")[1]))
     tags: list[str] = claims["nats"].get("tags", [])
     inboxes = [subject for subject in claims["nats"]["sub"]["allow"] if subject.startswith(INBOX)]

@@ -3,12 +3,12 @@
     operator.seed  system.seed  services.seed  admin.seed      one line each
     tenants/<tenant>.seed
     pending/<tenant>.<key>.seed                            keys that a command has not finished making
-    creds/<service>.creds  creds/system.creds                  what services, and `marlaas tenants push`, connect with
+    creds/<service>.creds  creds/system.creds                  credentials of services and of `marlaas tenants push`
     creds/admin.creds                                          the operator's key of the role admin, of `marlaas containers accounts`
     creds/operator.key                                         the operator's HTTP key of the role admin, of `marlaas chat`
-    nats.conf                                                  what NATS must know; nothing secret
+    nats.conf                                                  NATS's account configuration; nothing secret
 
-The folder has mode 0700, its files 0600. No service needs it: each is given its own creds file.
+The folder has mode 0700, its files 0600. No service needs the folder: each is given its own creds file.
 """
 
 import re
@@ -28,15 +28,16 @@ from common.spec.sections import NAME_PATTERN
 
 OPERATOR, SYSTEM, SERVICES_ACCOUNT = "operator", "system", "services"
 SYSTEM_PERMISSIONS = Permissions(("$SYS.REQ.CLAIMS.>", "$SYS.REQ.ACCOUNT.*.CLAIMS.LOOKUP"), ("_INBOX.>",), "_INBOX")
-"""What `marlaas tenants push` asks of NATS: accounts' tokens, and nothing about the server itself."""
+"""Permissions of `marlaas tenants push`: accounts' tokens, and nothing about the server itself."""
 MAX_CONTROL_LINE_BYTES = 262_144
-"""A key is sent in one line when a client connects, and a service's names its consumers; NATS's default is 4 KiB."""
+"""Maximum protocol line: a client sends its key in one line when it connects, and a service's key names its consumers. NATS's default is 4
+KiB."""
 ADMIN_LIMITS = AccountLimits(connections=1_000, subscriptions=100_000, message_bytes=8 * 1024 * 1024)
 
 
 @dataclass(frozen=True)
 class SigningKeys:
-    """The keys of one deployment."""
+    """Signing keys of one deployment."""
 
     folder: Path
     operator: Seed
@@ -45,13 +46,13 @@ class SigningKeys:
     admin: Seed
 
     def tenant(self, name: str) -> Seed:
-        """Signing key of a tenant's account, or of ADMIN. Raises: Fatal when the folder has none."""
+        """Signing key of a tenant's account, or of ADMIN. Raises: Fatal if the folder has none."""
         if name == ADMIN:
             return self.admin
         return _read_seed(_tenant_path(self.folder, name), f"tenant '{name}'")
 
     def new_tenant(self, name: str) -> Seed:
-        """The tenant's signing key, made unless it is there. Raises: Fatal for a name that no tenant may have."""
+        """The tenant's signing key, created if missing. Raises: Fatal for an invalid tenant name."""
         path = _tenant_path(self.folder, name)
         if not path.exists():
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -59,7 +60,7 @@ class SigningKeys:
         return self.tenant(name)
 
     def pending(self, tenant: str, key: str) -> Seed:
-        """Seed of a key that is being made: that of an interrupted command, or a new one."""
+        """Seed of a key that is being made: the seed an interrupted command left, or a new one."""
         path = self._pending(tenant, key)
         if not path.exists():
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -70,30 +71,30 @@ class SigningKeys:
         return self._pending(tenant, key).exists()
 
     def made(self, tenant: str, key: str) -> None:
-        """The key's holder has its seed; it is not kept here."""
+        """Delete the pending seed: the key's holder has it."""
         self._pending(tenant, key).unlink(missing_ok=True)
 
     def _pending(self, tenant: str, key: str) -> Path:
         return self.folder / "pending" / f"{tenant}.{key}.seed"
 
     def forget_tenant(self, name: str) -> None:
-        """Drop the key of a deleted tenant's account, and seeds of keys that were being made."""
+        """Delete the key of a deleted tenant's account, and seeds of its keys that were being made."""
         for path in (self.folder / "pending").glob(f"{name}.*.seed"):
             path.unlink(missing_ok=True)
         _tenant_path(self.folder, name).unlink(missing_ok=True)
 
     def credentials(self, user: str) -> Path:
-        """Creds file of a service, or of SYSTEM."""
+        """Path of the creds file of a service, or of SYSTEM."""
         return credentials_path(self.folder, user)
 
 
 def credentials_path(folder: Path, user: str) -> Path:
-    """Creds file of a service, or of SYSTEM, in a folder of signing keys."""
+    """Path of the creds file of a service, or of SYSTEM, in a folder of signing keys."""
     return folder / "creds" / f"{user}.creds"
 
 
 def holds_keys(folder: Path) -> bool:
-    """Whether `folder` has the key that signs all others, which is the last to be made. False also where this user may not look."""
+    """Whether `folder` has the operator's key, which is made last. False also if this user may not read the folder."""
     try:
         return (folder / f"{OPERATOR}.seed").exists()
     except PermissionError:
@@ -101,15 +102,15 @@ def holds_keys(folder: Path) -> bool:
 
 
 def open_or_make(folder: Path) -> SigningKeys:
-    """The keys in `folder`, made where there are none yet.
+    """The signing keys in `folder`; creates them if there are none.
 
-    Raises: Fatal when others can read the folder, or only some of the keys are there.
+    Raises: Fatal if others can read the folder, or only some of the keys exist.
     """
     if not folder.exists():
         folder.mkdir(mode=0o700, parents=True)
     refuse_readable_by_others(folder)
     names = {OPERATOR: Kind.OPERATOR, SYSTEM: Kind.ACCOUNT, SERVICES_ACCOUNT: Kind.ACCOUNT, ADMIN: Kind.ACCOUNT}
-    # The operator's key is written last: without it nothing was signed, so an interrupted start begins again.
+    # The operator's key is written last: without it nothing was signed, so an interrupted start begins from scratch.
     if not holds_keys(folder):
         if (folder / "tenants").exists():
             raise Fatal(
@@ -121,7 +122,7 @@ def open_or_make(folder: Path) -> SigningKeys:
 
 
 def open_folder(folder: Path) -> SigningKeys:
-    """Raises: Fatal when it is not complete, or others can read it."""
+    """The signing keys in `folder`. Raises: Fatal if the folder is incomplete, or others can read it."""
     if not holds_keys(folder):
         raise Fatal(f"{folder} is no folder of signing keys; `marlaas init` makes one")
     refuse_readable_by_others(folder)
@@ -130,7 +131,7 @@ def open_folder(folder: Path) -> SigningKeys:
 
 
 def issue_service_keys(keys: SigningKeys, deployment: Deployment) -> None:
-    """Write a creds file for each service, with today's permissions. A key that exists stays the same, so that none has to be revoked."""
+    """Write a creds file for each service, with its current permissions. Existing keys are kept, so that none has to be revoked."""
     (keys.folder / "creds").mkdir(mode=0o700, exist_ok=True)
     for name in SERVICES:
         issue_key(keys.credentials(name), keys.services, name, service_permissions(name, deployment))
@@ -138,7 +139,7 @@ def issue_service_keys(keys: SigningKeys, deployment: Deployment) -> None:
 
 
 def server_configuration(keys: SigningKeys, resolver: Path | str) -> str:
-    """The part of nats-server's configuration that is about accounts. `resolver`: folder in which it keeps the tenants' tokens."""
+    """Account section of nats-server's configuration. `resolver`: folder in which NATS keeps the tenants' tokens."""
     at_s = int(time.time())
     services = keys.services.public
     accounts = {
@@ -171,14 +172,14 @@ def set_admin_revocations(keys: SigningKeys, revoked: dict[str, int]) -> None:
 
 
 def issue_key(path: Path, account: Seed, name: str, allowed: Permissions) -> None:
-    """Write the creds file of a user of the account. The key that a file there has stays the same."""
+    """Write the creds file of a user of the account. If the file exists, its key is kept."""
     found = SEED.search(path.read_text()) if path.exists() else None
     seed = Seed(found[1]) if found else Seed.new(Kind.USER)
     write_credentials(path, claims.user_token(account, seed.public, name, allowed, int(time.time())), seed)
 
 
 def check_tenant_name(name: str) -> None:
-    """Raises: Fatal for a name that no tenant may have."""
+    """Raises: Fatal if `name` cannot be a tenant's name."""
     if not re.fullmatch(NAME_PATTERN, name) or name == ADMIN:
         raise Fatal(f"'{name}' cannot be a tenant's name: lower-case letters, digits and '-', 40 at most, and not '{ADMIN}'")
 

@@ -1,7 +1,7 @@
-"""Ed25519 keys in NATS's form (nkeys), and the tokens (JWTs) that they sign. The door to `nkeys` and PyNaCl.
+"""Ed25519 keys in NATS's format (nkeys), and the tokens (JWTs) that they sign. Wraps `nkeys` and PyNaCl.
 
-A seed is secret; the public key that belongs to it is its name everywhere else. An HTTP key is the seed of a user in a form that fits into
-the header of a request: `mk-` and 43 characters of base64url, its 32 bytes. What a gateway needs beside it, the user's token, is public.
+A seed is secret; elsewhere a key is named by its public key. An HTTP key is a user's seed in a form that fits into a request header:
+`mk-` and 43 characters of base64url, its 32 bytes. A gateway also needs the user's token, which is public.
 """
 
 import base64
@@ -23,11 +23,11 @@ from common.errors import Fatal
 ALGORITHM = b'{"typ":"JWT","alg":"ed25519-nkey"}'
 
 Claims = dict[str, Any]
-"""`Any`: the content of a token is JSON, as NATS defines it."""
+"""`Any`: a token's content is JSON, as NATS defines it."""
 
 
 class Kind(IntEnum):
-    """What a key is for; the first letter of its public key says so: O, A or U."""
+    """Kind of a key; the first letter of its public key shows it: O, A or U."""
 
     OPERATOR = nkeys.PREFIX_BYTE_OPERATOR
     ACCOUNT = nkeys.PREFIX_BYTE_ACCOUNT
@@ -35,10 +35,10 @@ class Kind(IntEnum):
 
 
 class Seed:
-    """A private key. Its text leaves it through `reveal` only, so that no log and no traceback shows it."""
+    """A private key. Only `reveal` returns its text, so that no log and no traceback shows it."""
 
     def __init__(self, text: str) -> None:
-        """Raises: Fatal when `text` is no seed."""
+        """Raises: Fatal if `text` is not a seed."""
         try:
             self._pair = nkeys.from_seed(bytearray(text.strip().encode()))
         except (nkeys.NkeysError, ValueError, binascii.Error, IndexError):
@@ -51,7 +51,7 @@ class Seed:
 
     @classmethod
     def of(cls, kind: Kind, raw: bytes) -> "Seed":
-        """`raw`: the 32 bytes of an Ed25519 seed."""
+        """A seed made from `raw`, the 32 bytes of an Ed25519 seed."""
         return cls(nkeys.encode_seed(raw, int(kind)).decode())
 
     @property
@@ -62,7 +62,7 @@ class Seed:
         return self._text
 
     def raw(self) -> bytes:
-        """The 32 bytes of the Ed25519 seed; the text has two bytes before them that say the kind, and a checksum behind."""
+        """The 32 bytes of the Ed25519 seed; the text has two bytes before them (the kind) and a checksum after them."""
         return base64.b32decode(self._text + "=" * (-len(self._text) % 8))[2:34]
 
     def sign(self, text: bytes) -> bytes:
@@ -73,7 +73,7 @@ class Seed:
 
 
 def encode(issuer: Seed, claims: Claims) -> str:
-    """A token that `issuer` has signed."""
+    """Encode and sign a token as `issuer`."""
     content = {"iss": issuer.public, **claims}
     identity = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
     content["jti"] = base64.b32encode(identity).rstrip(b"=").decode()
@@ -82,7 +82,7 @@ def encode(issuer: Seed, claims: Claims) -> str:
 
 
 def decode(token: str) -> Claims:
-    """Content of a token that the issuer it names has signed; whether that issuer is trusted is the caller's question.
+    """Decode a token whose signature is that of the issuer it names; the caller decides whether to trust that issuer.
 
     Raises: ValueError for anything else.
     """
@@ -109,12 +109,12 @@ FORM = re.compile(START + r"[A-Za-z0-9_-]{43}")
 
 
 def http_key(seed: Seed) -> str:
-    """The key's text; secret, as the seed is."""
+    """The HTTP key of a seed; as secret as the seed."""
     return START + urlsafe_b64encode(seed.raw()).rstrip(b"=").decode()
 
 
 def seed_of(text: str) -> Seed | None:
-    """None for a text that is no key. Each seed has one text only."""
+    """Seed of an HTTP key; None if `text` is not one. Each seed has exactly one text."""
     if FORM.fullmatch(text) is None:
         return None
     seed = Seed.of(Kind.USER, urlsafe_b64decode(text.removeprefix(START) + "="))
@@ -122,5 +122,5 @@ def seed_of(text: str) -> Seed | None:
 
 
 def digest_of(text: str) -> str:
-    """SHA-256 of the key's text, in hexadecimal: what is stored of it. A text of 256 random bits cannot be found by trying."""
+    """SHA-256 of the key's text in hexadecimal, which is stored in place of the key. A text of 256 random bits cannot be found by trial."""
     return hashlib.sha256(text.encode()).hexdigest()

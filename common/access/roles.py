@@ -1,4 +1,5 @@
-"""Roles of tenants' keys, as lists of permitted subjects. A tenant's account has no JetStream; what it imports bounds all its keys."""
+"""Roles of tenants' keys, as lists of permitted subjects. A tenant's account has no JetStream; its imports bound the permissions of its
+keys."""
 
 import itertools
 import re
@@ -13,7 +14,7 @@ from common.messages.verbs import QUESTIONS
 
 ROLES: tuple[Role, ...] = get_args(Role)
 ADMIN = "admin"
-"""Name of the account, and of the role, that acts for every tenant; no tenant may have it."""
+"""Name of the account and role that act for every tenant; reserved, so no tenant can have it."""
 
 MEMBER_VERBS = (
     *("submit", "preview", "cancel", "pause", "resume", "resend", "upload", "upload-file", "delete-package"),
@@ -27,16 +28,17 @@ JOBS_OF_ROLE: dict[Role, tuple[str, ...]] = {
     "admin": streams.JOB_VERBS,
 }
 OPERATORS_QUESTIONS = ("moves", "trace")
-"""Questions that only an admin may ask: about the deployment, and about the steps of all tenants."""
+"""Questions that only an admin may ask: about the deployment, and about steps of every tenant."""
 OWNERS_QUESTIONS = ("usage", "invoice", "prices", "budgets", "access", "audit", "webhooks")
-"""Questions that only an owner may ask: what everything costs, who has keys, who has done what, and where webhooks go."""
+"""Questions that only an owner may ask: about costs, keys, the audit log, and webhooks."""
 
 
 def role_permissions(role: Role, tenant: str, key: str) -> Permissions:
-    """What a key may do. `tenant`: its name; `*` for an admin. `key`: its public key.
+    """Permissions of a key. `tenant`: its name; `*` for an admin. `key`: its public key.
 
-    The short subject of a job names no key; the long one is permitted to this key alone, so it proves who has sent the job. Answers are
-    heard by the key that has asked: those to an owner hold what a reader may not ask for.
+    A job's short subject names no key; only this key may publish the long one, which therefore proves who sent the job. Only the key that
+    asked
+    receives an answer: answers to an owner contain what a reader may not request.
     """
     jobs = [f"jobs.{verb}.{tenant}{end}" for verb in JOBS_OF_ROLE[role] for end in ("", f".{key}")]
     questions = [f"ask.{tenant}.{verb}" for verb in QUESTIONS if may_ask(role, verb)]
@@ -53,23 +55,23 @@ def may_ask(role: Role, verb: str) -> bool:
 
 @dataclass(frozen=True)
 class Import:
-    """What an account takes from the services' account."""
+    """Import of an account from the services' account."""
 
     kind: Literal["service", "stream"]
     subject: str
-    """In the account itself."""
+    """Subject in the importing account."""
     exported: str
-    """In the services' account."""
+    """Subject in the services' account."""
 
     @property
     def renamed(self) -> str:
-        """`subject` as a token says it: with `$1`, … for the wildcards of `exported`."""
+        """`subject` as a token writes it: with `$1`, … for the wildcards of `exported`."""
         numbers = itertools.count(1)
         return re.sub(r"\*", lambda _: f"${next(numbers)}", self.subject)
 
 
 def imports(tenant: str) -> tuple[Import, ...]:
-    """What a tenant's account takes; `*` for the account `admin`."""
+    """Imports of a tenant's account; `*` for the account `admin`."""
     jobs = (f"jobs.*.{tenant}", f"jobs.*.{tenant}.*")
     sent = [Import("service", subject, subject if tenant == "*" else streams.from_tenant(tenant, subject)) for subject in jobs]
     ask, events = f"ask.{tenant}.*", events_of(tenant)
@@ -77,7 +79,7 @@ def imports(tenant: str) -> tuple[Import, ...]:
 
 
 def events_of(tenant: str) -> str:
-    """`tenant`: its name; `*` for all."""
+    """Subjects of a tenant's events. `tenant`: its name; `*` for all."""
     return "events.>" if tenant == "*" else f"events.{tenant}.>"
 
 
@@ -89,4 +91,4 @@ EXPORTS: tuple[tuple[Literal["service", "stream"], str], ...] = (
     ("service", "ask.*.*"),
     ("stream", "events.>"),
 )
-"""What the services' account gives to others."""
+"""Exports of the services' account."""

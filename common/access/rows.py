@@ -1,4 +1,4 @@
-"""A line of an access table, and the subjects that NATS must permit for it."""
+"""One line of an access table, and the subjects that NATS must permit for it."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,7 +12,7 @@ BLOBS = "$O"
 
 
 class Use(StrEnum):
-    """What a user does with a subject, a stream or a consumer."""
+    """Use of a subject, a stream or a consumer."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
@@ -33,20 +33,20 @@ class Row:
     target: str
     """Subject, stream, or consumer."""
     publish: tuple[str, ...] = ()
-    """Subjects that the user must be permitted to publish: JetStream's requests are messages too."""
+    """Subjects that the user must be permitted to publish; JetStream requests are messages too."""
     subscribe: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Permissions:
-    """What a user's key permits; all else is refused."""
+    """Permissions of a user's key; everything else is refused."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
     inbox: str
-    """Prefix of its reply subjects."""
+    """Prefix of the key's reply subjects."""
     may_respond: bool = False
-    """Whether it may answer each request that it receives."""
+    """Whether the user may reply to each request that it receives."""
 
 
 def publishes(*subjects: str) -> list[Row]:
@@ -58,9 +58,9 @@ def subscribes(subject: str) -> Row:
 
 
 def consumes(consumer: Consumer) -> list[Row]:
-    """Take messages of one consumer, and report those that cannot be handled.
+    """Take messages of one consumer, and publish dead letters for those that cannot be handled.
 
-    The filter is part of the subject, so that a user cannot point its consumer at another family of messages.
+    The filter is part of the subject, so that a user cannot change its consumer to another family of messages.
     """
     place = f"{consumer.stream}.{consumer.name}"
     requests = (f"{API}.CONSUMER.CREATE.{place}.{consumer.subject}", f"{API}.CONSUMER.MSG.NEXT.{place}", f"{ACK}.{place}.>")
@@ -68,7 +68,8 @@ def consumes(consumer: Consumer) -> list[Row]:
 
 
 def consumes_all(stream: str, *examples: Consumer) -> list[Row]:
-    """Take messages of any named consumer of a stream. `examples`: some of them. A request names the filter where there is a single one."""
+    """Take messages of any named consumer of a stream. `examples`: some of these consumers. A request contains the filter if there is only
+    one."""
     single = (f"{API}.CONSUMER.CREATE.{stream}.{each.name}.{each.subject}" for each in examples if not each.also)
     requests = (f"{API}.CONSUMER.CREATE.{stream}.*", f"{API}.CONSUMER.MSG.NEXT.{stream}.*", f"{ACK}.{stream}.>", *single)
     taken = [Row(Use.CONSUME, example.name, publish=requests) for example in examples]
@@ -76,18 +77,18 @@ def consumes_all(stream: str, *examples: Consumer) -> list[Row]:
 
 
 def follows(stream: str) -> Row:
-    """Read a stream with an unnamed consumer of one's own. What it filters is in the request's body, which NATS does not compare.
+    """Read a stream with an ephemeral consumer. Its filter is in the request's body, which NATS does not check.
 
-    The server stops to send, after some megabytes, until the client has answered its request for flow control.
+    After some megabytes the server stops sending until the client has answered its flow-control request.
     """
     return Row(Use.FOLLOW, stream, publish=(f"{API}.CONSUMER.CREATE.{stream}", f"{FLOW}.{stream}.>"))
 
 
 def reads(stream: str) -> Row:
-    """Read single stored messages, by number or the last of a subject.
+    """Read single stored messages, by sequence or the last of a subject.
 
     Not by `DIRECT.GET`: its answer is the message itself, and NATS publishes it on any reply subject that the request names, so that a
-    key could have what it has stored in one stream stored in every other. An answer of `MSG.GET` is JSON, which is no message.
+    key could copy what it has stored in one stream into every other. An answer of `MSG.GET` is JSON, which is not a valid message.
     """
     return Row(Use.READ, stream, publish=(f"{API}.STREAM.MSG.GET.{stream}",))
 
@@ -107,20 +108,20 @@ def declares(stream: str) -> Row:
 
 
 def purges(stream: str) -> Row:
-    """Delete stored messages; those behind buckets by their key only."""
+    """Delete stored messages; in streams behind buckets, only by key."""
     single = () if stream.startswith(bucket("")) else (f"{API}.STREAM.MSG.DELETE.{stream}",)
     return Row(Use.PURGE, stream, publish=(f"{API}.STREAM.PURGE.{stream}", *single))
 
 
 def recreates(stream: str) -> Row:
-    """Delete a stream with all that it stores."""
+    """Delete a stream with its messages."""
     return Row(Use.RECREATE, stream, publish=(f"{API}.STREAM.DELETE.{stream}",))
 
 
 def owns_each(stream: str, consumer: Consumer) -> list[Row]:
-    """Make, look at and delete streams of which there is one a tenant, and take the messages of a consumer that has one name in all.
+    """Create, inspect and delete the per-tenant streams, and take messages of a consumer that has the same name in each.
 
-    A stream's name is one token, so that NATS can be told of no part of it: the consumer's name and filter are what is permitted.
+    A stream's name is one token, so NATS cannot match a part of it: the permission covers the consumer's name and filter instead.
     """
     requests = {Use.DECLARE: f"{API}.STREAM.CREATE.*", Use.RECREATE: f"{API}.STREAM.DELETE.*"}
     found = [lists(stream), *(Row(use, stream, publish=(request,)) for use, request in requests.items())]
@@ -128,22 +129,22 @@ def owns_each(stream: str, consumer: Consumer) -> list[Row]:
 
 
 def lists(stream: str) -> Row:
-    """Read which streams there are, with their configurations and numbers of messages."""
+    """List streams, with their configurations and numbers of messages."""
     return Row(Use.INSPECT, stream, publish=(f"{API}.STREAM.LIST",))
 
 
 def bucket(name: str) -> str:
-    """Stream behind a key-value bucket."""
+    """Name of the stream behind a key-value bucket."""
     return f"KV_{name}"
 
 
 def blob_store(name: str) -> str:
-    """Stream behind an object store."""
+    """Name of the stream behind an object store."""
     return f"OBJ_{name}"
 
 
 def watches(name: str) -> list[Row]:
-    """Read all values of a bucket, and follow it: nats-py asks how many there are."""
+    """Read all values of a bucket, and follow it: nats-py requests their number."""
     counts = Row(Use.FOLLOW, bucket(name), publish=(f"{API}.CONSUMER.INFO.{bucket(name)}.*",))
     return [inspects(bucket(name)), reads(bucket(name)), follows(bucket(name)), counts]
 
@@ -158,18 +159,18 @@ def fetches_blobs(name: str) -> list[Row]:
 
 
 def lists_blobs(name: str) -> list[Row]:
-    """nats-py asks which stream has the entries, and follows it."""
+    """List blobs: nats-py requests the name of the stream that has the entries, and follows it."""
     return [*fetches_blobs(name), follows(blob_store(name)), Row(Use.INSPECT, "names of streams", publish=(f"{API}.STREAM.NAMES",))]
 
 
 def stores_blobs(name: str) -> list[Row]:
-    """nats-py purges the chunks of a blob that could not be stored."""
+    """Store blobs: nats-py purges the chunks of a blob that could not be stored."""
     purge = Row(Use.PURGE, blob_store(name), publish=(f"{API}.STREAM.PURGE.{blob_store(name)}",))
     return [*publishes(f"{BLOBS}.{name}.>"), purge]
 
 
 def permissions(rows: list[Row], inbox: str, *, may_respond: bool = False) -> Permissions:
-    """What the rows stand for together, sorted, each subject once."""
+    """Union of the rows' permissions, sorted, without duplicates."""
     publish = sorted({subject for row in rows for subject in row.publish})
     subscribe = sorted({f"{inbox}.>", *(subject for row in rows for subject in row.subscribe)})
     return Permissions(tuple(publish), tuple(subscribe), inbox, may_respond)

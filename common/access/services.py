@@ -1,4 +1,4 @@
-"""What each service does on NATS. A call of the bus, a stream or a consumer that has no row here fails a test."""
+"""Permissions of each service on NATS. A call of the bus, a stream or a consumer that has no row here fails a test."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ INBOX = "_INBOX"
 
 @dataclass(frozen=True)
 class Deployment:
-    """Names that are part of subjects and consumers. A consumer's name is one token, so each is listed."""
+    """Names that are part of subjects and consumers. A consumer's name is one token, so all are listed."""
 
     pools: tuple[str, ...]
     families: tuple[str, ...]
-    """Families of environments that any replica serves."""
+    """Families of environments served by at least one replica."""
     sampler_queues: tuple[str, ...] = ()
-    """Queues of single samplers, of pools whose samplers are on several shared accelerators."""
+    """Queues of single samplers, for pools with samplers on several shared accelerators."""
     trainer_queues: tuple[str, ...] = ()
-    """The same of trainers."""
+    """Queues of single trainers, for pools with trainers on several shared accelerators."""
 
     @classmethod
     def of(cls, pools: Pools, families: Sequence[str]) -> "Deployment":
@@ -40,9 +40,9 @@ STORES = (
     *(rows.bucket(each.name) for each in streams.BUCKETS),
     rows.blob_store(streams.BLOBS_BUCKET),
 )
-"""Every stream there is, those behind buckets and blobs included."""
+"""All streams, including those behind buckets and blobs."""
 WORK_QUEUES = {stream.name for stream in streams.STREAMS if stream.retention == "workqueue"}
-"""Streams that none can follow: JetStream refuses it."""
+"""Streams that cannot be followed: JetStream refuses it."""
 SCHEDULER_CONSUMERS = (
     streams.SCHEDULER_CHECKED,
     streams.SCHEDULER_PACKAGES,
@@ -53,11 +53,11 @@ SCHEDULER_CONSUMERS = (
     streams.SCHEDULER_FAILED,
 )
 CLOCK = rows.inspects(streams.JOBS.name)
-"""The answer has NATS's time; it also shows that the scheduler has declared the streams."""
+"""The answer contains NATS's time; it also shows that the scheduler has declared the streams."""
 
 
 def scheduler(_: Deployment) -> list[Row]:
-    """Owns every stream. It may publish all subjects, since it sends a repaired dead letter's message again."""
+    """Owns every stream. It may publish all subjects, because it republishes the message of a repaired dead letter."""
     found = rows.publishes(*(subject for stream in streams.STREAMS for subject in stream.subjects))
     found += rows.publishes(*(streams.value_subject(each.name, ">") for each in streams.BUCKETS if each is not streams.REPLICAS))
     for store in STORES:
@@ -112,7 +112,8 @@ def trainer(deployment: Deployment) -> list[Row]:
 
 
 def gateway(deployment: Deployment) -> list[Row]:
-    """Jobs, questions and events go over connections of the callers' own keys; it asks for pools, to learn whether a scheduler answers."""
+    """Jobs, questions and events use connections with the callers' own keys; the gateway itself asks for pools, to check for a
+    scheduler."""
     found = [CLOCK, *rows.watches(streams.HTTP_KEYS_BUCKET), *rows.watches(streams.REPLICAS_BUCKET), *_reports("gateway")]
     found += rows.watches(streams.HISTORY_BUCKET)
     found += rows.watches(streams.ALIASES_BUCKET)
@@ -123,7 +124,7 @@ def gateway(deployment: Deployment) -> list[Row]:
 
 
 def operator(_: Deployment) -> list[Row]:
-    """The operator's command line and programs: it sends jobs for every tenant and reads everything, and changes nothing else."""
+    """The operator's command line and programs: they send jobs for every tenant, read everything, and change nothing else."""
     found = [row for store in STORES for row in (rows.inspects(store), rows.reads(store))]
     found += [rows.follows(store) for store in STORES if store not in WORK_QUEUES]
     found += [row for each in streams.BUCKETS for row in rows.watches(each.name)]
@@ -133,14 +134,14 @@ def operator(_: Deployment) -> list[Row]:
 
 
 def _reports(service: str) -> list[Row]:
-    """Keep the entry of a replica, and that of its process's life."""
+    """Write the entry of a replica, and that of its process's lifetime."""
     name, lives = streams.REPLICAS_BUCKET, streams.HISTORY_BUCKET
     found = [rows.inspects(rows.bucket(name)), *rows.publishes(*(streams.value_subject(each, f"{service}.*") for each in (name, lives)))]
     return [*found, *rows.looks_up(lives)]
 
 
 def _leases(service: str, pool: str, *consumers: streams.Consumer) -> list[Row]:
-    """Follow the orders to an executor, hold its lease, and look at how much waits in its queues."""
+    """Follow the orders to an executor, hold its lease, and read how many messages wait in its queues."""
     name, bucket = executor_name(service, pool), streams.LEASES_BUCKET
     found = rows.publishes(streams.lease_done("*", name), streams.executor_now("*", name), streams.value_subject(bucket, "*"))
     found += [rows.follows(streams.LEASES.name), rows.reads(streams.LEASES.name), *rows.watches(bucket)]
@@ -148,7 +149,7 @@ def _leases(service: str, pool: str, *consumers: streams.Consumer) -> list[Row]:
 
 
 def _reads_own(*consumers: streams.Consumer) -> list[Row]:
-    """Read the queue of one executor, which others of its pool also do while it cannot, and look at how much waits there."""
+    """Read the queue of one executor, from which other executors of its pool take messages while it cannot, and read how many wait."""
     return [row for consumer in consumers for row in (*rows.consumes(consumer), rows.inspects_consumer(consumer))]
 
 
@@ -164,10 +165,10 @@ SERVICES: dict[str, Callable[[Deployment], list[Row]]] = {
 
 
 def table(deployment: Deployment) -> dict[str, list[Row]]:
-    """User → its rows, each once."""
+    """Rows by user, without duplicates."""
     return {name: list(dict.fromkeys(rows_of(deployment))) for name, rows_of in SERVICES.items()}
 
 
 def service_permissions(name: str, deployment: Deployment) -> Permissions:
-    """Raises: KeyError for a name that is not in SERVICES."""
+    """Permissions of a service. Raises: KeyError for a name that is not in SERVICES."""
     return rows.permissions(SERVICES[name](deployment), f"{INBOX}.{name}", may_respond=name == "scheduler")

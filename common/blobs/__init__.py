@@ -1,8 +1,8 @@
 """The blob store: immutable folders, complete or absent.
 
-store.py    Blobs: puts, fetches, lists and deletes them on JetStream's object store
-content.py  what is fetched: its bounds, its digest, what a failure means; a folder as bytes and back
-chunks.py   reads a blob a part at a time, for clients without JetStream
+store.py    Blobs: puts, fetches, lists and deletes them in JetStream's object store
+content.py  content that is fetched: its limits, digest and failures; a folder as bytes and back
+chunks.py   reads a blob one part at a time, for clients without JetStream
 """
 
 # pyright: reportUnusedImport=false

@@ -1,4 +1,4 @@
-"""Reads blobs a part at a time, for clients that have no JetStream of their own."""
+"""Reads blobs one part at a time, for clients without JetStream."""
 
 from dataclasses import dataclass
 
@@ -14,23 +14,23 @@ from common.messages import BlobRef
 from common.streams import BLOBS_BUCKET
 
 LAYOUTS = 256
-"""Blobs of which it is remembered where their chunks are."""
+"""Maximum blobs whose chunk positions are cached."""
 CHUNKS = 8
-"""Chunks of the store in memory, of 4 MiB each: the parts of one are requested one after the other."""
+"""Maximum chunks cached in memory, of 4 MiB each: a client requests the parts of one chunk one after the other."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a blob is in the store's stream."""
+    """Position of a blob in the store's stream."""
 
     sequences: list[int]
-    """Of its chunks, in order."""
+    """Stream sequences of its chunks, in order."""
     chunk_bytes: int
     """Size of every chunk but the last."""
 
 
 class BlobChunks:
-    """Random access to blobs, which never change once they are whole."""
+    """Random access to blobs, which never change once they are complete."""
 
     def __init__(self, bus: Bus) -> None:
         self._js = bus.blobs_context()
@@ -39,9 +39,9 @@ class BlobChunks:
         self._chunks: SingleFlightCache[int, bytes] = SingleFlightCache(CHUNKS, keeps_failures=False)
 
     async def read(self, ref: BlobRef, offset: int, size: int) -> bytes:
-        """`size` bytes of the blob from `offset` on, fewer at its end.
+        """`size` bytes of the blob from `offset`, or fewer at its end.
 
-        Raises: Reject when the blob is not in the store, or not all of it; Unavailable when the store does not answer.
+        Raises: Reject if the blob is not in the store, or incomplete; Unavailable if the store does not answer.
         """
         layout = await self._layouts.get(ref.name, lambda: self._layout(ref))
         end, found = min(offset + size, ref.size_bytes), bytearray()

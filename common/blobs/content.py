@@ -1,10 +1,10 @@
-"""A blob's content: chunks from the store, bounds on time and size, its digest, what a failure means; and a folder as bytes and back.
+"""Content of a blob: fetching its chunks with limits on time and size, its digest, its failures; and a folder as bytes and back.
 
 nats-py's own `get` follows the stream with a consumer. That needs more permissions, stops between megabytes for flow control, and keeps
-all that has arrived in memory. Here each chunk is the answer to one request, and the next is requested while one is written.
+everything that has arrived in memory. Here each chunk is the answer to one request, and the next is requested while one is written.
 
-A folder is an uncompressed tar of its plain files. The bytes may come from a stranger: neither compressed nor sparse archives are read, so
-that nothing unpacks to more than its own size, and nothing is written outside the folder.
+A folder is an uncompressed tar of its plain files. The bytes may be untrusted: neither compressed nor sparse archives are read, so that
+nothing unpacks to more than its own size, and nothing is written outside the folder.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from common.messages import BlobRef
 from common.streams import BLOBS_BUCKET
 
 STREAM_NAME = f"OBJ_{BLOBS_BUCKET}"
-"""Stream behind the bucket."""
+"""Stream behind the blobs' bucket."""
 SMALL_BYTES = 1024 * 1024
-"""Maximum size of a chunk that is hashed and written between two turns of the event loop: a thread costs more."""
+"""Maximum size of a chunk that is hashed and written on the event loop: a thread would cost more."""
 FETCH_TIMEOUT_S = 120.0
 """Minimum timeout (`fetch_timeout_s`)."""
 MIN_BYTES_PER_S = 1024 * 1024
@@ -39,7 +39,10 @@ MIN_BYTES_PER_S = 1024 * 1024
 
 @contextmanager
 def fetching(name: str) -> Generator[None]:
-    """Raises: Reject when the blob is not in the store, or damaged there; Unavailable for the store's other errors, and the disk's."""
+    """Translate errors of a fetch. Raises: Reject if the blob is not in the store, or is damaged there; Unavailable for other errors of the
+    store
+    and of the disk.
+    """
     try:
         yield
     except BadObjectMetaError:
@@ -51,9 +54,9 @@ def fetching(name: str) -> Generator[None]:
 
 
 async def read_into(js: JetStreamContext, ref: BlobRef, info: ObjectInfo, file: IO[bytes]) -> None:
-    """Write the blob's chunks to `file`. `info`: its entry in the store. `js`: waits as long for an answer as a chunk may take.
+    """Write the blob's chunks to `file`. `info`: its entry in the store. `js`: context whose answer timeout is the maximum time of a chunk.
 
-    Raises: Reject when it is not whole, or larger than `ref` says, or has another digest; the store's errors; OSError.
+    Raises: Reject if the blob is incomplete, larger than `ref` says, or has another digest; the store's errors; OSError.
     """
     digest, size, chunk, sequence = hashlib.sha256(), 0, b"", 1
 
@@ -80,7 +83,7 @@ async def read_into(js: JetStreamContext, ref: BlobRef, info: ObjectInfo, file: 
 
 
 async def _next_chunk(js: JetStreamContext, ref: BlobRef, subject: str, sequence: int) -> RawStreamMsg:
-    """The first chunk that is stored at `sequence` or later."""
+    """The first chunk stored at or after `sequence`."""
     try:
         return await js.get_msg(STREAM_NAME, sequence, subject, next=True)
     except NotFoundError:
@@ -96,18 +99,19 @@ def in_part(ref: BlobRef) -> str:
 
 
 def fetch_timeout_s(size_bytes: int) -> float:
-    """Maximum duration of a blob's fetch."""
+    """Maximum seconds of a blob's fetch."""
     return FETCH_TIMEOUT_S + size_bytes / MIN_BYTES_PER_S
 
 
 def unpack_blob(ref: BlobRef, packed: bytes, into: Path) -> None:
-    """Write the folder that `packed` holds to `into`. Raises: Reject when the digest differs or it holds no plain files only; OSError."""
+    """Write the folder packed in `packed` to `into`. Raises: Reject if the digest differs, or it contains anything but plain files;
+    OSError."""
     check_digest(ref, packed)
     write_folder(packed, into)
 
 
 def write_folder(packed: bytes, into: Path) -> None:
-    """The same of a blob whose digest is known to be right. Raises: Reject when it holds no plain files only; OSError."""
+    """Write the folder of a blob with a verified digest to `into`. Raises: Reject if it contains anything but plain files; OSError."""
     temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
     temporary.mkdir(parents=True)
     try:
@@ -119,20 +123,20 @@ def write_folder(packed: bytes, into: Path) -> None:
 
 
 def check_digest(ref: BlobRef, packed: bytes) -> None:
-    """Raises: Reject when it is another one."""
+    """Raises: Reject if the digest differs."""
     digest = hashlib.sha256(packed).hexdigest()
     if digest != ref.sha256:
         raise Reject(f"blob {ref.name} has SHA-256 {digest}, expected {ref.sha256}: the store's copy is damaged")
 
 
 MAX_FILES = 10_000
-"""Maximum files of a folder; those of adapters, checkpoints and batches are a few."""
+"""Maximum files in a folder; adapters, checkpoints and batches have only a few."""
 MAX_NAME_BYTES = 255
-"""Maximum length of a file's path inside its folder: every file system takes it."""
+"""Maximum length of a file's path inside its folder, in bytes; every file system supports it."""
 
 
 def pack(folder: Path) -> bytes:
-    """The folder's files, the same bytes for the same content. Raises: OSError."""
+    """Tar of the folder's files; equal content gives equal bytes. Raises: OSError."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path in sorted(folder.rglob("*")):
@@ -145,19 +149,19 @@ def pack(folder: Path) -> bytes:
 
 
 def unpack(packed: bytes, folder: Path) -> None:
-    """Write the files into an empty folder.
+    """Write the archive's files into an empty folder.
 
-    Raises: Reject when the bytes are no such archive, or hold anything but plain files with relative names; OSError of the disk.
+    Raises: Reject if the bytes are not such an archive, or contain anything but plain files with relative names; OSError of the disk.
     """
     try:
-        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:  # with "r" it would also decompress
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:  # mode "r" would also decompress
             _extract(archive, folder, room=len(packed))
     except (tarfile.TarError, UnicodeError) as error:
         raise Reject(f"a blob is no archive of a folder: {error}") from None
 
 
 def _extract(archive: tarfile.TarFile, folder: Path, *, room: int) -> None:
-    """`extractall` has a filter for names and links only from Python 3.11.4, and none for sizes."""
+    """Extract with limits: `extractall` has a filter for names and links only from Python 3.11.4, and none for sizes."""
     written: set[Path] = set()
     for info in archive:
         target = folder / _relative(info)

@@ -1,7 +1,7 @@
 """The blob store on JetStream's object store: immutable folders, complete or absent.
 
-A blob is an uncompressed tar of a folder. It is read into a temporary name, checked against its SHA-256, then renamed,
-so that a folder that can be seen is whole.
+A blob is an uncompressed tar of a folder. It is extracted under a temporary name, checked against its SHA-256, then renamed, so that a
+visible folder is complete.
 """
 
 import asyncio
@@ -32,23 +32,23 @@ from common.resilience.event_loop import cancellation_kept
 from common.streams import BLOBS_BUCKET
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""Chunk size: each costs a request, and nats-py's default is 128 KiB."""
+"""Chunk size in bytes: each chunk costs a request, and nats-py's default is 128 KiB."""
 CHUNK_S = 30.0
-"""Maximum time for a chunk, which a slow line may need."""
+"""Maximum seconds for a chunk; a slow connection may need them."""
 LARGE_BYTES = 64 * 1024 * 1024
 """Minimum size of a blob whose fetch is logged."""
 ANSWER_S = 5.0
-"""Maximum time for each chunk's number."""
+"""Maximum seconds to wait for the sequence of each chunk."""
 ERASED_S = 1.0
-"""The same while chunks are erased, which may be gone already."""
+"""Maximum seconds to wait for the sequence of each chunk while chunks are erased, which may be gone already."""
 MAX_LISTINGS = 3
-"""Maximum attempts to list the store; one that entries are deleted beside may fall silent."""
+"""Maximum attempts to list the store; a listing may stall if entries are deleted concurrently."""
 BLOB_NAME = re.compile(r"(?P<task>[a-z0-9-]+)\.v(?P<version>\d+)\.(?P<kind>adapter|checkpoint|batch)-[0-9a-f]+")
-"""Name of a blob that a step made."""
+"""Name of a blob that a training step made."""
 FULL = frozenset({10023, 10047, 10077})
-"""JetStream's error codes for a store, or a stream, that takes no more bytes."""
+"""JetStream's error codes for a store or a stream that is full."""
 ROOM = "free some with `marlaas prune` or `marlaas delete TASK`, or give NATS more: docs/operations.md, Storage"
-"""Remedy for a full store; work that waits for it resumes by itself."""
+"""Remedy for a full store; work that waits for space resumes by itself."""
 
 log = structlog.get_logger()
 
@@ -69,11 +69,11 @@ class StoreUsage:
 
     used_bytes: int
     limit_bytes: int | None
-    """None where the store has no bound of its own."""
+    """None if the store has no limit of its own."""
 
     @property
     def share(self) -> float:
-        """0 where there is no bound."""
+        """Used fraction, 0 to 1; 0 if there is no limit."""
         return self.used_bytes / self.limit_bytes if self.limit_bytes else 0.0
 
 
@@ -90,7 +90,7 @@ class Blobs:
     async def put_folder(self, prefix: str, folder: Path) -> BlobRef:
         """Store `folder` under a name made of `prefix` and its digest, so that it can never replace other content.
 
-        Raises: Unavailable when the store does not answer or is full, or this machine's disk does not give the folder.
+        Raises: Unavailable if the store does not answer or is full, or if this machine's disk fails to read the folder.
         """
         try:
             packed = await asyncio.to_thread(pack, folder)
@@ -101,28 +101,29 @@ class Blobs:
         return ref
 
     async def put(self, ref: BlobRef, content: bytes | IO[bytes]) -> None:
-        """Store `content` under the name of `ref`, unless it is there; a file is read as it is stored.
+        """Store `content` under the name of `ref`, unless it exists; a file is streamed.
 
-        Raises: Unavailable when the store does not answer or is full.
+        Raises: Unavailable if the store does not answer or is full.
         """
         try:
             store = await self._store()
             with suppress(ObjectNotFoundError, NotFoundError):
                 if await self._is_whole(await store.get_info(ref.name)):
                     return
-            # nats-py makes a buffer of a whole chunk and fills it with zeros: for small blobs that was half of what they cost.
+            # nats-py allocates a zeroed buffer of a whole chunk: for small blobs that was half of their cost.
             meta = ObjectMeta(options=ObjectMetaOptions(max_chunk_size=min(CHUNK_BYTES, ref.size_bytes)))
-            await store.put(ref.name, cast("bytes", content), meta=meta)  # it takes readers too
+            await store.put(ref.name, cast("bytes", content), meta=meta)  # nats-py accepts readers too
         except (TimeoutError, NatsError, OSError) as error:
             if isinstance(error, APIError) and error.err_code in FULL:
                 raise Unavailable(f"the blob store is full: {ref.size_bytes} bytes of {ref.name} find no room; {ROOM}") from None
             raise Unavailable(f"could not store blob {ref.name}: {error}") from None
 
     async def fetch_folder(self, ref: BlobRef, into: Path) -> Path:
-        """The blob's folder at `into`, fetched unless it is there already.
+        """Path of the blob's folder, `into`; fetched unless it exists.
 
-        Raises: Reject when the blob does not exist, or is not whole, or its size, digest or content is not as it should be;
-        Unavailable when the store is, or this machine's disk does not take the folder.
+        Raises: Reject if the blob does not exist, is incomplete, or its size, digest or content is wrong; Unavailable if the store does not
+        answer,
+        or this machine's disk cannot store the folder.
         """
         if await asyncio.to_thread(into.is_dir):
             return into
@@ -134,7 +135,7 @@ class Blobs:
         return into
 
     async def fetch(self, ref: BlobRef) -> bytes:
-        """The blob as it was stored. Raises: as `fetch_folder`, but for the disk."""
+        """Content of the blob as it was stored. Raises: as `fetch_folder`, except for disk errors."""
         with fetching(ref.name):
             info = await (await self._store()).get_info(ref.name)
             if info.is_link() or info.size != ref.size_bytes:
@@ -146,10 +147,11 @@ class Blobs:
         return packed.getvalue()
 
     async def fetch_file(self, name: str, sha256: str, into: Path, *, most_bytes: int) -> None:
-        """Write a blob that is stored as it is to `into`, with constant memory.
+        """Write the raw content of a blob to `into`, with constant memory.
 
-        Raises: Reject when there is none, or it is larger, damaged or another one; Unavailable when the store is, or this machine's disk
-        does not take it.
+        Raises: Reject if the blob does not exist, or is too large, damaged or another one; Unavailable if the store does not answer, or
+        this
+        machine's disk cannot store it.
         """
         temporary = into.with_name(f"{into.name}.{uuid.uuid4().hex}.part")
         try:
@@ -165,11 +167,13 @@ class Blobs:
             temporary.unlink(missing_ok=True)
 
     async def delete(self, name: str) -> None:
-        """Remove a blob, if it is there. Raises: Unavailable when the store does not answer.
+        """Delete a blob, if it exists. Raises: Unavailable if the store does not answer.
 
-        nats-py's own `delete` leaves a marker for every name, for ever, and a full store does not take one. The content goes
-        first: an interruption leaves a name without content, which counts as absent and can still be deleted. Its bytes are
-        overwritten: a purge would leave them in NATS's files.
+        nats-py's own `delete` leaves a permanent marker for every name, and a full store does not accept one. The content is deleted first:
+        an
+        interruption leaves a name without content, which counts as absent and can still be deleted. Its bytes are overwritten: a purge
+        would
+        leave them in NATS's files.
         """
         with unavailable_as(f"delete blob {name}"), suppress(ObjectNotFoundError, NotFoundError):
             info = await (await self._store()).get_info(name, show_deleted=True)
@@ -178,37 +182,37 @@ class Blobs:
             await self._js.purge_stream(STREAM_NAME, subject=_name_subject(name))
 
     async def _erase_chunks(self, info: ObjectInfo) -> None:
-        """Raises: TimeoutError, and the store's errors."""
+        """Overwrite the chunks of a blob. Raises: TimeoutError, and the store's errors."""
         subject = chunk_subject(info)
         for _ in range(MAX_LISTINGS):
             there = (await self._chunks(info.nuid)).get(subject, 0)
             if not there:
                 return
-            with suppress(TimeoutError):  # another replica was faster with some
+            with suppress(TimeoutError):  # another replica erased some first
                 for sequence in await chunk_sequences(self._js, subject, there, answer_s=ERASED_S):
                     await erase_message(self._js, STREAM_NAME, sequence)
         raise TimeoutError(f"the chunks of {info.name} were not all listed, {MAX_LISTINGS} times")
 
     async def forget_deleted(self) -> None:
-        """Remove the markers of blobs that were deleted by nats-py. Raises: Unavailable when the store does not answer."""
+        """Delete the markers of blobs that nats-py deleted. Raises: Unavailable if the store does not answer."""
         with unavailable_as("list the blobs"), suppress(NotFoundError):
             for info in await self._entries():
                 if info.deleted:
                     await self._js.purge_stream(STREAM_NAME, subject=_name_subject(info.name))
 
     async def usage(self) -> StoreUsage:
-        """Raises: Unavailable when the store does not answer."""
+        """Fill level of the blob store. Raises: Unavailable if the store does not answer."""
         with unavailable_as("look at the blob store"):
             found = await self._js.stream_info(STREAM_NAME)
         limit = found.config.max_bytes or 0
         return StoreUsage(found.state.bytes, limit if limit > 0 else None)
 
     async def names(self) -> list[str]:
-        """Every blob in the store."""
+        """Names of all blobs in the store."""
         return [blob.name for blob in await self.listed()]
 
     async def listed(self) -> list[StoredBlob]:
-        """Every blob in the store, and whether all of it is there. Raises: Unavailable when the store does not answer or is full."""
+        """Every blob in the store, and whether it is complete. Raises: Unavailable if the store does not answer or is full."""
         with unavailable_as("list the blobs"):
             try:
                 infos = [info for info in await self._entries() if not info.deleted]
@@ -218,9 +222,9 @@ class Blobs:
         return [StoredBlob(info.name, info.size or 0, _age_s(info), counts.get(chunk_subject(info), 0) == info.chunks) for info in infos]
 
     async def _entries(self) -> list[ObjectInfo]:
-        """All entries, markers of deleted ones included. Raises: TimeoutError when MAX_LISTINGS listings fall silent.
+        """All entries, including markers of deleted ones. Raises: TimeoutError if MAX_LISTINGS listings stall.
 
-        nats-py's own `list` may wait for ever when entries are deleted beside it: no message then says that it is the last.
+        nats-py's own `list` may wait forever if entries are deleted concurrently: no message is then marked as the last.
         """
         store = await self._store()
         for _ in range(MAX_LISTINGS):
@@ -236,12 +240,12 @@ class Blobs:
         raise TimeoutError(f"no entry came for {self._silence_s:g} s, {MAX_LISTINGS} times")
 
     async def _store(self) -> ObjectStore:
-        """Looked up once: nats-py checks each time whether the bucket exists."""
+        """The object store, looked up once: nats-py checks each time whether the bucket exists."""
         self._bucket = self._bucket or await self._js.object_store(BLOBS_BUCKET)
         return self._bucket
 
     async def _is_whole(self, info: ObjectInfo) -> bool:
-        """False after a `put` that got no answer: nats-py stores the name and takes its content back."""
+        """Whether all chunks exist. False after a `put` that got no answer: nats-py stores the name and removes the content."""
         return (await self._chunks(info.nuid)).get(chunk_subject(info), 0) == info.chunks
 
     async def _chunks(self, place: str) -> dict[str, int]:
@@ -250,7 +254,7 @@ class Blobs:
 
 
 async def chunk_sequences(js: JetStreamContext, subject: str, count: int, *, answer_s: float = ANSWER_S) -> list[int]:
-    """Positions of the messages on `subject`, without their bodies. Raises: NATS's own errors."""
+    """Stream sequences of the messages on `subject`, without their bodies. Raises: NATS's own errors."""
     config = api.ConsumerConfig(headers_only=True, deliver_policy=api.DeliverPolicy.ALL)
     subscription = await js.subscribe(subject, stream=STREAM_NAME, ordered_consumer=True, config=config)
     try:
@@ -261,7 +265,7 @@ async def chunk_sequences(js: JetStreamContext, subject: str, count: int, *, ans
 
 
 def folder_ref(prefix: str, folder: Path) -> BlobRef:
-    """The reference that `put_folder` would give a blob of this folder."""
+    """Reference of the blob that `put_folder` would make of this folder."""
     return _ref(prefix, pack(folder))
 
 
@@ -271,7 +275,7 @@ def _ref(prefix: str, packed: bytes) -> BlobRef:
 
 
 def _name_subject(name: str) -> str:
-    """Subject of a blob's entry."""
+    """Subject of a blob's entry in the store."""
     return f"$O.{BLOBS_BUCKET}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
 
 

@@ -1,17 +1,17 @@
-"""The door to NATS: publish, consume, and read streams and key-value buckets.
+"""Access to NATS: publish, consume, and read streams and key-value buckets.
 
 Delivery is at least once; derived message ids, guarded statements of the scheduler and immutable blobs make its effect exactly once. Rules:
 
-- A consumer requests as many messages as it has free slots, never more, so that another replica gets the rest.
+- A consumer requests as many messages as it has free slots, never more, so that other replicas get the rest.
 - Heartbeats (`common/heartbeats.py`) keep a message alive while a handler works; it is acknowledged after its results are published.
-  A message that is redelivered to the process that still works on it does not start a second time.
-- The handler's exception decides what else happens (`errors.py`). While a server is unavailable, messages wait in the process.
-- A message that was delivered `max_deliveries` times without an answer is a dead letter: it may be what kills processes. So is one
-  that failed `max_attempts` times in a process (`Outcomes`); one that a parked replica hands back has not failed.
+  A message redelivered to the process that is still working on it does not start a second time.
+- The handler's exception decides the message's outcome (`errors.py`). While a server is unavailable, messages wait in the process.
+- A message delivered `max_deliveries` times without an answer becomes a dead letter: it may crash the processes that handle it. So does one
+  that failed `max_attempts` times in a process (`Outcomes`); a message that a parked replica hands back has not failed.
 
-Layout: bus (publish, consume) on handling (one message and its past) and pull (requests, leases); stored/ (streams and buckets); followed
-(a bucket as it is now); requests (request and reply); accounts (tenants in NATS), clock, metrics; transport/ (the connection); delivery
-(what a handler gets and returns).
+Layout: bus (publish, consume) on handling (one message and its delivery history) and pull (requests, leases); stored/ (streams and
+buckets); followed (a bucket's current values); requests (request and reply); accounts (tenants in NATS), clock, metrics; transport/ (the
+connection); delivery (inputs and outputs of a handler).
 """
 
 # pyright: reportUnusedImport=false

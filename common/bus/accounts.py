@@ -1,5 +1,5 @@
-"""Tenants in NATS: tokens of accounts, told, forgotten and listed at run time by a connection of the system account; and the streams of
-jobs that tenants' keys send, one a tenant (ADR 43).
+"""Tenants in NATS: pushes, deletes and lists tokens of accounts at run time over a connection of the system account; and the streams of
+jobs that tenants' keys send, one per tenant (ADR 43).
 """
 
 import json
@@ -18,34 +18,34 @@ UPDATE, DELETE, LIST = "$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.CLAIMS.DELETE", "$SYS
 
 
 class Accounts:
-    """Each server of a cluster keeps all tokens; the answer is that of the first."""
+    """Tokens of accounts in NATS. Each server of a cluster keeps all tokens; the first server's answer counts."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     async def push(self, token: str) -> None:
-        """Make NATS take this token of an account in place of an older one; connections of revoked users end immediately.
+        """Replace an account's token in NATS; connections of revoked users end immediately.
 
-        Raises: Reject when the server refuses it; Unavailable when it does not answer.
+        Raises: Reject if the server refuses it; Unavailable if it does not answer.
         """
         await self._request("tell NATS of an account", UPDATE, token)
 
     async def delete(self, token: str) -> None:
-        """Make NATS forget the accounts that an operator's token names, and close their connections. Raises: as `push`."""
+        """Delete the accounts that an operator's token names from NATS, and close their connections. Raises: as `push`."""
         await self._request("delete an account", DELETE, token)
 
     async def known(self) -> set[str]:
-        """Public keys of all accounts that NATS has a token of. Raises: as `push`."""
+        """Public keys of all accounts whose token NATS has. Raises: as `push`."""
         return set(await self._request("list the accounts", LIST, ""))
 
     async def token(self, account: str) -> str | None:
-        """The token that NATS has of an account. Raises: Unavailable when it does not answer."""
+        """The account's token in NATS; None if it has none. Raises: Unavailable if NATS does not answer."""
         with unavailable_as("look at an account"):
             found = await self._ask(f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP", "")
         return found.decode() or None
 
     async def _request(self, action: str, subject: str, body: str) -> Any:
-        """`Any`: what the server answers is JSON."""
+        """`Any`: the server's answer is JSON."""
         with unavailable_as(action):
             answer = json.loads(await self._ask(subject, body))
         if "error" in answer:
@@ -62,7 +62,7 @@ class OwnJobs:
         self._declarations = declarations
 
     async def declare(self, tenants: Collection[str], *, deleted: Collection[str] = ()) -> None:
-        """Create the streams of `tenants` that are not there, and delete those of `deleted`. Raises: Unavailable; Undeclared."""
+        """Create missing streams of `tenants`, and delete those of `deleted`. Raises: Unavailable; Undeclared."""
         there = set(await self.waiting())
         for tenant in sorted(set(tenants) - there):
             await self._declarations.add(own_jobs(tenant), like=JOBS)
@@ -71,7 +71,7 @@ class OwnJobs:
                 await self._connection.js.delete_stream(own_jobs(tenant).name)
 
     async def waiting(self) -> dict[str, int]:
-        """Tenants that have a stream, and how many jobs wait in each. Raises: Unavailable."""
+        """Number of waiting jobs for each tenant that has a stream. Raises: Unavailable."""
         found, seen = dict[str, int](), 0
         with unavailable_as("list the streams of jobs"):
             while True:

@@ -1,4 +1,4 @@
-"""Publish, and consume one by one or in batches."""
+"""Publish messages, and consume them singly or in batches."""
 
 import asyncio
 import time
@@ -39,17 +39,18 @@ IDLE_RATIO = 4.0
 FULL = 10077
 """JetStream's error code for a message that exceeds the maximum of its subject, or the bytes of its stream."""
 BYTES = "maximum bytes"
-"""What it says in the second case."""
+"""Description of JetStream's error FULL if the stream's bytes were exceeded."""
 TOO_LARGE = 10054
-"""JetStream's error code for a message that is larger than its stream takes."""
+"""JetStream's error code for a message larger than its stream accepts."""
 MAX_IDLE_S = 0.5
-"""Maximum pause between batches: one that took seconds because a server was unavailable must not wait for many more."""
+"""Maximum pause between batches: one that took seconds because a server was unavailable must not delay the next for many more."""
 
 log = structlog.get_logger()
 
 
 class Bus:
-    """A connection to NATS: `publish` and `consume` here, `kv`, `streams`, `clock`, `requests`, `accounts` and `snapshots` beside them."""
+    """A connection to NATS: `publish` and `consume` here; `kv`, `streams`, `clock`, `requests`, `accounts` and `snapshots` as
+    attributes."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -80,12 +81,13 @@ class Bus:
         until_accepted: bool = False,
         timings: Timings = DEFAULT,
     ) -> "Bus":
-        """Waits until the server answers, and `until_accepted` also while it refuses the credentials: they may be corrected there.
+        """Connect, and wait until the server answers; with `until_accepted`, also while it refuses the credentials, which may be corrected
+        meanwhile.
 
-        `url`: one, or those of a cluster's nodes, separated by commas. Any that answers is taken, and another when that one dies.
-        `creds`: a key, or its file, where NATS wants one. `insecure`: whether a key may be used without TLS beyond loopback.
-        Raises: Fatal when `url` is no address, or the server is too old, or the file `creds` is no key or others can read it, or a file of
-        `tls` cannot be used; and, unless `until_accepted`, when its certificate is refused. KeyRefused, unless `until_accepted`, when the
+        `url`: one address, or comma-separated addresses of a cluster's nodes; the client uses any that answers and fails over to another.
+        `creds`: a key, or its file, if NATS requires one. `insecure`: whether a key may be used without TLS beyond loopback.
+        Raises: Fatal if `url` is not an address, the server is too old, the file `creds` is not a key or others can read it, or a file of
+        `tls` cannot be used; and, unless `until_accepted`, if its certificate is refused. KeyRefused, unless `until_accepted`, if the
         server refuses the credentials.
         """
         return cls(await Connection.open(Server(url, name, creds, insecure, tls), until_accepted=until_accepted, timings=timings))
@@ -111,36 +113,37 @@ class Bus:
 
     @property
     def forbidden(self) -> int:
-        """Messages and subscriptions that NATS has refused this connection's key."""
+        """Number of messages and subscriptions that NATS refused this connection's key."""
         return self._connection.forbidden
 
     def blobs_context(self, *, answer_s: float | None = None) -> JetStreamContext:
-        """JetStream's context, for `common.blobs` only. `answer_s`: maximum time for an answer; None as for all others."""
+        """JetStream context, for `common.blobs` only. `answer_s`: maximum seconds for an answer; None: the connection's default."""
         return self._connection.client.jetstream(timeout=answer_s) if answer_s else self._connection.js
 
     async def declare(
         self, streams: Sequence[Stream] = STREAMS, *, replicas: int = 1, blobs_bytes: int = 0, streams_bytes: int = 0
     ) -> None:
-        """Create or update every stream and bucket; the scheduler's replicas do, at their start. Several replicas may run it concurrently.
+        """Create or update every stream and bucket; the scheduler's replicas call it at start. Several replicas may run it concurrently.
 
-        `replicas`: minimum copies of each in a cluster. `blobs_bytes`: bound of the blob store; 0 leaves it as it is. `streams_bytes`: the
-        same for all streams together, each its share.
+        `replicas`: minimum copies of each in a cluster. `blobs_bytes`: size limit of the blob store; 0 leaves it unchanged.
+        `streams_bytes`: total
+        size limit of all streams, each of which gets its share.
         """
         await self.declarations.declare(streams, replicas=replicas, blobs_bytes=blobs_bytes, streams_bytes=streams_bytes)
         await self.clock.read()
 
     async def wait_until_declared(self) -> None:
-        """Wait until a scheduler has declared the streams. Raises: Fatal when NATS closes the connection for good."""
+        """Wait until a scheduler has declared the streams. Raises: Fatal if NATS closes the connection permanently."""
         await self.declarations.wait()
         await self.clock.read()
 
     async def publish(self, out: Outgoing, body: bytes | None = None) -> int:
-        """Store `out` in its stream; returns its sequence, the first one's when it was there already. `body`: its message, where that is
-        encoded already.
+        """Store `out` in its stream; returns its sequence, or that of the first copy for a duplicate. `body`: the encoded message, if
+        available.
 
-        Raises: Unavailable when the server did not confirm within `Timings.publish_patience_s`; Reject when it is too large; QueueFull
-        and StreamFull immediately, since only those who take messages make room;
-        Forbidden when a tenant's key does not permit the subject; Fatal when NATS has closed the connection for good.
+        Raises: Unavailable if the server did not confirm within `Timings.publish_patience_s`; Reject if it is too large; QueueFull and
+        StreamFull immediately, because only consumers make room; Forbidden if a tenant's key does not permit the subject; Fatal if NATS
+        has closed the connection permanently.
         """
         body = out.message.encode() if body is None else body
         headers = {KIND_HEADER: out.message.kind, TRACE_HEADER: trace(), **out.headers}
@@ -174,9 +177,9 @@ class Bus:
                 await asyncio.sleep(self._timings.backoff.pause_s(attempt))
 
     async def consume(self, consumer: Consumer, handler: Handler, slots: Slots, *, max_pull: int = 64) -> None:
-        """Run `handler` for each message in a runner of its own, at most `slots` concurrently, until cancelled.
+        """Run `handler` for each message in a task of its own, at most `slots` concurrently, until cancelled.
 
-        `max_pull` bounds one request, so that replicas share a burst. Raises: Fatal from a handler.
+        `max_pull` limits one request, so that replicas share a burst. Raises: Fatal from a handler.
         """
         async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
             forget = slots.on_change(pull.wake, pull.withdraw_soon)
@@ -188,16 +191,16 @@ class Bus:
                         runners.create_task(self._handling.handle(pull, message, handler, slots))
             finally:
                 forget()
-                # Before the runners are cancelled: what they return must not be redelivered to this replica.
+                # Before the runners are cancelled: messages that they hand back must not be redelivered to this replica.
                 await asyncio.shield(pull.stop())
                 tending.cancel()
 
     async def consume_batches(self, consumer: Consumer, handler: BatchHandler, *, max_batch: int, spacing_s: float = 0.0) -> None:
         """Run `handler` for lists of at most `max_batch` messages, one list at a time, until cancelled.
 
-        Lists begin at least `spacing_s` apart, or IDLE_RATIO times the last one's handling time where that is longer (with a pause of
-        at most MAX_IDLE_S): nothing waits in a quiet system, and in a busy one a list is longer, so that one transaction serves more.
-        When a list fails, each of its messages is handled by itself, so that a bad one harms no other.
+        Lists start at least `spacing_s` apart, or IDLE_RATIO times the last one's handling time if that is longer (with a pause of at most
+        MAX_IDLE_S): a quiet system has no delay, and a busy one gets longer lists, so that one transaction handles more messages.
+        If a list fails, each of its messages is handled separately, so that a bad one affects no other.
         """
         async with self._pulling(consumer) as pull, asyncio.TaskGroup() as runners:
             tending = runners.create_task(pull.tend())
@@ -220,7 +223,7 @@ class Bus:
                 tending.cancel()
 
     async def _handle_batch(self, pull: Pull, messages: Sequence[Msg], handler: BatchHandler) -> bool:
-        """Whether the list was handled whole. Raises: Fatal from the handler."""
+        """Whether the whole list was handled. Raises: Fatal from the handler."""
         consumer = pull.consumer
         deliveries = [delivery_of(message) for message in messages]
         if any(delivery.attempt > consumer.max_deliveries for delivery in deliveries):
@@ -253,7 +256,7 @@ class Bus:
             await asyncio.shield(pull.acknowledge())
 
     def held(self, consumer: Consumer) -> int:
-        """Messages of the consumer that this process has, and has not acknowledged or handed back."""
+        """Number of the consumer's messages that this process holds and has not acknowledged or handed back."""
         return sum(pull.unacknowledged for pull in self._pulls if pull.consumer == consumer)
 
     def _reset_pulls(self) -> None:
@@ -276,7 +279,7 @@ def _one_by_one(handler: BatchHandler) -> Handler:
 
 
 def _raise_for(error: APIError, subject: str) -> None:
-    """Raises: what no retry here would change; nothing for other errors."""
+    """Raise for failures that a retry cannot fix, as Reject, QueueFull or StreamFull; return for others."""
     if error.err_code == TOO_LARGE:
         raise Reject(f"{subject}: the message is larger than its stream takes") from None
     if error.err_code != FULL:

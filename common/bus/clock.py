@@ -1,4 +1,4 @@
-"""NATS's clock, for time that several services must agree on: a host's own clock may be wrong, or jump."""
+"""NATS's clock, for times that several services must agree on: a host's own clock may be wrong, or jump."""
 
 import asyncio
 import json
@@ -17,28 +17,28 @@ class Clock:
         self._connection = connection
         self._timings = connection.timings
         self._ahead_s = time.time() - time.monotonic()
-        """NATS's clock minus this process's monotonic one; this host's own clock until NATS's was read."""
+        """NATS's clock minus this process's monotonic clock, in seconds; based on this host's clock until NATS's was read."""
 
     def now_s(self) -> float:
-        """Unix time on NATS's clock, the same for all services; it does not jump with this host's."""
+        """Unix time by NATS's clock, the same for all services; it does not jump with this host's clock."""
         return time.monotonic() + self._ahead_s
 
     async def sync(self) -> None:
-        """Follow NATS's clock, until cancelled; while NATS is unavailable the last reading counts."""
+        """Synchronize with NATS's clock until cancelled; while NATS is unavailable, the last reading counts."""
         while True:
             await asyncio.sleep(self._timings.clock_every_s)
             with suppress(TimeoutError, NatsError, OSError):
                 await self._read(self._timings.max_clock_read_s)
 
     async def read(self) -> None:
-        """The first reading, in three attempts; the last takes a rough one rather than this host's clock."""
+        """Take the first reading, in three attempts; the last accepts an inexact one rather than this host's clock."""
         limit_s = self._timings.max_clock_read_s
         for max_s in (limit_s, limit_s, self._timings.answer_timeout_s):
             if await self._connection.retry_until_ready(lambda max_s=max_s: self._read(max_s)):
                 break
 
     async def _read(self, max_s: float) -> bool:
-        """False where the answer took longer than `max_s`, and is too inexact."""
+        """Read NATS's clock; False if the answer took longer than `max_s`, and is too inexact."""
         asked = time.monotonic()
         request = self._connection.client.request(f"$JS.API.STREAM.INFO.{STREAMS[0].name}", timeout=self._timings.answer_timeout_s)
         answer = json.loads((await request).data)

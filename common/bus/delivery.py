@@ -20,14 +20,14 @@ M = TypeVar("M", bound=Message)
 TRACE_HEADER = "traceparent"
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 HEADER_BYTES = 512
-"""Upper bound of the headers that are added to every message."""
+"""Upper bound of the bytes of headers added to every message."""
 
 current_trace: ContextVar[str | None] = ContextVar("trace", default=None)
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message to publish. `message_id` is derived from what it is about, so that sending it twice stores it once."""
+    """A message to publish. `message_id` is derived from its subject matter, so that publishing it twice stores it once."""
 
     subject: str
     message: Message
@@ -37,7 +37,7 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message as it arrived."""
+    """A message as received."""
 
     subject: str
     headers: Mapping[str, str]
@@ -45,12 +45,12 @@ class Delivery:
     sequence: int
     """Position in its stream."""
     attempt: int
-    """1 at first delivery; 0 where deliveries are not counted."""
+    """1 at first delivery; 0 if deliveries are not counted."""
 
     def read(self, model: type[M]) -> M:
-        """The body as `model`.
+        """Decode the body as `model`.
 
-        Raises: Reject when it is another kind, malformed, or contradicts its subject, its headers or itself (`message_consistency.py`).
+        Raises: Reject if it is of another kind, malformed, or contradicts its subject, its headers or itself (`message_consistency.py`).
         """
         kind = self.headers.get(KIND_HEADER, model.kind)
         if kind != model.kind:
@@ -61,18 +61,18 @@ class Delivery:
 
 
 Handler = Callable[[Delivery], AsyncIterator[Outgoing]]
-"""An async generator function: what it yields is published immediately."""
+"""An async generator function: each message that it yields is published immediately."""
 BatchHandler = Callable[[Sequence[Delivery]], Awaitable[None]]
 
 
 class Slots:
-    """Concurrency limit of a replica. The bus takes one unit a message; a handler may take and release more."""
+    """Concurrency limit of a replica. The bus takes one unit per message; a handler may take and release more."""
 
     def __init__(self, total: int) -> None:
         self._free = total
         self._watchers: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self.are_closed = False
-        """Whether none is free, whatever is released."""
+        """Whether `free` is 0 regardless of releases."""
 
     @property
     def free(self) -> int:
@@ -86,7 +86,8 @@ class Slots:
         self._notify_released()
 
     def close(self) -> None:
-        """Request no more messages until `open`, and withdraw pending requests; until the server has read that, one may be answered."""
+        """Request no more messages until `open`, and withdraw pending requests; until the server has processed that, it may still answer
+        one."""
         self.are_closed = True
         for _, closed in list(self._watchers):
             closed()
@@ -96,7 +97,7 @@ class Slots:
         self._notify_released()
 
     def on_change(self, released: Callable[[], None], closed: Callable[[], None]) -> Callable[[], None]:
-        """Call `released` at each release of units and when they open, `closed` when they close, until what is returned is called."""
+        """Call `released` at each release of units and on opening, `closed` on closing; returns a function that ends this."""
         watcher = released, closed
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
@@ -107,10 +108,10 @@ class Slots:
 
 
 class GatedSlots(Slots):
-    """The slots of another, while a gate of its own is open, too: of a consumer that is read at times. Closed at first."""
+    """Slots of another, behind a gate: for a consumer that is read only while the gate is open. Closed at first."""
 
     def __init__(self, slots: Slots, taken: Callable[[], None] = lambda: None) -> None:
-        """`taken` is called after each unit that was taken through the gate: what it closes, no further message passes."""
+        """`taken` is called after each unit taken through the gate; it may close the gate before a further message passes."""
         super().__init__(0)
         self._slots = slots
         self._taken = taken
@@ -139,7 +140,7 @@ class GatedSlots(Slots):
 
 def delivery_of(message: Msg) -> Delivery:
     sequence, attempt = 0, 0
-    if message.reply:  # live messages have none, and an exception costs as much as the rest
+    if message.reply:  # messages outside a stream have none, and an exception costs as much as the rest
         with suppress(NatsError):
             metadata = message.metadata
             sequence, attempt = metadata.sequence.stream, metadata.num_delivered
@@ -147,12 +148,12 @@ def delivery_of(message: Msg) -> Delivery:
 
 
 def refuse_oversize(subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-    """Raises: Reject when the bus would not take such a message."""
+    """Raises: Reject if the message exceeds the bus's maximum size."""
     size = len(body) + HEADER_BYTES + sum(len(name) + len(value) + 4 for name, value in headers.items())
     if size > MAX_PAYLOAD_BYTES:
         raise Reject(f"{headers.get(KIND_HEADER, 'a message')} for {subject} has {size} bytes; the bus takes {MAX_PAYLOAD_BYTES}")
 
 
 def trace(received: str | None = None) -> str:
-    """W3C trace context, `received` or the current or a new one: everything that follows from one message shares it."""
+    """W3C trace context: `received`, the current one, or a new one. All messages that follow from one share it."""
     return received or current_trace.get() or f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"

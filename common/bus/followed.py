@@ -1,4 +1,4 @@
-"""Values of a bucket as they are now: followed, and reread periodically."""
+"""Current values of a bucket: followed, and reread periodically."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -12,9 +12,9 @@ from common.errors import MarlaasError
 from common.messages import Message
 
 REREAD_S = 30.0
-"""Interval of readings of the whole bucket: one that lost entries, or was made again, tells no change of them."""
+"""Seconds between readings of the whole bucket: a bucket that lost entries, or was recreated, reports no change."""
 AGAIN_S = 1.0
-"""Pause before the bucket is followed anew."""
+"""Seconds before the bucket is followed again."""
 UNREACHABLE = (MarlaasError, NatsError, TimeoutError, OSError)
 M = TypeVar("M", bound=Message)
 
@@ -26,12 +26,12 @@ def _ignored(_: str, __: object) -> None:
 
 
 class FollowedBucket(Generic[M]):
-    """Latest known values by key. While NATS is away they stay as they were. `follow` must run."""
+    """Latest known values by key; unchanged while NATS is unavailable. Requires a running `follow`."""
 
     def __init__(
         self, bus: Bus, bucket: str, model: type[M], changed: Callable[[str, M | None], None] = _ignored, *, reread_s: float = REREAD_S
     ) -> None:
-        """`changed`: called with each value that is new or another than before, and with None for one that is gone."""
+        """`changed`: called with each new or changed value, and with None for a deleted one."""
         self._bus = bus
         self._bucket = bucket
         self._model = model
@@ -41,7 +41,7 @@ class FollowedBucket(Generic[M]):
         self._is_read = False
         self._obstacle: str | None = None
         self._told: set[str] = set()
-        """Keys of changes since the last reading began: they are newer than what it finds."""
+        """Keys changed since the last reading began: their values are newer than the reading's."""
 
     @property
     def known(self) -> Mapping[str, M]:
@@ -49,15 +49,15 @@ class FollowedBucket(Generic[M]):
 
     @property
     def is_current(self) -> bool:
-        """Whether what is not known is not there."""
+        """Whether a key missing here is also missing in the bucket."""
         return self._is_read and self._bus.is_connected
 
     async def read(self) -> None:
-        """Read the whole bucket; waits until NATS answers. Raises: Undeclared when the key does not permit it."""
+        """Read the whole bucket; waits until NATS answers. Raises: Undeclared if the key does not permit it."""
         await self._bus.retry_until_ready(self._read)
 
     async def follow(self) -> None:
-        """Follow the bucket until cancelled. Raises: what `changed` raises."""
+        """Follow the bucket until cancelled. Raises: exceptions of `changed`."""
         while True:
             watching = asyncio.create_task(self._watch())
             try:
@@ -79,7 +79,7 @@ class FollowedBucket(Generic[M]):
             self._set(key, value)
 
     async def _was_told(self) -> bool:
-        """Read the whole bucket; False where it has changed without a word, so that it must be followed anew."""
+        """Read the whole bucket; False if it has changed without a notification, so that it must be followed again."""
         was_read = self._is_read
         try:
             return not await self._read() or not was_read
@@ -88,7 +88,7 @@ class FollowedBucket(Generic[M]):
             return True
 
     async def _read(self) -> set[str]:
-        """Keys that have changed without a word."""
+        """Read the whole bucket; returns keys that changed without a notification."""
         self._told.clear()
         stored = await self._bus.kv.entries(self._bucket, self._model)
         self._obstacle, self._is_read = None, True
@@ -98,7 +98,7 @@ class FollowedBucket(Generic[M]):
         return changed
 
     def _note(self, error: Exception) -> None:
-        """Log what prevents reading, once."""
+        """Log the cause that prevents reading, once."""
         obstacle = str(error) or type(error).__name__
         if obstacle != self._obstacle:
             log.warning("bucket_not_read", bucket=self._bucket, error=obstacle)

@@ -1,6 +1,6 @@
-"""One message's way through a handler: its outcome is an acknowledgement, a redelivery or a dead letter.
+"""Handles one message: the outcome is an acknowledgement, a redelivery or a dead letter.
 
-How often a message has failed in this process, or was handed back, is counted here: NATS counts deliveries, whatever became of them.
+Failures and hand-backs of a message in this process are counted here: NATS counts deliveries, whatever their outcome.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from common.resilience.backoff import Backoff, jittered
 from common.streams import Consumer, failed, token
 
 MAX_DEAD_LETTER_BYTES = MAX_PAYLOAD_BYTES - 256 * 1024
-"""Maximum body that a dead letter keeps: with a larger one it would itself be too large."""
+"""Maximum bytes of a body that a dead letter keeps: a larger one would make the dead letter itself too large."""
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ class Handling:
         self._outcomes = Outcomes()
 
     async def handle(self, pull: Pull, message: Msg, handler: Handler, slots: Slots | None) -> None:
-        """Raises: Fatal from the handler."""
+        """Run the handler for one message. Raises: Fatal from the handler."""
         consumer = pull.consumer
         delivery = delivery_of(message)
         previous = current_trace.set(trace(delivery.headers.get(TRACE_HEADER)))
@@ -60,7 +60,7 @@ class Handling:
                 except Fatal as error:
                     outcome = "fatal"
                     log.error("fatal", error=str(error))
-                    pull.stop_requesting()  # or this process would receive the message once more while it ends
+                    pull.stop_requesting()  # or this process would receive the message again while it shuts down
                     await pull.redeliver(message, delay_s=0)
                     raise
                 except Reject as error:
@@ -69,7 +69,7 @@ class Handling:
                 except HandedBack:
                     outcome = "returned"
                     self._outcomes.handed_back(consumer, message)
-                    await pull.withdraw()  # or the rest of a request would bring it here again
+                    await pull.withdraw()  # or the rest of a request would bring the message back to this process
                     await pull.redeliver(message, delay_s=0)
                 except (Retry, MemoryError) as error:
                     outcome = "retried"
@@ -96,7 +96,7 @@ class Handling:
                 slots.release()
 
     async def _run_handler(self, delivery: Delivery, handler: Handler) -> None:
-        """Publish what the handler yields; rerun it, without a bound, while a server is unavailable."""
+        """Publish the messages that the handler yields; rerun it, without limit, while a server is unavailable."""
         waits = 0
         while True:
             try:
@@ -111,7 +111,7 @@ class Handling:
                 await asyncio.sleep(self._backoff.pause_s(waits))
 
     async def _dead_letter(self, pull: Pull, message: Msg, delivery: Delivery, reason: str) -> None:
-        """Store a message that cannot be handled, with the reason, where users and the scheduler read it."""
+        """Store a message that cannot be handled, with the reason, for users and the scheduler."""
         consumer = pull.consumer
         log.error("dead_letter", subject=delivery.subject)  # the reason may quote a user, and logs outlive what users delete
         task = token(delivery.subject, consumer.task_token)
@@ -128,9 +128,9 @@ class Handling:
         try:
             try:
                 await self._publish(out)
-            except Reject:  # its headers are too large, or no client can write them
+            except Reject:  # its headers are too large, or cannot be written by a client
                 await self._publish(replace(out, message=letter.model_copy(update={"headers": {}, "body": b""})))
-        except Retry as error:  # NATS is unavailable: the message is redelivered, and ends here once more
+        except Retry as error:  # NATS is unavailable: the message is redelivered, and dead-lettered then
             log.warning("message_retried", reason=str(error), attempt=delivery.attempt, delay_s=error.delay_s)
             await pull.redeliver(message, delay_s=error.delay_s)
         else:
@@ -148,23 +148,24 @@ def _bindings(delivery: Delivery, consumer: Consumer) -> dict[str, str]:
 
 
 KEPT = 10_000
-"""Maximum messages that are remembered, the newest; another replica may have ended the others."""
+"""Maximum messages whose history is kept, the newest; another replica may have finished the others."""
 
 _Key = tuple[str, str, int, datetime]
-"""Stream, consumer, sequence of a message in its stream, and when it was stored: a restored stream has its sequences once more."""
+"""Stream, consumer, sequence in the stream, and time of storage: a restored stream reuses sequences."""
 
 
 @dataclass
 class DeliveryHistory:
-    """What became of a message's earlier deliveries to this process."""
+    """Outcomes of a message's earlier deliveries to this process."""
 
     failed: int = 0
-    """Deliveries whose handler raised Retry, or an exception that is a bug."""
+    """Deliveries whose handler raised Retry, or an unexpected exception."""
     handed_back: int = 0
 
 
 class Outcomes:
-    """Kept in memory: after a restart, or in another replica, counts begin at 0; `Consumer.max_deliveries` bounds all deliveries."""
+    """Delivery histories in memory: after a restart, or in another replica, counts start at 0; `Consumer.max_deliveries` bounds all
+    deliveries."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._pasts: LRUCache[_Key, DeliveryHistory] = LRUCache(kept)
@@ -173,11 +174,11 @@ class Outcomes:
         return len(self._pasts)
 
     def of(self, consumer: Consumer, message: Msg) -> DeliveryHistory:
-        """What is known; nothing for a message that has neither failed nor been handed back here."""
+        """The message's history; zero counts if it has neither failed nor been handed back here."""
         return self._pasts.peek(_key(consumer, message)) or DeliveryHistory()
 
     def failed(self, consumer: Consumer, message: Msg) -> int:
-        """Count a failure; returns how many there are now."""
+        """Count a failure; returns the number of failures."""
         past = self._noted(consumer, message)
         past.failed += 1
         return past.failed
@@ -186,7 +187,7 @@ class Outcomes:
         self._noted(consumer, message).handed_back += 1
 
     def forget(self, consumer: Consumer, message: Msg) -> None:
-        """The message is done, or a dead letter."""
+        """Drop the history of a message that is done, or a dead letter."""
         self._pasts.pop(_key(consumer, message))
 
     def _noted(self, consumer: Consumer, message: Msg) -> DeliveryHistory:

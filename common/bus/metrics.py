@@ -1,6 +1,6 @@
-"""Prometheus metrics that every service has. A service's own are declared beside what they measure.
+"""Prometheus metrics of every service. A service's own metrics are declared beside the code that they measure.
 
-Labels never hold a task or tenant: their number has no bound, and Postgres knows more about them.
+Labels never contain a task or tenant: their number is unbounded, and Postgres has the details.
 """
 
 from prometheus_client import Counter, Histogram

@@ -1,4 +1,4 @@
-"""Pull requests of one consumer, and the leases of what they delivered."""
+"""Pull requests of one consumer, and the leases of the messages delivered to them."""
 
 import asyncio
 import json
@@ -19,20 +19,20 @@ from common.heartbeats import beat
 from common.streams import Consumer
 
 HEARTBEATS_PER_LEASE = 5
-"""Heartbeats that a lease (`Consumer.ack_wait_s`) has room for: three may be late or lost."""
+"""Heartbeats per lease (`Consumer.ack_wait_s`): three may be late or lost."""
 MAX_ACKNOWLEDGEMENT_DELAY_S = 0.02
-"""Maximum time that acknowledgements wait to share a packet: alone, one costs both sides as much as a message."""
+"""Maximum seconds that acknowledgements wait to share a packet: alone, one costs both sides as much as a message."""
 
 log = structlog.get_logger()
 
 _Identity = tuple[int, datetime]
-"""Sequence of a message in its stream, and when it was stored."""
+"""Sequence of a message in its stream, and time of storage."""
 
 
 class Pull:
-    """Requests messages, as many as there is room for, and keeps those in flight alive until they are acknowledged.
+    """Requests messages up to the free capacity, and keeps those in flight alive until they are acknowledged.
 
-    nats-py's own `fetch` can leave a pull open behind it; messages would then arrive that nothing keeps alive.
+    nats-py's own `fetch` can leave a pull request open; messages would then arrive whose lease is not extended.
     """
 
     def __init__(self, connection: Connection, consumer: Consumer, redeclare: Callable[[], Awaitable[None]]) -> None:
@@ -52,7 +52,7 @@ class Pull:
         self._missing = False
         self._ending = False
         self._known: dict[_Identity, Msg] = {}
-        """Messages that arrived and are neither returned nor acknowledged."""
+        """Messages that have arrived and are neither returned nor acknowledged."""
         self._held: dict[_Identity, Msg] = {}
         self._done: list[Msg] = []
         """Messages to be acknowledged."""
@@ -64,7 +64,7 @@ class Pull:
 
     @property
     def unacknowledged(self) -> int:
-        """Messages that arrived and are neither acknowledged nor returned."""
+        """Number of messages that have arrived and are neither acknowledged nor returned."""
         return len(self._known)
 
     async def start(self) -> None:
@@ -88,12 +88,12 @@ class Pull:
         await self.acknowledge()
 
     async def return_held(self) -> None:
-        """Have the server deliver all held messages to the next replica that requests some."""
+        """Return all held messages, so that the server delivers them to the next replica that requests some."""
         for message in list(self._held.values()):
             await self.redeliver(message, delay_s=0)
 
     async def withdraw(self) -> None:
-        """Have the server forget the pending requests, which it does when nothing listens for their answers; those under way arrive."""
+        """Cancel the pending requests: the server drops them if nothing subscribes to their replies. Messages already sent still arrive."""
         if not self._requested:
             return
         self._requested = 0
@@ -104,20 +104,20 @@ class Pull:
                 await listening.drain()
 
     def reset(self) -> None:
-        """The server has forgotten the pending requests."""
+        """Forget the pending requests: the server has lost them."""
         self._requested = 0
         self._woken.set()
 
     def wake(self) -> None:
-        """There may be more room than there was."""
+        """Recheck the free capacity, which may have grown."""
         self._woken.set()
 
     def withdraw_soon(self) -> None:
-        """There is no room any more: `tend` withdraws the pending requests."""
+        """Withdraw the pending requests, in `tend`: there is no capacity left."""
         self._unwanted.set()
 
     async def receive(self, room: Callable[[], int]) -> list[Msg]:
-        """Wait for messages: one at least, `room()` at most, which is called at each wake-up."""
+        """Wait for at least one message; returns at most `room()`, which is called at each wake-up."""
         while True:
             if self._missing:
                 self._missing = False
@@ -136,7 +136,7 @@ class Pull:
             self._woken.clear()
 
     def take(self) -> list[Msg]:
-        """All messages that have arrived; from now on they are held."""
+        """All messages that have arrived; they are held from now on."""
         found = list(self._arrived)
         self._arrived.clear()
         self._held.update((_identity(message), message) for message in found)
@@ -146,7 +146,7 @@ class Pull:
         if time.monotonic() - self._requested_at > self._timings.pull_expires_s + self._timings.lost_pull_s:
             self._requested = 0
         missing = room - self._requested
-        # Not at each message that came: only when less than half of the room is requested.
+        # Not for each message that arrived: only if less than half of the capacity is requested.
         if missing <= 0 or 2 * self._requested > room or self._ending or not self._client.is_connected:
             return
         self._requested += missing
@@ -168,7 +168,7 @@ class Pull:
         self._woken.set()
 
     def _arrive(self, message: Msg) -> None:
-        """Queue the message, unless it is known: its lease ended while NATS was unavailable. The newest delivery is answered."""
+        """Queue the message, unless it is known because its lease ended while NATS was unavailable. The newest delivery is answered."""
         known = self._known.setdefault(_identity(message), message)
         if known is message:
             self._arrived.append(message)
@@ -179,7 +179,7 @@ class Pull:
         self._beats.hold(message.reply, self._beat_s)
 
     async def tend(self) -> None:
-        """Acknowledge done messages, keep the others alive and withdraw unwanted requests, until cancelled."""
+        """Acknowledge finished messages, extend the leases of the others and withdraw unwanted requests, until cancelled."""
         async with asyncio.TaskGroup() as runners:
             for runner in (self._keep_alive, self._acknowledge_soon, self._withdraw_unwanted):
                 runners.create_task(runner())
@@ -189,7 +189,7 @@ class Pull:
             await self._unwanted.wait()
             self._unwanted.clear()
             await self.withdraw()
-            self.wake()  # there may be room again
+            self.wake()  # there may be capacity again
 
     async def _acknowledge_soon(self) -> None:
         while True:
@@ -198,7 +198,7 @@ class Pull:
             await self.acknowledge()
 
     async def acknowledge(self) -> None:
-        """Acknowledge all done messages. A lost answer means one more delivery, which every handler takes."""
+        """Acknowledge all finished messages. If an acknowledgement is lost, the message is redelivered, which every handler tolerates."""
         done, self._done = self._done, []
         self._any_done.clear()
         for message in done:
@@ -207,7 +207,7 @@ class Pull:
                 await message.ack()
 
     async def _keep_alive(self) -> None:
-        """Show that the event loop turns; send the heartbeats where their own connection cannot be made."""
+        """Report that the event loop runs; send the heartbeats if their own connection fails."""
         while True:
             self._beats.turned()
             await asyncio.sleep(self._beat_s)
@@ -215,13 +215,13 @@ class Pull:
                 await beat(self._client, self._beats.due())
 
     def done(self, message: Msg) -> None:
-        """Acknowledge within MAX_ACKNOWLEDGEMENT_DELAY_S, or with the next message that is published."""
+        """Acknowledge within MAX_ACKNOWLEDGEMENT_DELAY_S, or with the next published message."""
         self._held.pop(_identity(message), None)
         self._done.append(message)
         self._any_done.set()
 
     async def terminate(self, message: Msg) -> None:
-        """Have the server never redeliver the message."""
+        """Terminate the message: the server never redelivers it."""
         await self._settle(message, message.term)
 
     async def redeliver(self, message: Msg, *, delay_s: float) -> None:
@@ -239,5 +239,6 @@ class Pull:
 
 
 def _identity(message: Msg) -> _Identity:
-    """Equal for all deliveries of one message and different from every other's, also where NATS was restored to an older backup."""
+    """Identity of a message: equal for all its deliveries and different from every other's, even if NATS was restored to an older
+    backup."""
     return message.metadata.sequence.stream, message.metadata.timestamp

@@ -1,4 +1,4 @@
-"""Request and reply, and live messages, by NATS's core: nothing is stored, and no JetStream is needed.
+"""Request and reply, and live messages, over core NATS: nothing is stored, and no JetStream is needed.
 
 A client that may publish `ask.<tenant>.*` and subscribe to its inbox can ask; one that may subscribe to `events.<tenant>.>` can listen.
 """
@@ -24,19 +24,20 @@ from common.streams import KIND_HEADER, is_on
 T = TypeVar("T")
 
 ARRIVED = 64
-"""Live messages that wait for their reader here; more wait in nats-py, within its bounds."""
+"""Maximum live messages queued here for their reader; more wait in nats-py, within its limits."""
 REPLY_SUBJECTS = ("_INBOX.", "_R_.")
-"""Beginnings of subjects that are replied to: inboxes, and what a server makes of them between accounts. A caller names the subject,
-so that without this it could have an answer published among jobs, or among another tenant's events."""
+"""Prefixes of reply subjects that are answered: inboxes, and a server's mapping of them between accounts. A caller names the subject,
+so without this check it could have an answer published among jobs, or among another tenant's events.
+"""
 
 
 class NoResponder(Unavailable):
-    """No process answers on the subject now."""
+    """No process currently answers on the subject."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it arrived, and the way to answer it."""
+    """A request as received, and its reply subject."""
 
     subject: str
     headers: Mapping[str, str]
@@ -45,29 +46,29 @@ class Request:
     reply_to: str
 
     async def reply(self, answer: Message, body: bytes) -> None:
-        """`body`: the encoded answer. Nothing happens when the client has gone. Raises: Unavailable."""
+        """Send the answer. `body`: the encoded answer. Does nothing if the client has gone. Raises: Unavailable."""
         with unavailable_as(f"answer {self.subject}"):
             await self.client.publish(self.reply_to, body, headers={KIND_HEADER: answer.kind})
 
 
 class Listening:
-    """Live messages on a subject. Some may be lost, where the connection is, and some may come twice."""
+    """Live messages on a subject. Some may be lost if the connection is lost, and some may arrive twice."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._arrived = asyncio.Queue[Msg | None](ARRIVED)
-        """None: the connection is closed."""
+        """None marks the end: the connection is closed."""
 
     async def put(self, message: Msg) -> None:
         await self._arrived.put(message)
 
     def end(self) -> None:
-        """The connection is closed: `next` waits no more."""
+        """End the waiting of `next`: the connection is closed."""
         if self._arrived.empty():
             self._arrived.put_nowait(None)
 
     async def next(self, timeout_s: float) -> Delivery | None:
-        """None when nothing comes for so long. Raises: Unavailable when the connection is closed."""
+        """The next message; None after `timeout_s` without one. Raises: Unavailable if the connection is closed."""
         if self._arrived.empty() and not self._client.is_closed:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -87,7 +88,7 @@ class Requests:
         self._client = connection.client
 
     async def ask(self, subject: str, message: Message, *, timeout_s: float) -> Delivery:
-        """The first answer. Raises: NoResponder immediately when no process answers; Unavailable; Forbidden."""
+        """Send a request; returns the first answer. Raises: NoResponder immediately if no process answers; Unavailable; Forbidden."""
         body, headers = message.encode(), {KIND_HEADER: message.kind}
         with unavailable_as(f"ask {subject}"):
             try:
@@ -97,17 +98,17 @@ class Requests:
                 raise NoResponder(f"no process answers {subject}") from None
 
     async def tell(self, subject: str, message: Message) -> None:
-        """Send to those who listen now; nothing is stored. Raises: Unavailable without a connection; Reject when it is too large."""
+        """Send to current subscribers; nothing is stored. Raises: Unavailable without a connection; Reject if it is too large."""
         body = message.encode()
         refuse_oversize(subject, body, {KIND_HEADER: message.kind})
         with unavailable_as(f"send {subject}"):
             if not self._client.is_connected:
-                raise Unavailable(f"NATS is not connected, so that {subject} cannot be sent")  # nats-py would keep it, and send it late
+                raise Unavailable(f"NATS is not connected, so that {subject} cannot be sent")  # nats-py would buffer it, and send it late
             await self._client.publish(subject, body, headers={KIND_HEADER: message.kind})
 
     @asynccontextmanager
     async def listening(self, subject: str) -> AsyncGenerator[Listening]:
-        """Messages that are published after this began. Raises: Unavailable; Forbidden.
+        """Messages published after entry. Raises: Unavailable; Forbidden.
 
         They arrive by a callback: nats-py's `next_msg` creates two tasks and a random name for each.
         """
@@ -116,9 +117,10 @@ class Requests:
             yield listening
 
     async def hear(self, subject: str, take: Callable[[Delivery], Awaitable[None]], listens: Callable[[], None]) -> None:
-        """Calls `take` with each live message, until cancelled. For many messages: no other runner wakes up for them.
+        """Call `take` with each live message, until cancelled. For high rates: no other task wakes up for them.
 
-        `listens` is called once messages come. Raises: Unavailable also when the connection is closed; Forbidden; what `take` raises.
+        `listens` is called once the subscription is active. Raises: Unavailable, also if the connection is closed; Forbidden; exceptions of
+        `take`.
         """
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -129,7 +131,7 @@ class Requests:
         async def take_one(message: Msg) -> None:
             try:
                 await take(delivery_of(message))
-            except Exception as error:  # nats-py would report it as its own, and go on
+            except Exception as error:  # nats-py would only report it, and continue
                 end(error)
 
         async with self._subscribed(subject, take_one, lambda: end(Unavailable("could not listen: nats: connection closed"))):
@@ -138,9 +140,10 @@ class Requests:
 
     @asynccontextmanager
     async def _subscribed(self, subject: str, call: Callable[[Msg], Awaitable[None]], closed: Callable[[], None]) -> AsyncGenerator[None]:
-        """`closed`: called when the connection is. Raises: Unavailable; Forbidden.
+        """Subscribe for a block. `closed`: called when the connection closes. Raises: Unavailable; Forbidden.
 
-        A key that may make a consumer can have stored messages delivered here, whatever it may publish: they bear another subject.
+        A key that may create a consumer can have stored messages delivered here regardless of its permissions to publish; they have another
+        subject.
         """
 
         async def call_if_sent_here(message: Msg) -> None:
@@ -149,7 +152,7 @@ class Requests:
 
         async def subscribe() -> Subscription:
             subscription = await self._client.subscribe(subject, cb=call_if_sent_here)
-            await self._client.flush(timeout=int(self._connection.timings.answer_timeout_s) or 1)  # the server listens, or has refused
+            await self._client.flush(timeout=int(self._connection.timings.answer_timeout_s) or 1)  # until subscribed or refused
             return subscription
 
         with unavailable_as(f"subscribe to {subject}"):
@@ -163,7 +166,7 @@ class Requests:
                 await subscription.unsubscribe()
 
     async def requests(self, subject: str, queue: str) -> AsyncIterator[Request]:
-        """Requests to this process, which shares them with the others of its queue group. One without an inbox is dropped."""
+        """Requests to this process, shared with the other members of its queue group. A request without an inbox is dropped."""
         subscription = await self._connection.retry_until_ready(lambda: self._client.subscribe(subject, queue=queue))
         try:
             async for message in subscription.messages:

@@ -1,12 +1,12 @@
-"""A client's way in: jobs are published, everything else is asked for, and events are listened to.
+"""A client's operations: it publishes jobs, asks questions, and listens to events.
 
-The SDK, the command line and the gateway have it in common. It needs no JetStream: it publishes `jobs.*.<tenant>` and `ask.<tenant>.*`, and
-hears `events.<tenant>.>` and its inbox.
+Shared by the SDK, the command line and the gateway. It needs no JetStream: it publishes `jobs.*.<tenant>` and `ask.<tenant>.*`, and
+subscribes to `events.<tenant>.>` and its inbox.
 
-protocol.py    AnyDoor: what a client needs of its way in, NATS or HTTP; questions whose answers come a page at a time
-asking.py      Door: asks, with retries and clear errors; answers to jobs, which are events
-deployment.py  what the deployment offers, and its shared accelerators
-errors.py      what a client is told, and checks before anything is sent
+protocol.py    AnyDoor: the interface that NATS and HTTP clients implement; questions with paginated answers
+asking.py      Door: asks over NATS, with retries and clear errors; waits for events that answer jobs
+deployment.py  the deployment's pools, replicas and environments, and its shared accelerators
+errors.py      errors of the SDK, and checks before a request is sent
 training/      tasks
 tenancy/       tenants
 """

@@ -1,6 +1,6 @@
-"""Door: asks the scheduler, publishes jobs, and listens to events.
+"""Door: asks the scheduler, publishes jobs, and listens to events over NATS.
 
-Jobs are answered by events, for which a client listens before it publishes one.
+Jobs are answered by events; a client starts to listen before it publishes a job.
 """
 
 import asyncio
@@ -26,18 +26,21 @@ from common.streams import KIND_HEADER
 M = TypeVar("M", bound=Message)
 
 PATIENCE_S = 10.0
-"""Time over which an ask is repeated while no scheduler answers."""
+"""Seconds for which a question is retried while no scheduler answers."""
 ANSWER_S = 12.0
-"""Maximum time for one answer: a little more than a scheduler takes to say that it has none."""
+"""Maximum seconds for one answer: slightly more than a scheduler takes to report that it has none."""
 PAUSE = Backoff(first_s=0.1, max_s=1.0)
 
 
 class UnknownHere(ClientError):
-    """The tenant has no such task, or the task no such version."""
+    """The tenant has no such task, or the task has no such version."""
 
 
 class Door(Asking):
-    """One user's way in. `tenant`: whose data it asks for; None for everybody's, which a server with keys grants the operator only."""
+    """One user's access to the scheduler over NATS. `tenant`: tenant whose data it reads; None: all, which a server with keys permits only
+    to
+    the operator.
+    """
 
     def __init__(self, bus: Bus, url: str, tenant: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
         self._bus = bus
@@ -47,17 +50,17 @@ class Door(Asking):
 
     @property
     def key(self) -> Credentials | None:
-        """The key of its connection; None where NATS wants none."""
+        """Key of its connection; None if NATS requires none."""
         return self._bus.key
 
     def of(self, tenant: str | None, *, patience_s: float | None = None) -> "Door":
-        """The same door, for another tenant's data, or with another patience."""
+        """A door on the same connection, for another tenant's data, or with another patience in seconds."""
         return Door(self._bus, self._shown, tenant, patience_s=self._patience_s if patience_s is None else patience_s)
 
     async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M:
-        """The answer. `tenant`: in place of the door's own.
+        """Ask the scheduler a question; returns its answer. `tenant`: overrides the door's own.
 
-        Raises: UnknownHere; ClientError when the request is wrong or not permitted; NoAnswer.
+        Raises: UnknownHere; ClientError if the request is wrong or not permitted; NoAnswer.
         """
         subject = streams.ask(tenant or self.tenant, verb)
         began, attempt = time.monotonic(), 0
@@ -78,8 +81,8 @@ class Door(Asking):
             await asyncio.sleep(PAUSE.pause_s(attempt))
 
     async def _attempt(self, subject: str, request: Message) -> Delivery | str:
-        """The answer, or why there was none."""
-        if not self._bus.is_connected:  # or the request would wait for the whole time of an answer
+        """The answer, or the reason why there is none."""
+        if not self._bus.is_connected:  # or the request would wait for the full answer timeout
             return f"NATS at {self._shown} does not answer"
         try:
             return await self._bus.requests.ask(subject, request, timeout_s=ANSWER_S)
@@ -91,10 +94,11 @@ class Door(Asking):
             raise NotPermitted(f"NATS at {self._shown} forbids this: {error}") from None
 
     async def publish(self, out: Outgoing) -> None:
-        """Publish a job; its subject names the key of this connection, where it has one.
+        """Publish a job; its subject names the key of this connection, if it has one.
 
-        Raises: ClientError when that is not permitted, or as many jobs wait as may; Unavailable when NATS did not store it; Reject when
-        it is too large.
+        Raises: ClientError if it is not permitted, or the maximum number of jobs is waiting; Unavailable if NATS did not store it; Reject
+        if it is
+        too large.
         """
         if self.key is not None:
             out = replace(out, subject=streams.sent_by(out.subject, self.key.public))
@@ -110,9 +114,9 @@ class Door(Asking):
             raise TooManyJobs(f"tenant '{tenant}' has as many jobs waiting as may: {most}; send this one again later") from None
 
     async def next_event(self, live: Listening, timeout_s: float) -> Event | None:
-        """None when none comes for so long, and for what is no event: any client may publish where a server has no keys.
+        """The next event; None after `timeout_s` without one, and for invalid messages: on a server without keys any client may publish.
 
-        Raises: NoAnswer when the connection is closed.
+        Raises: NoAnswer if the connection is closed.
         """
         try:
             delivery = await live.next(timeout_s)
@@ -124,7 +128,7 @@ class Door(Asking):
 
     @asynccontextmanager
     async def listening(self, tenant: str | None, task: str | None) -> AsyncGenerator[Listening]:
-        """Live events; of all tenants, or of all tasks, where None is given. Raises: ClientError when that is not permitted; NoAnswer."""
+        """Listen to live events of a tenant (None: all) and task (None: all). Raises: ClientError if that is not permitted; NoAnswer."""
         async with AsyncExitStack() as entered:
             try:
                 subject = f"events.{tenant or '*'}.{task or '>'}"
@@ -137,7 +141,7 @@ class Door(Asking):
 
 
 RECHECK_S = 5.0
-"""Seconds without an event after which a client asks for one that was lost on its way."""
+"""Seconds without an event after which a client asks for events that may have been lost."""
 REPEATED_TIMEOUT_S = 3.0
 """Seconds to wait for a rejection when a task is resubmitted under its id."""
 
@@ -152,8 +156,9 @@ async def answer_to(
     *,
     first: Sequence[Outgoing] = (),
 ) -> Event:
-    """Publish a job and wait for its answer, an event of the task; "none" for jobs about no task. `first`: jobs to publish before it,
-    each of which may be what is answered. Raises: NoAnswer; ClientError."""
+    """Publish a job and wait for its answer, an event of the task ("none" for jobs about no task). `first`: jobs to publish before it,
+    each of which may receive the answer. Raises: NoAnswer; ClientError.
+    """
     try:
         async with asyncio.timeout(timeout_s), door.listening(tenant, task) as live:
             before = await door.last_event(task, tenant=tenant)
@@ -179,7 +184,9 @@ async def answer_to_request(door: AnyDoor, out: Outgoing, tenant: str, request: 
 
 
 async def result_of(door: AnyDoor, out: Outgoing, tenant: str, request: str, timeout_s: float) -> dict[str, JsonValue]:
-    """Data of that answer, without `request`. Raises: ClientError with the reasons of a refusal; NoAnswer."""
+    """Publish a job about no task; returns the data of its answer, without `request`. Raises: ClientError with the reasons of a refusal;
+    NoAnswer.
+    """
     answer = await answer_to_request(door, out, tenant, request, timeout_s)
     require_accepted(answer)
     return {name: value for name, value in answer.data.items() if name != "request"}
@@ -188,7 +195,7 @@ async def result_of(door: AnyDoor, out: Outgoing, tenant: str, request: str, tim
 def require_accepted(
     answer: Event, refusal: type[ClientError] = ClientError, by_code: Mapping[object, type[ClientError]] = MappingProxyType({})
 ) -> None:
-    """Raises: the error of a refusal's `code`, else `refusal`, with the reasons."""
+    """Raises: if `answer` is a refusal, the error of its `code`, else `refusal`, with the reasons."""
     if "reasons" in answer.data:
         raise by_code.get(answer.data.get("code"), refusal)("; ".join(rejection_reasons(answer)))
 
@@ -197,12 +204,12 @@ async def answer_to_submission(door: AnyDoor, out: Outgoing, tenant: str, task: 
     """Publish a submission; returns its event, accepted or rejected. `is_repeated`: the id may have been submitted before.
     `stored`: set once NATS has the job.
 
-    The scheduler does not answer the same submission twice: then the first answer stands. Raises: NoAnswer; ClientError; Unavailable.
+    The scheduler answers a submission only once: for a repeated one the first answer counts. Raises: NoAnswer; ClientError; Unavailable.
     """
     async with door.listening(tenant, task) as live:
         before = 0
         if is_repeated:
-            with suppress(NoAnswer):  # jobs are taken while the scheduler is unavailable
+            with suppress(NoAnswer):  # NATS accepts jobs while the scheduler is unavailable
                 before = await door.last_event(task, tenant=tenant)
         await door.publish(out)
         stored.set()

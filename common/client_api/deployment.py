@@ -1,4 +1,4 @@
-"""What the deployment offers, its shared accelerators, and what operators order of pools."""
+"""The deployment's pools, replicas and environments, its shared accelerators, and operators' orders to pools."""
 
 import secrets
 from collections.abc import Sequence
@@ -38,22 +38,22 @@ from common.messages.accelerators import MAX_SLICES
 
 
 async def read_pools(door: AnyDoor) -> list[PoolOffer]:
-    """Base models. Raises: as `Door.ask`, as everything here."""
+    """Base models on offer, one per pool. Raises: as `Door.ask`, like every function here."""
     return (await door.ask("pools", AskDeployment(), PoolsAnswer)).pools
 
 
 async def read_replicas(door: AnyDoor) -> list[ReplicasOf]:
-    """Live replicas by service and pool, and their load; with their names for the operator."""
+    """Live replicas by service and pool, with their load; with their names for the operator."""
     return (await door.ask("replicas", AskDeployment(), ReplicasAnswer)).replicas
 
 
 async def read_troubles(door: AnyDoor) -> list[TroubleOf]:
-    """Processes of services that do not work; for the operator also those that died within the last hour, and why."""
+    """Processes of services that do not work; for the operator also those that died within the last hour, with the reason."""
     return (await door.ask("replicas", AskDeployment(), ReplicasAnswer)).troubles
 
 
 async def read_environments(door: AnyDoor) -> EnvironmentsAnswer:
-    """Environments that a task may name, the first page of the tenant's own packages, and sandboxes of code that policies write."""
+    """Environments that a task may name, the first page of the tenant's own packages, and sandboxes for code written by policies."""
     return await door.ask("envs", AskDeployment(), EnvironmentsAnswer)
 
 
@@ -61,10 +61,10 @@ ANSWER_TIMEOUT_S = 60.0
 
 
 class Accelerators:
-    """What a client asks about shared accelerators. A tenant sees executors, and slices that served its tasks; only operators see
-    moves and traces, and order anything.
+    """Questions and orders about shared accelerators. A tenant sees executors, and slices that served its tasks; only operators see
+    moves and traces, and send orders.
 
-    All methods raise ClientError when something is wrong or not permitted, NoAnswer when the scheduler does not answer.
+    All methods raise ClientError if a request is wrong or not permitted, NoAnswer if the scheduler does not answer.
     """
 
     def __init__(self, door: AnyDoor) -> None:
@@ -74,7 +74,7 @@ class Accelerators:
         return (await self._door.ask("executors", AskExecutors(pool=pool), ExecutorsAnswer)).executors
 
     async def slices(self, since_s: float | None = None, *, accelerator: str | None = None, most: int | None = None) -> list[SliceOf]:
-        """The newest first. `since_s`: Unix time; None: from the beginning. `most`: None for all."""
+        """Slices, newest first. `since_s`: Unix time; None: from the beginning. `most`: maximum number; None: all."""
         found, before = list[SliceOf](), None
         while most is None or len(found) < most:
             size = MAX_SLICES if most is None else min(MAX_SLICES, most - len(found))
@@ -99,7 +99,8 @@ class Accelerators:
         service: Literal["rollout", "trainer"] | None = None,
         tier: Tier | None = None,
     ) -> list[str]:
-        """Park, drain, wake or release the executors of a pool; returns them, as `<accelerator>/<executor>`. `tier`: as of MovePool."""
+        """Park, drain, wake or release the executors of a pool; returns their names, as `<accelerator>/<executor>`. `tier`: as in
+        MovePool."""
         request = MovePool(request=secrets.token_hex(6), pool=pool, verb=verb, accelerator=accelerator, service=service, tier=tier)
         out = Outgoing(streams.move_pool(), request, f"move-pool:{request.request}")
         done = await result_of(self._door, out, streams.EVERY_TENANT, request.request, ANSWER_TIMEOUT_S)
@@ -107,7 +108,7 @@ class Accelerators:
         return [str(one) for one in moved] if isinstance(moved, list) else []
 
     async def trace(self, since_s: float | None = None) -> Trace:
-        """Executors with the durations of their moves, and steps of the tasks that have trained since."""
+        """Trace with executors, durations of their moves, and steps of the tasks that have trained since `since_s` (Unix time)."""
         tasks, cursor = list[TracedTask](), None
         while True:
             page = await self._door.ask("trace", AskTrace(cursor=cursor, since_s=since_s), TraceAnswer)
@@ -119,7 +120,7 @@ class Accelerators:
 
 
 def trace_of(executors: Sequence[ExecutorOf], moves: Sequence[MoveOf], tasks: Sequence[TracedTask]) -> Trace:
-    """Of an executor on several accelerators, the first; of each of its moves, median and 90th percentile."""
+    """Trace made of answers. An executor on several accelerators counts on the first; a move has its median and 90th percentile."""
     tables: dict[str, Executor] = {}
     for one in executors:
         functions = (Function.GENERATE,) if one.service == "rollout" else (Function.TRAIN, Function.SCORE)
@@ -137,9 +138,9 @@ def trace_of(executors: Sequence[ExecutorOf], moves: Sequence[MoveOf], tasks: Se
 
 
 def _phases(step: StepPhases) -> tuple[Phase, ...]:
-    """All times that a step is at its sampler are as long as each other here: single turns are not stored.
+    """Phases of a step. Its turns at the sampler get equal durations: single turns are not stored.
 
-    Most of what is scored is scored before training.
+    Scoring is placed before training, where most of it happens.
     """
     turn = ((Function.GENERATE, step.generate_s / step.turns), (ENVIRONMENT, step.environment_s / step.turns))
     phases = (*(turn * step.turns), (Function.SCORE, step.score_s), (Function.TRAIN, step.train_s))

@@ -1,4 +1,4 @@
-"""Errors of the SDK, and checks before anything is sent, names that a tenant gives included. `marlaas.client` re-exports them."""
+"""Errors of the SDK, and checks before a request is sent, for example of names that a tenant chooses. `marlaas.client` re-exports them."""
 
 import re
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from common.spec import LETTERS, TASK_ID_PATTERN, NotStorable, check_fields
 
 
 class ClientError(MarlaasError):
-    """The request cannot be done; the text says why."""
+    """The request failed or is invalid; the text says why."""
 
 
 class TaskRejected(ClientError):
-    """The task was refused; `reasons` say what to change."""
+    """The task was refused; `reasons` list the necessary changes."""
 
     def __init__(self, task: str, reasons: list[str], *, is_storable: bool = True) -> None:
         """`is_storable`: whether a message can carry the task."""
@@ -32,7 +32,7 @@ class NoAnswer(ClientError):
 
 
 class Unanswered(NoAnswer):
-    """NATS has stored the submission of `task`; a scheduler answers it later."""
+    """NATS has stored the submission of `task`; a scheduler will answer it later."""
 
     def __init__(self, task: str, timeout_s: float) -> None:
         super().__init__(
@@ -43,11 +43,11 @@ class Unanswered(NoAnswer):
 
 
 class WrongState(ClientError):
-    """The task has ended, or has not, and what was requested needs the other."""
+    """The request needs a task that has ended, or one that has not, and the task is in the other state."""
 
 
 class WrongQuestion(ClientError):
-    """The scheduler refuses a question; `reason` begins with the field that is wrong."""
+    """The scheduler refuses a question; `reason` starts with the invalid field."""
 
     def __init__(self, verb: str, reason: str) -> None:
         super().__init__(f"the scheduler refuses the question '{verb}': {reason}")
@@ -55,11 +55,11 @@ class WrongQuestion(ClientError):
 
 
 class NotPermitted(ClientError):
-    """NATS refuses what the key's role does not permit."""
+    """NATS refuses a request that the key's role does not permit."""
 
 
 class TooManyJobs(ClientError):
-    """As many jobs wait as may; the same one may be sent later."""
+    """The maximum number of jobs is waiting; the same job may be sent later."""
 
 
 class UnknownTask(ClientError):
@@ -67,24 +67,24 @@ class UnknownTask(ClientError):
 
     @classmethod
     def among(cls, task: str, known: Iterable[str]) -> "UnknownTask":
-        """Names the most similar of the `known` ids."""
+        """Error that suggests the most similar of the `known` ids."""
         close = get_close_matches(task, known, n=1, cutoff=0.5)
         hint = f"did you mean '{close[0]}'?" if close else "`marlaas ps` lists those there are"
         return cls(f"no task '{task}'; {hint}")
 
 
 class WrongId(ClientError):
-    """No task can have such an id."""
+    """The text cannot be a task's id."""
 
 
 def check_id(task: str) -> None:
-    """Raises: WrongId, saying what an id looks like."""
+    """Raises: WrongId, describing the format of an id."""
     if re.fullmatch(TASK_ID_PATTERN, task) is None:
         raise WrongId(f"'{task}' cannot be the id of a task: {LETTERS.format(63)}; `marlaas ps` shows those there are")
 
 
 def check_spec(spec: dict[str, JsonValue]) -> None:
-    """Raises: TaskRejected, with every wrong field."""
+    """Raises: TaskRejected, listing every invalid field."""
     try:
         check_fields(spec)
     except Reject as error:
@@ -104,6 +104,6 @@ def is_name(text: str) -> bool:
 
 
 def check_name(text: str) -> None:
-    """Raises: ClientError for what cannot be such a name, before anything is sent."""
+    """Raises: ClientError if `text` cannot be an alias's name."""
     if not is_name(text):
         raise ClientError(f"name: {RULE}; not '{text[:100]}'")

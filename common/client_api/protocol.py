@@ -1,4 +1,4 @@
-"""A client's way in, as it needs it: NATS (`asking.py`) or HTTP (`marlaas/over_http`). Questions whose answers come a page at a time."""
+"""A client's access, as an interface with implementations over NATS (`asking.py`) and HTTP (`marlaas/over_http`). Paginated questions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -16,11 +16,11 @@ EVERY_TASK = AskTasks()
 
 
 class AnyDoor(Protocol):
-    """Questions, jobs and events. `asking.Door` says what each method does and raises."""
+    """Questions, jobs and events. `asking.Door` documents each method."""
 
     @property
     def tenant(self) -> str | None:
-        """Whose data it asks for; None: everybody's."""
+        """Tenant whose data it reads; None: all tenants."""
         ...
 
     @property
@@ -37,20 +37,20 @@ class AnyDoor(Protocol):
     async def publish(self, out: Outgoing) -> None: ...
 
     def listening(self, tenant: str | None, task: str | None) -> AbstractAsyncContextManager[Any]:
-        """What it gives is for `next_event` alone."""
+        """Context whose value is only for `next_event`."""
         ...
 
     async def next_event(self, live: Any, timeout_s: float) -> Event | None: ...
 
 
 class Asks(Protocol):
-    """Of `AnyDoor`, what reading needs."""
+    """The part of `AnyDoor` that reading needs."""
 
     async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M: ...
 
 
 class Page(Protocol):
-    """An answer that says where the next page begins."""
+    """An answer with the cursor of the next page."""
 
     @property
     def cursor(self) -> str | int | None: ...
@@ -72,7 +72,8 @@ async def pages(
     *,
     tenant: str | None = None,
 ) -> AsyncGenerator[M]:
-    """Every page. `behind`: of a page, the fields with which the request asks for the next one; None on the last.
+    """Every page of an answer. `behind`: returns the fields with which the request asks for the page after a given one; None after the
+    last.
 
     Raises: as `Door.ask`.
     """
@@ -86,27 +87,27 @@ async def pages(
 
 
 def at_cursor(page: Page, field: str = "cursor") -> dict[str, object] | None:
-    """`behind` of such an answer."""
+    """`behind` for an answer with a cursor."""
     return None if page.cursor is None else {field: page.cursor}
 
 
 def after_last(page: Part, numbers: Sequence[int]) -> dict[str, object] | None:
-    """`behind` of an answer that says whether there are more. `numbers`: of its entries, by which the next are asked for."""
+    """`behind` for an answer that says whether there are more. `numbers`: numbers of its entries; the next page starts after the last."""
     return {"after": numbers[-1]} if page.has_more and numbers else None
 
 
 class Asking(ABC):
-    """What a door can ask with `ask` alone."""
+    """Questions that need only `ask`."""
 
     @abstractmethod
     async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M: ...
 
     async def tasks(self, wanted: AskTasks = EVERY_TASK) -> list[TaskStatus]:
-        """Every task that is wanted, in its order. Raises: as `ask`."""
+        """Every task that matches `wanted`, in its order. Raises: as `ask`."""
         return [one async for page in pages(self, "tasks", wanted, TasksAnswer, at_cursor) for one in page.tasks]
 
     async def events_after(self, task: str, number: int, *, tenant: str | None = None) -> AsyncIterator[Event]:
-        """Stored events of the task above `number`, by number. Raises: as `ask`."""
+        """Stored events of the task above `number`, in ascending order. Raises: as `ask`."""
         while True:
             page = await self.ask("events", AskEvents(task=task, after=number), EventsAnswer, tenant=tenant)
             for event in page.events:

@@ -1,17 +1,17 @@
-"""Fair queue: whose item a shared resource serves next, tenant first, then task. Pure.
+"""Fair queue: chooses the item that a shared resource serves next, tenant first, then task. Pure.
 
-Every competitor has a virtual time, the service that it received divided by its weight. The resource's virtual time is their mean,
-weighted. A competitor is eligible while it is not ahead of that mean, and of those eligible the one that would finish its next item
-first is served: earliest eligible virtual deadline first (Stoica and Abdel-Wahab, 1995; the rule of Linux since 6.6). While the same
+Every competitor has a virtual time, the service that it received divided by its weight. The resource's virtual time is their weighted
+mean. A competitor is eligible while it is not ahead of that mean, and the eligible one that would finish its next item first is
+served: earliest eligible virtual deadline first (Stoica and Abdel-Wahab, 1995; the rule of Linux since 6.6). While the same
 competitors wait, each has received its weighted share within one item, whatever the weights.
 
-A competitor that begins to wait starts at the resource's virtual time: it has saved no credit, but keeps a debt from an earlier wait.
-Items in service are charged and not served yet, which puts that time ahead, so one that waits for its own item before it has the
-next, as a task does for its step, starts as much earlier: at its own virtual time where that is later, and by one item at most.
-Tenants compete by their weights, and a tenant's tasks with equal weights for what their tenant gets.
+A competitor that starts to wait gets the resource's virtual time: it has saved no credit, but keeps a debt from an earlier wait.
+Items in service are charged before they are served, which puts that time ahead. So a competitor that submits its next item only after
+the previous one, as a task does with its steps, starts earlier by as much: by at most one item, and not before its own virtual time.
+Tenants compete by their weights, and a tenant's tasks with equal weights for their tenant's share.
 
-An item is charged an estimate when it is taken, the mean of the task's earlier items, and corrected when it is done; so that several
-items in service count from their start. Service is in seconds, or in any other unit that `done` is given.
+An item is charged an estimate when it is taken, the mean of the task's earlier items, and corrected when it is done, so that several
+items in service count from their start. Service is in seconds, or in the unit that the caller passes to `done`.
 """
 
 from collections import deque
@@ -21,16 +21,16 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 SMOOTHING = 0.25
-"""Weight of the latest item in the mean service of a competitor's items."""
+"""Weight of the latest item in the moving average of a competitor's service per item."""
 REMEMBERED = 2
-"""Items of its own by which others must get ahead of a competitor that does not wait, for it to be forgotten."""
+"""Items that the other competitors must be ahead of an idle one before it is forgotten."""
 ROUNDING = 1e-9
-"""Relative difference of two virtual times that are taken for equal."""
+"""Relative difference below which two virtual times count as equal."""
 
 
 @dataclass(frozen=True)
 class Claimant:
-    """Whose an item is. `weight`: the tenant's; the newest one counts."""
+    """Owner of an item. `weight`: the tenant's; the latest one counts."""
 
     tenant: str
     task: str
@@ -43,16 +43,16 @@ class _Competitor:
     time: float
     """Virtual time: service received / weight."""
     item_service: float | None = None
-    """Mean service of its items; None before the first."""
+    """Moving average of the service per item; None before the first."""
     is_waiting: bool = False
     served: int = 0
-    """Number of the last choice that it was; 0 before the first."""
+    """Sequence number of the choice that last served it; 0 before the first."""
     charged: float = 0.0
-    """Charges of its items in service."""
+    """Sum of the charges of its items in service."""
 
     @property
     def item_time(self) -> float:
-        """Virtual time of one of its items; 0 before the first."""
+        """Virtual time of one of its items; 0 before the first item."""
         return (self.item_service or 0.0) / self.weight
 
     def observe(self, service: float) -> None:
@@ -65,7 +65,7 @@ class Shares:
     def __init__(self) -> None:
         self._all: dict[str, _Competitor] = {}
         self._debtors: set[str] = set()
-        """Competitors that are kept only for their debt."""
+        """Competitors kept only because of their debt."""
         self._now = 0.0
         self._choices = 0
 
@@ -73,7 +73,7 @@ class Shares:
         return len(self._all)
 
     def enter(self, name: str, weight: float) -> None:
-        """`name` waits from now on, with this weight."""
+        """Make `name` wait from now on, with this weight."""
         found = self._all.setdefault(name, _Competitor(weight, self._now))
         found.weight = weight
         self._debtors.discard(name)
@@ -81,7 +81,7 @@ class Shares:
             found.time, found.is_waiting = max(found.time, self.now() - min(self._unserved(), found.item_time)), True
 
     def leave(self, name: str, *, is_served: bool) -> None:
-        """`name` no longer waits; it is forgotten once none of its items is served and it has no debt."""
+        """End the waiting of `name`; it is forgotten once none of its items is in service and it has no debt."""
         self.now()
         self._all[name].is_waiting = False
         if is_served:
@@ -96,7 +96,7 @@ class Shares:
             del self._all[idle]
 
     def now(self) -> float:
-        """The resource's virtual time; stands still while no competitor waits."""
+        """The resource's virtual time; it does not advance while no competitor waits."""
         weights = times = 0.0
         for one in self._all.values():
             if one.is_waiting:
@@ -106,13 +106,13 @@ class Shares:
         return self._now
 
     def _unserved(self) -> float:
-        """How far the virtual time is ahead by items that are charged and in service."""
+        """Lead of the virtual time caused by items that are charged and in service."""
         waiting = [one for one in self._all.values() if one.is_waiting]
         weights = sum(one.weight for one in waiting)
         return sum(one.charged for one in waiting) / weights if weights else 0.0
 
     def first(self, names: Collection[str], unknown: float) -> str:
-        """Which of these waiting competitors is served next. `unknown`: expected service of the first items."""
+        """Name of the waiting competitor to serve next. `unknown`: expected service of an item of a competitor without history."""
         latest = self.now() + ROUNDING * max(1.0, abs(self._now))
         eligible = [name for name in names if self._all[name].time <= latest] or names
 
@@ -124,12 +124,12 @@ class Shares:
         return min(eligible, key=rank)
 
     def expected(self, name: str, unknown: float) -> float:
-        """Expected service of the next item."""
+        """Expected service of the competitor's next item."""
         service = self._all[name].item_service
         return unknown if service is None else service
 
     def charge(self, name: str, service: float) -> None:
-        """Charge an item that is taken."""
+        """Charge a taken item to a competitor."""
         self._choices += 1
         found = self._all[name]
         found.time += service / found.weight
@@ -138,7 +138,7 @@ class Shares:
         self._forget()
 
     def correct(self, name: str, charged: float, service: float) -> None:
-        """Replace an item's charge by the service that it turned out to need; 0: it was not served, and says nothing of others."""
+        """Replace an item's charge by its actual service; 0: it was not served, and does not change the average."""
         found = self._all[name]
         found.time += (service - charged) / found.weight
         found.charged -= charged
@@ -169,19 +169,19 @@ def _any(_: object) -> bool:
 
 
 class FairQueue(Generic[T]):
-    """Waiting items by tenant and task, and the items in service. No task has more than `max_per_task` of these."""
+    """Waiting items by tenant and task, and items in service, of which a task has at most `max_per_task`."""
 
     def __init__(self, max_per_task: int) -> None:
         self._max_per_task = max_per_task
         self._tenants: dict[str, _Tenant[T]] = {}
         self._shares = Shares()
         self._item_service = 0.0
-        """Mean service of all items, for tenants whose first item is not done yet; 0 before the first of all."""
+        """Moving average over all items, for tenants without a finished item; 0 before the first."""
         self.waiting = 0
         self.running = 0
 
     def running_of(self, tenant: str) -> int:
-        """Items of a tenant in service."""
+        """Number of a tenant's items in service."""
         found = self._tenants.get(tenant)
         return found.running if found is not None else 0
 
@@ -193,7 +193,7 @@ class FairQueue(Generic[T]):
         self._count(tenant, waiting=1)
 
     def discard(self, claimant: Claimant, item: T) -> None:
-        """Remove an item if it still waits."""
+        """Remove an item if it is still waiting."""
         tenant = self._tenants.get(claimant.tenant)
         task = tenant.tasks.get(claimant.task) if tenant else None
         if tenant is not None and task is not None and item in task.items:
@@ -202,13 +202,15 @@ class FairQueue(Generic[T]):
             self._settle(claimant, tenant, task)
 
     def first(self, fits: Callable[[T], bool] = _any) -> T | None:
-        """The item whose turn it is; None when none may be served now. `fits`: as for `take`."""
+        """The item to be served next; None if none may be served now. `fits`: as for `take`."""
         found = self._first(fits)
         return None if found is None else next(item for item in self._tenants[found.tenant].tasks[found.task].items if fits(item))
 
     def take(self, fits: Callable[[T], bool] = _any) -> tuple[Claimant, T] | None:
-        """The next item, in service until `done`; None when none may be served now. `fits`: items that are passed over where it is false
-        keep their place."""
+        """Take the next item into service until `done`; None if none may be served now. Items for which `fits` is false are skipped and
+        keep
+        their place.
+        """
         claimant = self._first(fits)
         if claimant is None:
             return None
@@ -226,7 +228,7 @@ class FairQueue(Generic[T]):
         return claimant, item
 
     def _first(self, fits: Callable[[T], bool]) -> Claimant | None:
-        """Tenant and task that are served next, of those that have an item that fits."""
+        """Tenant and task to be served next, among those with an item that fits."""
         allowed = [name for name, tenant in self._tenants.items() if any(tenant.may_take(self._max_per_task, fits))]
         if not allowed:
             return None
@@ -235,7 +237,7 @@ class FairQueue(Generic[T]):
         return Claimant(name, tenant.shares.first(list(tenant.may_take(self._max_per_task, fits)), usual))
 
     def done(self, claimant: Claimant, service: float) -> None:
-        """One of the claimant's items is done. `service`: what it needed; 0 for one that was taken and not served."""
+        """End the service of one of the claimant's items. `service`: its actual amount; 0 if it was taken and not served."""
         tenant = self._tenants[claimant.tenant]
         task = tenant.tasks[claimant.task]
         charged = task.charged.popleft()
@@ -251,7 +253,7 @@ class FairQueue(Generic[T]):
         tenant.waiting, tenant.running = tenant.waiting + waiting, tenant.running + running
 
     def _settle(self, claimant: Claimant, tenant: _Tenant[T], task: _Task[T]) -> None:
-        """Follow from the items that are left whether the task and the tenant wait, or are gone."""
+        """Update whether the task and the tenant still wait, or remove them."""
         if not task.items:
             tenant.shares.leave(claimant.task, is_served=bool(task.charged))
             if not task.charged:
@@ -261,4 +263,4 @@ class FairQueue(Generic[T]):
             if not tenant.tasks:
                 del self._tenants[claimant.tenant]
         if not self._tenants:
-            self._shares = Shares()  # without items no share is owed
+            self._shares = Shares()  # without items all debts are dropped

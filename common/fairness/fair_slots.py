@@ -8,14 +8,14 @@ from common.fairness.fair_queue import Claimant, FairQueue
 
 
 class Beside(Protocol):
-    """A named resource that a slot's holder may need beside its slot. A claimant has both, or waits with neither."""
+    """A named resource that a slot's holder may need in addition to its slot. A claimant has both, or waits without either."""
 
     def want(self, name: str | None) -> None:
-        """Note the name of the claimant whose turn it is."""
+        """Announce the name needed by the claimant whose turn it is."""
         ...
 
     def fits(self, name: str | None) -> bool:
-        """Whether a claimant may have it now; others go before one that may not. No effect."""
+        """Whether a claimant may take the resource now; if not, others are served first. No side effect."""
         ...
 
     def take(self, name: str | None) -> None: ...
@@ -31,7 +31,7 @@ class _Waiting:
 
 
 class FairSlots:
-    """`total` slots, of which no task has more than `max_per_task`, and the last `kept` go to tenants that have fewer than so many."""
+    """`total` slots, at most `max_per_task` per task. The last `kept` are reserved for tenants that hold fewer than `kept`."""
 
     def __init__(self, total: int, max_per_task: int | None = None, *, kept: int = 0, beside: Beside | None = None) -> None:
         self._total = total
@@ -45,11 +45,11 @@ class FairSlots:
 
     @property
     def running(self) -> int:
-        """Slots that are taken."""
+        """Number of slots taken."""
         return self._queue.running
 
     async def acquire(self, claimant: Claimant, name: str | None = None) -> None:
-        """`name`: of the resource beside the slot; None: none is needed."""
+        """Wait for a slot. `name`: name of the additional resource; None: none is needed."""
         waiting = _Waiting(asyncio.get_running_loop().create_future(), claimant.tenant, name)
         self._queue.put(claimant, waiting)
         self._grant()
@@ -60,11 +60,11 @@ class FairSlots:
             if waiting.turn.done() and not waiting.turn.cancelled():
                 self.release(claimant, 0.0, name)
             else:
-                self._grant()  # others may have waited for its turn
+                self._grant()  # others may have waited behind it
             raise
 
     def release(self, claimant: Claimant, service: float, name: str | None = None) -> None:
-        """`service`: what the claimant received in its slot, in seconds or tokens; 0 when it did not begin."""
+        """Release a slot. `service`: seconds or tokens that the claimant received in it; 0 if it did not start."""
         if self._beside is not None:
             self._beside.release(name)
         self._queue.done(claimant, service)
@@ -87,7 +87,7 @@ class FairSlots:
             waiting.turn.set_result(None)
 
     def _has_slot(self, waiting: _Waiting) -> bool:
-        """Whether one of those that are free is for the tenant."""
+        """Whether a free slot is available to the tenant."""
         return self._queue.running < self._total - self._kept or self._queue.running_of(waiting.tenant) < self._kept
 
     def _may_begin(self, waiting: _Waiting) -> bool:

@@ -1,7 +1,8 @@
-"""Bounds of bodies that users send, checked on their bytes before any value is built; and of models, before each wrong field is an error.
+"""Limits of users' request bodies, checked on their bytes before any value is built; and of models, before each wrong field is an error.
 
-One byte of a body may become a hundred in memory, and microseconds of an event loop: an empty array of MessagePack, an element of JSON, a
-length that a header claims. So values are counted, at the speed of `bytes.count` where the format permits it."""
+One byte of a body may become a hundred in memory, and microseconds of the event loop: an empty array of MessagePack, an element of JSON, a
+length claimed by a header. So values are counted, at the speed of `bytes.count` if the format permits it.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,19 +12,19 @@ from pydantic import BaseModel, BeforeValidator, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 MAX_VALUES = 10_000
-"""Maximum values of a body, at any depth: data belongs into files."""
+"""Maximum values of a body, at any depth; larger data belongs in files."""
 MAX_DEPTH = 32
 """Maximum nesting of arrays and objects."""
 PART_BYTES = 64 * 1024
-"""Bytes scanned between two looks at the event loop: half a millisecond."""
+"""Bytes scanned before the event loop gets a turn: half a millisecond."""
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 MAX_DIGITS = 400
-"""Maximum digits of a number: reading more takes time that grows with the square of their number, and no float has so many."""
+"""Maximum digits of a number: parsing time grows with the square of their number, and no float needs as many."""
 _NINES = bytes.maketrans(b"012345678", b"9" * 9)
 MESSAGE_DIGITS = 19
-"""Digits that a number of a message has at most, with one more for its last values (`gateway_svc/bodies.py`)."""
+"""Maximum digits of a number in a message, or one more for the largest values (`gateway_svc/bodies.py`)."""
 _FRACTIONS = (b".", b"e", b"E")
-"""Characters that numbers with fractions have, true and false as well."""
+"""Characters found only in numbers with fractions, or in `true` and `false`."""
 _PACKED_FIXED = {
     0xC0: 0,
     0xC2: 0,
@@ -33,7 +34,7 @@ _PACKED_FIXED = {
     **{0xCC + n: 2 ** (n % 4) for n in range(8)},
     **{0xD4 + n: 1 + 2**n for n in range(5)},
 }
-"""First byte → bytes of the value behind it: constants, numbers, fixed extensions."""
+"""First byte → size in bytes of the value after it: constants, numbers, fixed extensions."""
 _PACKED_SIZED = {
     0xC4: (1, 0),
     0xC5: (2, 0),
@@ -45,20 +46,21 @@ _PACKED_SIZED = {
     0xDA: (2, 0),
     0xDB: (4, 0),
 }
-"""First byte → bytes of the length behind it, and of a type: bytes, extensions, texts."""
+"""First byte → bytes of the length after it, and of a type: bytes, extensions, texts."""
 _PACKED_NESTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
-"""First byte → bytes of the count behind it, and values of each entry: arrays and maps."""
+"""First byte → bytes of the count after it, and values per entry: arrays and maps."""
 
 
 class OutOfBounds(ValueError):
-    """The text says which bound is exceeded."""
+    """A limit is exceeded; the text names it."""
 
 
 class JsonScan:
-    """Counts the values of a JSON text that comes in parts. What is no JSON is counted up to its first error, and may pass."""
+    """Counts the values of a JSON text fed in parts. Invalid JSON is counted up to its first error, and may pass."""
 
     def __init__(self, max_values: int = MAX_VALUES, max_ids: int = 0) -> None:
-        """`max_ids`: maximum whole numbers besides; texts, arrays, objects and fractions, which take longer to read, are none."""
+        """`max_ids`: maximum of additional whole numbers. Texts, arrays, objects and fractions take longer to parse, and count as
+        values."""
         self._max_values = max_values
         self._max_ids = max_ids
         self._values = 0
@@ -69,18 +71,19 @@ class JsonScan:
         """A backslash at the end of the last part, which belongs to the next character."""
         self._ends_in_digit = False
         self.may_be_unstorable = False
-        """Whether it may have a null character, half of a surrogate pair, or a number beyond 64 bits: others need no look at each value."""
+        """Whether the text may contain a null character, half of a surrogate pair, or a number beyond 64 bits; otherwise values need no
+        check."""
 
     def feed(self, part: bytes) -> None:
-        """Raises: OutOfBounds."""
+        """Scan the next part. Raises: OutOfBounds."""
         part = self._held + part
         is_cut = part.endswith(b"\\") and (len(part) - len(part.rstrip(b"\\"))) % 2 == 1
         part, self._held = (part[:-1], b"\\") if is_cut else (part, b"")
         bare = part
         if b"\\" in part:
             self.may_be_unstorable |= b"\\u" in part
-            bare = part.replace(b"\\\\", b"").replace(b'\\"', b"")  # each quotation mark that is left begins or ends a text
-        if bare.count(b'"') > 4 * self._max_values + 2:  # a key and a value of each entry
+            bare = part.replace(b"\\\\", b"").replace(b'\\"', b"")  # each remaining quotation mark starts or ends a string
+        if bare.count(b'"') > 4 * self._max_values + 2:  # a key and a value per entry
             raise _too_many(self._max_values)
         pieces = bare.split(b'"')
         outside = b'"'.join(pieces[self._is_in_text :: 2])
@@ -98,8 +101,8 @@ class JsonScan:
         self._look_at_numbers(outside)
 
     def _look_at_numbers(self, outside: bytes) -> None:
-        """`outside`: of texts. Raises: OutOfBounds."""
-        nines = outside.translate(_NINES)  # a regular expression would start over at each digit
+        """Check numbers. `outside`: the text without its strings. Raises: OutOfBounds."""
+        nines = outside.translate(_NINES)  # a regular expression would restart at each digit
         is_long = b"9" * MESSAGE_DIGITS in nines or (self._ends_in_digit and nines.startswith(b"9"))
         self.may_be_unstorable |= is_long or any(sign in outside for sign in (b"+", b"N", b"I"))  # exponents, NaN, Infinity
         self._ends_in_digit = nines.endswith(b"9")
@@ -108,7 +111,7 @@ class JsonScan:
 
 
 def check_json(body: bytes, max_values: int = MAX_VALUES) -> bool:
-    """Whether it may be unstorable, as JsonScan has it. Raises: OutOfBounds."""
+    """Scan a body; returns `JsonScan.may_be_unstorable`. Raises: OutOfBounds."""
     scan = JsonScan(max_values)
     for start in range(0, len(body), PART_BYTES):
         scan.feed(body[start : start + PART_BYTES])
@@ -116,10 +119,11 @@ def check_json(body: bytes, max_values: int = MAX_VALUES) -> bool:
 
 
 def check_packed(body: bytes, max_values: int = MAX_VALUES, max_depth: int = MAX_DEPTH) -> None:
-    """The same of MessagePack, whose arrays and maps count with the entries that they claim: a reader allocates so much. What is cut off
-    may pass. Raises: OutOfBounds."""
+    """Check a MessagePack body. Arrays and maps count with the entries that they claim, since a parser allocates as many. A truncated body
+    may pass. Raises: OutOfBounds.
+    """
     at, values, open_ = 0, 0, [1]
-    while open_ and at < len(body):  # what stands behind the one value is no reader's
+    while open_ and at < len(body):  # parsers ignore bytes after the first value
         open_[-1] -= 1
         at, entries, of_each = _packed(body, at)
         if entries:
@@ -134,7 +138,7 @@ def check_packed(body: bytes, max_values: int = MAX_VALUES, max_depth: int = MAX
 
 
 def _packed(body: bytes, at: int) -> tuple[int, int, int]:
-    """Position behind one value; of an array or map behind its head, with its entries and the values of each."""
+    """Position after one value; for an array or map: position after its header, number of entries, and values per entry."""
     first = body[at]
     if first < 0x80 or first >= 0xE0:
         return at + 1, 0, 0
@@ -160,12 +164,12 @@ def _too_deep(max_depth: int) -> OutOfBounds:
 
 
 MAX_UNKNOWN = 20
-"""Maximum fields that a model does not have and that are each named in an error."""
+"""Maximum unknown fields that an error names one by one."""
 
 
 @dataclass(frozen=True)
 class Few(GroupedMetadata):
-    """Of a list's or object's type, in `Annotated`: its maximum number of entries, checked before any of them is."""
+    """Maximum number of entries of a list or object, as a marker in `Annotated`; checked before any entry is."""
 
     most: int
 
@@ -180,12 +184,12 @@ class Few(GroupedMetadata):
 
 
 class FewEntries(BaseModel):
-    """A model that names each field that it does not have, up to MAX_UNKNOWN of them."""
+    """A model that names each unknown field, up to MAX_UNKNOWN of them."""
 
     @model_validator(mode="before")
     @classmethod
     def _has_few_fields(cls, value: object) -> object:
-        if isinstance(value, dict) and len(value) > MAX_UNKNOWN:  # rare: sections of each message come through here
+        if isinstance(value, dict) and len(value) > MAX_UNKNOWN:  # rare: sections of each message pass through here
             given, known = len(value), cls.model_fields
             if given > len(known) + MAX_UNKNOWN:
                 said = {"given": given, "known": ", ".join(known)}

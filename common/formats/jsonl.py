@@ -1,4 +1,4 @@
-"""Rows of files: JSON objects, one a line. Those for training have `messages`, and are checked as the bytes arrive."""
+"""Rows of files: JSON objects, one per line. Rows for training have `messages`, and are checked as the bytes arrive."""
 
 import json
 from codecs import BOM_UTF8
@@ -8,7 +8,7 @@ from typing import Any, cast
 from common.formats import strict_json
 
 MAX_ROW_BYTES = 256 * 1024
-"""Maximum size of a line."""
+"""Maximum bytes of a line."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 Row = dict[str, Any]
@@ -16,11 +16,11 @@ Row = dict[str, Any]
 
 
 class WrongRow(Exception):
-    """A line that is no row; the text names it by its number."""
+    """A line that is not a valid row; the text gives its number."""
 
 
 class RowChecker:
-    """Checks lines in parts of any size, and keeps no more than one line."""
+    """Checks lines in parts of any size; keeps at most one line in memory."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -28,7 +28,7 @@ class RowChecker:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Raises: WrongRow."""
+        """Check the lines completed by the next part. Raises: WrongRow."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._check(line)
@@ -36,7 +36,7 @@ class RowChecker:
             self._check(self._rest)
 
     def finish(self) -> int:
-        """Number of rows. Raises: WrongRow for the last line, and for a file without a row."""
+        """Check the last line; returns the number of rows. Raises: WrongRow, also for a file without rows."""
         self._check(self._rest)
         if not self.rows:
             raise WrongRow("line 1: the file has no row")
@@ -51,7 +51,7 @@ class RowChecker:
 
 
 def parse_row(line: bytes) -> Row | None:
-    """The row of a line; None for an empty one. Raises: ValueError, with the reason in few words."""
+    """The row of a line; None for an empty line. Raises: ValueError, with a short reason."""
     if len(line) > MAX_ROW_BYTES:
         raise ValueError(f"it has more than {MAX_ROW_BYTES} bytes")
     found = parse_object(line)
@@ -61,9 +61,9 @@ def parse_row(line: bytes) -> Row | None:
 
 
 def parse_object(line: bytes) -> Row | None:
-    """The object of a line, which only `\\n` ends: other separators of Unicode may stand in a text. None for an empty line.
+    """The object of a line. Only `\\n` ends a line: other Unicode separators may occur in a text. None for an empty line.
 
-    Raises: ValueError, with the reason in few words.
+    Raises: ValueError, with a short reason.
     """
     line = line.removeprefix(BOM_UTF8)
     if not line.strip():
@@ -86,7 +86,7 @@ def parse_object(line: bytes) -> Row | None:
 
 
 def offsets(lines: Iterator[bytes]) -> Iterator[int]:
-    """Positions of the lines that are not empty, of a file that is iterated by lines."""
+    """Byte offsets of the lines that are not empty, of a file iterated by lines."""
     place = 0
     for line in lines:
         if line.removeprefix(BOM_UTF8).strip():

@@ -6,14 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 MISSING = -(2**31)
-"""Value of a stage that has not ended."""
+"""Value for a stage that has not ended."""
 RECORD = np.dtype([("version", "<i4"), ("admitted_s", "<f8"), ("ms", "<i4", (5,))])
-"""A step, in 32 bytes: the version that it made; the Unix time at which its first group was admitted; and, in milliseconds after that, when
-the last group was sampled, the batch was formed, the trainer began, it ended (these two by its own clock), and the task got the version."""
+"""A step, in 32 bytes: the version that it made; the Unix time at which its first group was admitted; and milliseconds after that, when
+the last group was sampled, the batch was formed, the trainer started, it ended (these two by its own clock), and the task got the version.
+"""
 
 
 def pack_steps(versions: Sequence[int], admitted_s: Sequence[float], offsets_s: Sequence[Sequence[float | None]]) -> bytes:
-    """`offsets_s`: five sequences, of seconds after the admission."""
+    """Records as bytes. `offsets_s`: five sequences, of seconds after the admission."""
     found = np.empty(len(versions), RECORD)
     found["version"], found["admitted_s"] = versions, admitted_s
     ms = np.round(1000 * np.array(offsets_s, dtype=np.float64).reshape(5, len(versions)).T)
@@ -22,5 +23,5 @@ def pack_steps(versions: Sequence[int], admitted_s: Sequence[float], offsets_s: 
 
 
 def unpack_steps(packed: bytes) -> NDArray[np.void]:
-    """Records. Raises: ValueError for bytes that are none."""
+    """Records of packed steps. Raises: ValueError if the size is not a multiple of a record's."""
     return np.frombuffer(packed, RECORD)

@@ -1,4 +1,4 @@
-"""JSON as RFC 8259 has it: numbers that Python's reader takes besides are refused, and keys that are given twice."""
+"""JSON according to RFC 8259: refuses the additional numbers that Python's parser accepts, and duplicate keys."""
 
 import json
 import math
@@ -8,16 +8,16 @@ from typing import NoReturn, cast
 from pydantic import JsonValue
 
 LINE_SEPARATORS = "\x85\u2028\u2029"
-"""Separators of lines that JSON permits in texts as they are."""
+"""Line separators that JSON permits unescaped in texts."""
 MAX_SHOWN_CHARS = 40
-"""Maximum length of the text that an error quotes."""
+"""Maximum characters of the text that an error quotes."""
 MAX_DIGITS = 4300
-"""Python's maximum (`sys.set_int_max_str_digits`), whose own error names a function of Python."""
+"""Maximum digits, Python's own (`sys.set_int_max_str_digits`); Python's error would name one of its functions."""
 TOO_LONG = f"a whole number has more than {MAX_DIGITS} digits"
 
 
 def on_one_line(text: str) -> str:
-    """The same JSON for readers that end lines where Unicode does: in a text, a separator may be written as an escape."""
+    """Equivalent JSON with Unicode's line separators escaped, for readers that split lines at them."""
     if text.isascii():
         return text
     for separator in LINE_SEPARATORS:
@@ -26,18 +26,18 @@ def on_one_line(text: str) -> str:
 
 
 def read(text: str) -> JsonValue:
-    """Raises: json.JSONDecodeError; ValueError for another reason; RecursionError for a text that nests too deep."""
+    """Parse JSON. Raises: json.JSONDecodeError; ValueError for other reasons; RecursionError if the text nests too deep."""
     try:
         found = json.loads(text, parse_constant=_no_number, parse_float=finite, object_pairs_hook=_without_duplicates)
     except json.JSONDecodeError:
         raise
-    except ValueError as error:  # a function of ours for whole numbers would take half of the time of reading token ids
+    except ValueError as error:  # a hook for whole numbers would take half of the time of parsing token ids
         raise ValueError(TOO_LONG) if "set_int_max" in str(error) else error from None
     return cast("JsonValue", found)
 
 
 def finite(digits: str) -> float:
-    """Raises: ValueError for what JSON has no number for."""
+    """The number. Raises: ValueError if it is not finite, which JSON cannot express."""
     number = float(digits)
     if not math.isfinite(number):
         raise ValueError(f"{digits[:MAX_SHOWN_CHARS]} is too large")
@@ -58,7 +58,7 @@ def _without_duplicates(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonVal
 
 
 def whole(text: str) -> str:
-    """`text` as UTF-8 can hold it: two halves of a surrogate pair that belong together are joined, and others become U+FFFD."""
+    """`text` made encodable as UTF-8: matching halves of a surrogate pair are joined, others become U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:

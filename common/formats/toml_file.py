@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class TomlFileError(Exception):
-    """A predicate without the file's name ("is not UTF-8 (…)"), because users of a service must not see its paths."""
+    """A predicate without the file's name ("is not UTF-8 (…)"), because a service's users must not see its paths."""
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Raises: tomllib.TOMLDecodeError."""
+    """Parse TOML. Raises: tomllib.TOMLDecodeError."""
     try:
         return tomllib.loads(text)
     except ValueError as error:
@@ -27,9 +27,9 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def read_tables(path: Path, tables: TypeAdapter[dict[K, T]], *, only: Sequence[str] = (), without: Sequence[str] = ()) -> dict[K, T]:
-    """The tables of `path` by name; `only`, `without`: names that are read alone, or left out.
+    """Tables of `path` by name. `only`: names to read, if any; `without`: names to skip.
 
-    Raises: TomlFileError, with the wrong field where the content is wrong.
+    Raises: TomlFileError, naming the invalid field.
     """
     try:
         found = read_toml(path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""TOML bodies that users send: a reader, and a program around it, which needs the standard library alone.
+"""TOML bodies sent by users: a parser, and a program that wraps it and needs only the standard library.
 
-The parser is Python, and takes seconds for a megabyte that is made for it. So a large body is read by a process of its own, with the body
+The parser is pure Python, and takes seconds for a malicious megabyte. So a large body is parsed by a separate process, with the body
 on stdin and the answer on stdout.
 """
 
@@ -14,19 +14,19 @@ import time
 import tomllib
 
 MAX_DEPTH = 32
-"""As of JSON (`bounds.py`)."""
+"""Maximum nesting, as for JSON (`bounds.py`)."""
 PROCESSOR_S = 2
-"""Maximum seconds of the program's processor time, and MEMORY_BYTES its memory."""
+"""Maximum seconds of the program's processor time; MEMORY_BYTES limits its memory."""
 MEMORY_BYTES = 512 * 1024 * 1024
 INTEGERS = range(-(2**63), 2**64)
-"""Whole numbers that messages can have."""
+"""Whole numbers that a message can contain."""
 _DOTTED = re.compile(rf"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}", re.ASCII)
-"""Dotted keys that nest too deep: the parser takes time and memory that grow with the square of their length."""
+"""Dotted keys that nest too deep: the parser's time and memory grow with the square of their length."""
 TOO_DEEP = f"more than {MAX_DEPTH} arrays and tables are nested"
 
 
 def read_toml(body: bytes) -> object:
-    """Raises: ValueError, with what is wrong."""
+    """Parse a TOML body. Raises: ValueError, with the reason."""
     try:
         text = body.decode()
         if _DOTTED.search(text):
@@ -52,7 +52,7 @@ def _finite(digits: str) -> float:
 
 
 def _check(value: object, depth: int) -> None:
-    """Raises: ValueError for what no task file has."""
+    """Raises: ValueError for values that a task file cannot contain."""
     match value:
         case dict() | list():
             if depth == MAX_DEPTH:
@@ -69,10 +69,10 @@ def _check(value: object, depth: int) -> None:
 
 
 def main() -> None:
-    """Answer with one line of JSON, `error` and `processor_s`, and the value as JSON."""
+    """Write one line of JSON with `error` and `processor_s`, then the value as JSON."""
     resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    os.nice(10)  # small requests go first
+    os.nice(10)  # small requests have priority
     found, error = b"", None
     try:
         found = json.dumps(read_toml(sys.stdin.buffer.read())).encode()

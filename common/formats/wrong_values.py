@@ -1,7 +1,7 @@
-"""What is wrong with a value, in plain words: the one place that turns errors of pydantic into sentences for people.
+"""Validation errors in plain words: the only place that turns pydantic's errors into sentences for people.
 
-A sentence names the field, what is accepted, and what was given: `lora.rank: must be 1 or more, not 0`. HTTP, the command line, settings
-and the scheduler's refusals all say it so.
+A sentence names the field, the accepted values, and the given one: `lora.rank: must be 1 or more, not 0`. HTTP, the command line, settings
+and the scheduler's refusals all use these sentences.
 """
 
 import json
@@ -13,28 +13,28 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 MAX_QUOTED_CHARS = 60
-"""Maximum length of a given text that a sentence quotes."""
+"""Maximum characters of a given text that a sentence quotes."""
 MAX_NAME_CHARS = 100
-"""Maximum length of a given name that a place has; no field's is longer."""
+"""Maximum characters of a given name in a path; no field's name is longer."""
 MAX_REASON_CHARS = 2_000
-"""Maximum length of a sentence, whatever the words of a validator quote."""
+"""Maximum characters of a sentence, whatever a validator quotes."""
 KEY = "[key]"
-"""Last part of a place that is a key of an object, and not its value."""
+"""Last part of a path that refers to an object's key instead of its value."""
 _BRANCH = re.compile(r"^(str|int|float|bool|none|constrained-[a-z]+|[a-z-]+\[.*\])$", re.DOTALL)
-"""Parts of a place that name a branch of a union, such as `list[str]` or `function-after[…]`: no field has such a name."""
+"""Parts of a path that name a branch of a union, such as `list[str]` or `function-after[…]`: no field has such a name."""
 OWN = ("value_error", "assertion_error")
-"""Types whose text is a validator's of this project."""
+"""Error types whose text is written by this project's validators."""
 OR_EMPTY = "^$|"
-"""Beginning of a pattern that accepts an empty text, too."""
+"""Start of a pattern that also accepts an empty text."""
 Context = Mapping[str, Any]
-"""Numbers and names that belong to an error. `Any`: each kind has its own."""
+"""Numbers and names in an error. `Any`: each error type has its own."""
 
 _ACCEPTED_BY: dict[str, str] = {}
-"""Pattern → what it accepts, as `described` was told."""
+"""Pattern → description of accepted values, set by `described`."""
 
 
 def described(pattern: str, accepts: str) -> str:
-    """A pattern, whose sentence says what it accepts: "must be " and these words."""
+    """Register the words for a pattern, used in "must be <accepts>"; returns the pattern."""
     _ACCEPTED_BY[pattern] = accepts
     return pattern
 
@@ -43,7 +43,7 @@ VARIABLE = described(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$", "a name of letters, digit
 
 
 def complaints(error: ValidationError, *, quoting: bool = True) -> list[str]:
-    """One sentence for each wrong field. `quoting`: whether it may show what was given, which may be a secret or a user's prompt."""
+    """One sentence per invalid field. `quoting`: whether it may show the given value, which may be a secret or a user's prompt."""
     return [f"{field}: {reason}" if field else reason for field, reason in wrong_fields(error.errors(), quoting=quoting)]
 
 
@@ -52,7 +52,7 @@ def first_complaint(error: ValidationError, *, quoting: bool = True) -> str:
 
 
 def wrong_fields(details: Sequence[ErrorDetails], *, quoting: bool = True) -> list[tuple[str, str]]:
-    """Path of each wrong field, empty for the whole value, and what is wrong with it, each field once."""
+    """Path of each invalid field (empty for the whole value) and its reason, one entry per field."""
     fields: dict[str, list[ErrorDetails]] = {}
     for detail in details:
         fields.setdefault(field_of(detail["loc"]), []).append(detail)
@@ -60,7 +60,7 @@ def wrong_fields(details: Sequence[ErrorDetails], *, quoting: bool = True) -> li
 
 
 def reason_of(*branches: ErrorDetails, quoting: bool = True) -> str:
-    """What is wrong with one value. `branches`: one error of each type that it may have."""
+    """Reason why one value is invalid. `branches`: one error for each type that it may have."""
     found: dict[str, ErrorDetails] = {}
     for detail in branches:
         found.setdefault(_accepted(detail), detail)
@@ -68,13 +68,13 @@ def reason_of(*branches: ErrorDetails, quoting: bool = True) -> str:
 
 
 def field_of(place: Sequence[int | str]) -> str:
-    """`evaluation.protocol.0.seed`; a key of an object is named in the reason."""
+    """Path such as `evaluation.protocol.0.seed`; an object's key is named in the reason instead."""
     kept = place[:-2] if place[-1:] == (KEY,) else place
     return ".".join(str(part)[:MAX_NAME_CHARS] for part in kept if isinstance(part, int) or not _BRANCH.match(part))
 
 
 def _reason(branches: Mapping[str, ErrorDetails], *, quoting: bool) -> str:
-    """`branches`: what each type that the field may have accepts → its error."""
+    """Reason of a field. `branches`: description of accepted values, by type → its error."""
     alone = len(branches) == 1
     detail = next((one for one in branches.values() if one["type"] in ("too_short", "too_long")), next(iter(branches.values())))
     first, *others = [one if alone else AMONG_OTHERS.get((one, of["type"]), one) for one, of in branches.items()]
@@ -85,7 +85,7 @@ def _reason(branches: Mapping[str, ErrorDetails], *, quoting: bool) -> str:
 
 
 def _accepted(detail: ErrorDetails) -> str:
-    """What would be right, as the predicate of a sentence about the field."""
+    """Description of accepted values, as the predicate of a sentence about the field."""
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in PLAIN:
         return PLAIN[kind]
@@ -97,7 +97,7 @@ def _accepted(detail: ErrorDetails) -> str:
 
 
 def _given(detail: ErrorDetails, said: str) -> str:
-    """The end of a sentence: what was there instead, where the sentence does not say it yet."""
+    """End of a sentence: the given value, unless the sentence contains it already."""
     kind, value = detail["type"], detail.get("input")
     shown = str(len(str(value))) if kind in ("string_too_long", "string_too_short") and value else _shown(value)
     if detail["loc"][-1:] == (KEY,) or not shown:
@@ -108,7 +108,7 @@ def _given(detail: ErrorDetails, said: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as its sender wrote it; empty for what is not shown."""
+    """A value as its sender wrote it; empty if it is not shown."""
     match value:
         case None | bool():
             return json.dumps(value)
@@ -131,7 +131,7 @@ def _words_of(pattern: str) -> str:
 
 
 def _unquoted(context: Context) -> str:
-    """Name of the field that decides which type is meant."""
+    """Name of the field that selects the type."""
     return str(context["discriminator"]).strip("'")
 
 
@@ -160,7 +160,7 @@ AMONG_OTHERS = {
     (NOT_EMPTY, "string_too_short"): "must be a text that is not empty",
     (NOT_EMPTY, "too_short"): "must be a list that is not empty",
 }
-"""What is accepted, and the error's type → the same beside other types that the value may have."""
+"""Description and error type → description to use when the value may have other types too."""
 WHOLE, NUMBER, TRUTH, TEXT, LIST, OBJECT = (
     "must be a whole number",
     "must be a number",
@@ -186,7 +186,7 @@ PLAIN = {
     "timezone_aware": "must name its time zone, as Z or +01:00",
     "recursion_loop": "must not contain itself",
 }
-"""Type of an error → what is accepted."""
+"""Error type → description of accepted values."""
 WITH_CONTEXT: dict[str, Callable[[Context], str]] = {
     "greater_than": _bound("must be more than {}"),
     "greater_than_equal": _bound("must be {} or more"),
@@ -205,4 +205,4 @@ WITH_CONTEXT: dict[str, Callable[[Context], str]] = {
     "union_tag_not_found": lambda context: f"needs the field {_unquoted(context)}",
     "json_invalid": lambda context: f"is not JSON: {context['error']}",
 }
-"""Types whose sentence has a bound, a pattern or names in it."""
+"""Error types whose description contains a limit, a pattern or names."""

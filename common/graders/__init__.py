@@ -1,6 +1,6 @@
-"""Graders as a task names them: OpenAI's `string_check`, `text_similarity`, `python` and `multi`, read and checked. Pure.
+"""Graders of tasks: OpenAI's `string_check`, `text_similarity`, `python` and `multi`, parsed and checked. Pure.
 
-Layout    specs.py reads a grader, and the formula that `multi` computes; templates.py its `{{item.field}}`
+Layout    specs.py parses a grader, and the formula that `multi` computes; templates.py its `{{item.field}}`
           `env_svc/files/` runs them
 """
 

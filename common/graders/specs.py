@@ -1,6 +1,6 @@
-"""Reads graders in OpenAI's shapes. What is not honoured is refused by name.
+"""Parses graders in OpenAI's format. Unsupported features are refused by name.
 
-A formula over numbers by name is parsed by Python's `ast`, of which a few kinds of nodes are taken, and never evaluated as code.
+A formula over named numbers is parsed by Python's `ast`; only a few kinds of nodes are allowed, and it is never evaluated as code.
 """
 
 import ast
@@ -33,7 +33,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "sqrt": math.sqrt,
     "log": math.log,
 }
-"""`Any`: their numbers are what they are given."""
+"""`Any`: arguments and results are numbers."""
 ONE_ARGUMENT = frozenset(FUNCTIONS) - {"min", "max"}
 
 
@@ -41,7 +41,7 @@ class Formula:
     """`0.8 * exact + 0.2 * max(near, 0)`: numbers, names, + - * / ^, and the functions of FUNCTIONS."""
 
     def __init__(self, text: str, names: frozenset[str]) -> None:
-        """`names`: of the values. Raises: ValueError for what is no such formula."""
+        """`names`: of the values. Raises: ValueError if `text` is not a valid formula."""
         if len(text) > MAX_CHARS:
             raise ValueError(f"a formula has at most {MAX_CHARS} characters")
         try:
@@ -56,12 +56,12 @@ class Formula:
             raise ValueError(f"the formula names '{unknown[0]}'; its graders are {', '.join(sorted(names))}")
 
     def value(self, values: Mapping[str, float]) -> float:
-        """Raises: ArithmeticError, ValueError, as for a division by zero."""
+        """Value of the formula. Raises: ArithmeticError or ValueError, for example for a division by zero."""
         return float(_value(self._tree, values))
 
 
 def _names(node: ast.expr) -> set[str]:
-    """Names of values in the formula. Raises: ValueError for a node that is not taken."""
+    """Names of values in the formula. Raises: ValueError for a node that is not allowed."""
     match node:
         case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
             return set()
@@ -103,7 +103,7 @@ REFUSED: Mapping[str, str] = {
     "score_label": "no model grades here",
     "endpoint": "graders call no addresses",
 }
-"""Types of OpenAI's graders that there are not → why."""
+"""Unsupported types of OpenAI's graders → reason."""
 METRICS = ("fuzzy_match",)
 UNSUPPORTED_METRICS = frozenset({"cosine", "bleu", "gleu", "meteor", *(f"rouge_{n}" for n in ("1", "2", "3", "4", "5", "l"))})
 MAX_SOURCE_BYTES = 256 * 1024
@@ -113,7 +113,7 @@ Template = Annotated[str, AfterValidator(check_template)]
 
 
 class WrongGrader(ValueError):
-    """`field`: the place in the grader; the text says what is wrong with it."""
+    """A grader is invalid. `field`: path in the grader; the text has the reason."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}" if field else reason)
@@ -131,7 +131,7 @@ class StringCheckGrader(_Grader):
     input: Template
     reference: Template
     operation: Literal["eq", "ne", "like", "ilike"]
-    """`like`: the input contains the reference; `ilike`: in any case."""
+    """`like`: the input contains the reference; `ilike`: case-insensitively."""
 
 
 class TextSimilarityGrader(_Grader):
@@ -174,13 +174,13 @@ VariableName = Annotated[str, Field(pattern=VARIABLE)]
 class MultiGrader(_Grader):
     type: Literal["multi"]
     graders: dict[VariableName, SimpleGrader] = Field(min_length=1, max_length=MAX_GRADERS)
-    """By the names that the formula has for them. One grader alone is named by its own name."""
+    """Graders by their names in the formula. A single grader without a name in the formula uses its own."""
     calculate_output: str
 
     @model_validator(mode="before")
     @classmethod
     def _one_has_its_own_name(cls, raw: Any) -> Any:
-        """`Any`: whatever was given."""
+        """`Any`: unvalidated input."""
         match raw:
             case {"graders": {"type": str(), "name": str(name)} as alone}:
                 return {**raw, "graders": {name: alone}}
@@ -207,7 +207,7 @@ _ADAPTER: TypeAdapter[Grader] = TypeAdapter(Grader)
 
 
 def read_grader(value: JsonValue) -> Grader:
-    """The grader in `value`. Raises: WrongGrader, with the first thing that is wrong or not honoured."""
+    """Parse a grader. Raises: WrongGrader, with the first invalid or unsupported field."""
     _refuse_types("", value)
     try:
         return _ADAPTER.validate_python(value)
@@ -223,7 +223,7 @@ def read_grader(value: JsonValue) -> Grader:
 
 
 def _refuse_types(field: str, value: JsonValue) -> None:
-    """Raises: WrongGrader for a type of OpenAI's that there is not."""
+    """Raises: WrongGrader for an unsupported type of OpenAI's."""
     if not isinstance(value, dict):
         return
     kind = value.get("type")

@@ -15,7 +15,7 @@ STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\[([0-9]+)\]")
 MAX_CHARS = 20_000
 MAX_PLACES = 32
 MAX_RENDERED = 64 * 1024
-"""Characters of a template once it is filled."""
+"""Maximum characters of a filled template."""
 _NOTHING = object()
 
 
@@ -24,22 +24,22 @@ class MissingField(Exception):
 
 
 class MissingOutput(Exception):
-    """The reply is no JSON, or has no such part."""
+    """The reply is not JSON, or lacks the field."""
 
 
 class TooLong(Exception):
-    """The text has more than MAX_RENDERED characters once it is filled."""
+    """The filled text has more than MAX_RENDERED characters."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the policy has replied."""
+    """The policy's reply."""
 
     output_text: str
 
     @cached_property
     def output_json(self) -> Any:
-        """Its value as JSON; `MissingOutput` is raised where it is none. `Any`: any JSON."""
+        """The reply parsed as JSON. Raises: MissingOutput if it is not JSON. `Any`: any JSON."""
         try:
             return strict_json.read(self.output_text)
         except (ValueError, RecursionError):
@@ -53,7 +53,7 @@ class Sample:
 
 
 def check_template(text: str) -> str:
-    """`text`, whose places can be filled. Raises: ValueError."""
+    """Returns `text` if it is a valid template. Raises: ValueError."""
     if len(text) > MAX_CHARS:
         raise ValueError(f"a template has at most {MAX_CHARS} characters")
     places = PLACE.findall(text)
@@ -70,14 +70,14 @@ def check_template(text: str) -> str:
 
 
 def rendered(template: str, item: Mapping[str, Any], sample: Sample) -> str:
-    """The text with its places filled: texts as they are, other values as JSON. Raises: MissingField, MissingOutput, TooLong.
+    """The template with its placeholders filled: texts unchanged, other values as JSON. Raises: MissingField, MissingOutput, TooLong.
 
-    A field that is missing is raised before a length that is too much.
+    A missing field takes precedence over excessive length.
     """
     values: dict[str, str] = {}
     parts, size = list[str](), 0
     for number, part in enumerate(PLACE.split(template)):
-        if number % 2 and part not in values:  # every second is a place
+        if number % 2 and part not in values:  # every second part is a placeholder
             values[part] = _text(part, item, sample)
         parts.append(values[part] if number % 2 else part)
         size += len(parts[-1])

@@ -1,8 +1,8 @@
-"""A replica's side of homes: whose messages it takes, in a pool with several replicas that have names (docs/pools.md).
+"""Home queues, on a replica's side: the messages it takes in a pool with several named replicas (docs/pools.md).
 
-Each such replica has a queue of its own, for keys that have their home at it, beside the pool's queue, which all of them read.
+Each such replica has a queue of its own, for keys whose home it is, besides the pool's queue, which all of them read.
 
-    reading.py  when a replica takes from another's queue, since when messages wait there, and what replicas report of theirs
+    reading.py  decides when a replica takes from another's queue, from the ages of messages there and the replicas' reports
     queues.py   reads the pool's queue, its own, and those that it takes from
 """
 

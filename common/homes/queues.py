@@ -1,6 +1,6 @@
-"""Queues that a replica with a name reads: the pool's, its own, and others' as far as `reading.py` says.
+"""Queues that a named replica reads: the pool's, its own, and others' as `reading.py` decides.
 
-A consumer of another's queue is there all the time, behind a gate: where it closes, requests are withdrawn, and what has begun goes on.
+A consumer of another's queue exists all the time, behind a gate: closing it withdraws requests, and started messages continue.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from common.messages import ReplicaReport
 from common.streams import REPLICA_TTL_S, REPLICAS_BUCKET, Consumer
 
 LOOK_S = 0.25
-"""Seconds between looks of an idle replica at others' queues."""
+"""Seconds between an idle replica's checks of others' queues."""
 REPORTS_S = REPLICA_TTL_S / 4
-"""Seconds between looks at who is there, and of a busy or parked replica at others' queues."""
+"""Seconds between checks of the present replicas, and of a busy or parked replica's checks of others' queues."""
 AT_HOME_S = 600.0
-"""Seconds since its last message in a replica's own queue for which a task counts as at home there."""
+"""Seconds after its last message in a replica's own queue for which a task counts as at home there."""
 CONSUMERS: dict[str, Callable[[str], Consumer]] = {"rollout": streams.rollout_samples, "trainer": streams.trainer_batches}
 
 log = structlog.get_logger()
@@ -31,14 +31,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Member:
-    """A process that is one of its pool's replicas with a name."""
+    """A process that is one of its pool's named replicas."""
 
     service: str
-    """rollout or trainer."""
+    """`rollout` or `trainer`."""
     pool: str
     name: str
     process: str
-    """Its name in reports; another after each restart, unless the deployment gives it one."""
+    """Process name in reports; changes at each restart, unless the deployment sets it."""
 
 
 class _Other:
@@ -52,7 +52,7 @@ class _Other:
         self.ages = Ages()
         self.taking = Taking.NOTHING
         self.waited_at_s = float("-inf")
-        """This process's time when anything last waited there."""
+        """This process's monotonic time when messages last waited there."""
 
 
 class Queues:
@@ -67,8 +67,9 @@ class Queues:
         *,
         start_s: float = REPLICA_TTL_S,
     ) -> None:
-        """`others`: names of the pool's other replicas. `slots`: closed while this one is parked. `move_s`: seconds that it costs to
-        serve a task elsewhere once. `start_s`: seconds from now in which others may be starting, too."""
+        """`others`: names of the pool's other replicas. `slots`: closed while this replica is parked. `move_s`: seconds that it costs to
+        serve a task elsewhere once. `start_s`: seconds from now for which other replicas may still be starting.
+        """
         consumer_of = CONSUMERS[me.service]
         self._bus = bus
         self._me = me
@@ -76,37 +77,37 @@ class Queues:
         self._move_s = move_s
         self._max_wait_s = max_wait_s
         self.own = (consumer_of(me.pool), consumer_of(streams.queue(me.pool, me.name)))
-        """The pool's, and its own."""
+        """Consumers of the pool's queue, and of its own."""
         self._others = [_Other(each, consumer_of(streams.queue(me.pool, each)), GatedSlots(slots, self._end_help)) for each in others]
         self._starting_until_s = time.monotonic() + start_s
         self.reads_own = False
-        """Whether its own queue has its consumer."""
+        """Whether the consumer of its own queue is declared."""
         self._reports: list[ReplicaReport] = []
         self._last_s: dict[str, float] = {}
-        """This process's time of the last message in its own queue, by task."""
+        """This process's monotonic time of the last message in its own queue, by task."""
 
     @property
     def consumers(self) -> list[Consumer]:
-        """Of the queues of all others."""
+        """Consumers of all other replicas' queues."""
         return [other.consumer for other in self._others]
 
     @property
     def taken_over(self) -> list[Consumer]:
-        """Queues of replicas that cannot serve: what waits there is this one's too."""
+        """Consumers of queues of replicas that cannot serve, whose messages this replica takes over."""
         return [other.consumer for other in self._others if other.taking is Taking.OVER]
 
     def ages(self, consumer: Consumer) -> Ages:
-        """Since when messages wait in another's queue: a copy."""
+        """Ages of messages that wait in another's queue; a copy."""
         return deepcopy(next(other.ages for other in self._others if other.consumer == consumer))
 
     def is_at_home(self, task: str) -> bool:
-        """Whether messages of the task came to this replica's own queue lately."""
+        """Whether messages of the task recently arrived in this replica's own queue."""
         return time.monotonic() - self._last_s.get(task, float("-inf")) < AT_HOME_S
 
     async def consume(self, handler: Handler, *, max_pull: int = 64) -> None:
         """Run `handler` as `Bus.consume` does, for each message of these queues, until cancelled.
 
-        The pool's queue waits for no other: NATS permits it alone where the service's key is older than the pools file.
+        The pool's queue is read without waiting for the others: NATS permits only it if the service's key is older than the pools file.
         """
         pools, own = self.own
 
@@ -132,7 +133,7 @@ class Queues:
         await self._bus.consume(other.consumer, handler, other.slots, max_pull=1)
 
     def _end_help(self) -> None:
-        """At the first message that was taken as help: the next may be taken at home, until this replica is idle again."""
+        """Stop helping at the first message taken from another's queue: its owner may take the next, until this replica is idle again."""
         for other in self._others:
             if other.taking is Taking.HELP:
                 self._take(other, Taking.NOTHING)
@@ -144,7 +145,7 @@ class Queues:
 
     @property
     def _is_idle(self) -> bool:
-        """Whether it is awake and has no message."""
+        """Whether this replica is awake and holds no message."""
         return not self._slots.are_closed and not sum(map(self._bus.held, (*self.own, *(other.consumer for other in self._others))))
 
     async def _watch(self) -> None:
@@ -165,14 +166,14 @@ class Queues:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self, other: _Other) -> None:
-        """Raises: Unavailable."""
+        """Check another's queue, and decide whether to take from it. Raises: Unavailable."""
         found, now_s = await self._bus.streams.queue(other.consumer), self._bus.clock.now_s()
         there = [one for one in self._siblings if f"{OWN_QUEUE}@{other.name}" in one.busy]
         is_able = any(one.busy[f"{OWN_QUEUE}@{other.name}"] for one in there)
         is_able |= not there and time.monotonic() < self._starting_until_s
         is_awake = any(one.busy.get(AWAKE, 0) for one in there)
         elsewhere = sum(int(one.busy.get(f"{BEGUN}@{other.name}", 0)) for one in self._siblings)
-        # What an awake replica holds it begins, or has begun since its report: it does not wait. What another holds may.
+        # Messages that an awake replica holds do not wait: it starts them, or has since its report. Those of a parked replica may wait.
         kept = 0 if is_able and is_awake else max(0, found.unacknowledged - self._bus.held(other.consumer) - elsewhere)
         other.ages.look(now_s, pending=found.pending, kept=kept, delivered=found.delivered)
         waits_s = 0.0 if other.ages.oldest_s is None else max(0.0, now_s - other.ages.oldest_s)

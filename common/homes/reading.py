@@ -1,24 +1,25 @@
-"""When a replica takes messages from the queue of another of its pool, and since when messages of a queue wait. Pure.
+"""Decides when a replica takes messages from the queue of another replica of its pool, from the ages of messages there. Pure.
 
-No queue may be without a reader, and a message that waits longer than it would take to move its key had better be moved. Three rules:
+Every queue needs a reader, and a message that would wait longer than moving its key takes should be moved. Three rules:
 
-    taken over  the other is gone or faulty, or its oldest message has waited for longer than any may; from then until it is awake, or
+    taken over  the other is gone or faulty, or its oldest message has waited longer than the maximum; until it is awake, or
                 nothing has waited there for as long. Such messages wake a parked replica
-    helped      this replica is awake with nothing to do, and the oldest message there has waited for longer than a move costs
+    helped      this replica is awake and idle, and the oldest message there has waited longer than a move costs
     left alone  otherwise
 
-Who waits until the price of a move is spent, and then moves, never spends more than twice what it would have with foresight."""
+Waiting for as long as a move costs, and then moving, costs at most twice the optimum with foresight.
+"""
 
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
 BEGUN = "messages"
-"""Name, in `ReplicaReport.busy`, of messages that a replica has begun; `messages@<name>`: of the queue of the replica of that name."""
+"""Key in `ReplicaReport.busy`: messages that a replica has started; `messages@<name>`: only those from the queue of replica `<name>`."""
 AWAKE = "awake"
-"""Name, in `ReplicaReport.busy`, of 1 where a replica that takes turns is awake, else 0."""
+"""Key in `ReplicaReport.busy`: 1 if a replica on a shared accelerator is awake, else 0."""
 OWN_QUEUE = "queue"
-"""Beginning, in `ReplicaReport.busy`, of `queue@<name>`: the replica reads the queue of that name; 0 where it is faulty."""
+"""Prefix of the key `queue@<name>` in `ReplicaReport.busy`: the replica reads the queue of that name; value 0 if it is faulty."""
 
 
 class Taking(StrEnum):
@@ -35,21 +36,22 @@ class Sibling:
     """Whether a process reports under its name, and is not faulty."""
     is_awake: bool
     waits_s: float
-    """Seconds for which the oldest message in its queue has waited that no process has begun; 0 without any."""
+    """Seconds for which the oldest message in its queue that no process has started has waited; 0 without any."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds that a message waits at its home."""
+    """Seconds for which a message waits at its home before other replicas take it."""
 
     move_s: float
-    """Before an idle replica takes it: what a move costs."""
+    """Wait before an idle replica takes it: the cost of a move."""
     max_wait_s: float
-    """Before any replica takes it."""
+    """Wait before any replica takes it."""
 
 
 def taking(sibling: Sibling, before: Taking, quiet_s: float, patience: Patience, *, is_idle: bool) -> Taking:
-    """What to take from the sibling's queue now. `before`: what was taken until now. `quiet_s`: seconds since anything waited there."""
+    """Decide what to take from the sibling's queue. `before`: the previous decision. `quiet_s`: seconds since messages last waited
+    there."""
     if not sibling.is_able or sibling.waits_s > patience.max_wait_s:
         return Taking.OVER
     if before is Taking.OVER and not sibling.is_awake and quiet_s < patience.max_wait_s:
@@ -58,9 +60,9 @@ def taking(sibling: Sibling, before: Taking, quiet_s: float, patience: Patience,
 
 
 class Ages:
-    """Since when messages wait that no process has begun, from counts alone, as NATS gives them: queues are first in, first out.
+    """Ages of messages that no process has started, derived from NATS's counts alone: queues are first in, first out.
 
-    What was begun and is handed back waits from then. NATS delivers it once more, before all others: that begins no other message.
+    A message that was started and handed back waits from then on. NATS redelivers it before all others, which starts no other message.
     """
 
     def __init__(self) -> None:
@@ -70,11 +72,12 @@ class Ages:
 
     @property
     def oldest_s(self) -> float | None:
-        """When the oldest came or was handed back, in NATS's time; None without any."""
+        """NATS's time at which the oldest message arrived or was handed back; None without any."""
         return min((each for each in (self._arrived.first_s, self._returned.first_s) if each is not None), default=None)
 
     def look(self, now_s: float, *, pending: int, kept: int, delivered: int) -> None:
-        """`pending`: messages never delivered; `kept`: delivered ones that no process has begun; `delivered`: deliveries so far."""
+        """Update. `pending`: messages never delivered; `kept`: delivered ones that no process has started; `delivered`: deliveries so
+        far."""
         deliveries = 0 if self._delivered is None else max(0, delivered - self._delivered)
         fewer, self._kept, self._delivered = self._kept - kept, kept, delivered
         if deliveries + fewer < 0:
@@ -91,12 +94,12 @@ class Ages:
 
 
 class Line:
-    """A queue of which only the length is known."""
+    """A queue of which only the length is observed."""
 
     def __init__(self) -> None:
         self.count = 0
         self._came: deque[tuple[float, int]] = deque()
-        """Times, ascending, and how many came then."""
+        """Arrival times, ascending, with the number of arrivals."""
 
     @property
     def first_s(self) -> float | None:
@@ -108,7 +111,7 @@ class Line:
             self.count += count
 
     def drop(self, count: int) -> None:
-        """The first `count`, or all."""
+        """Drop the first `count` entries, or all."""
         while count > 0 and self._came:
             at_s, of_them = self._came.popleft()
             if of_them > count:

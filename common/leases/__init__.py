@@ -1,19 +1,19 @@
-"""An executor's side of leases: a sampler or trainer computes on a shared accelerator only while it may (docs/pools.md).
+"""Leases, on an executor's side: a sampler or trainer computes on a shared accelerator only while permitted (docs/pools.md).
 
 Consumes `leases.order`, and watches the buckets `leases` and `pools`. Produces `leases.done`, `leases.now` and the lease in the bucket.
-Owns the files of locks in the accelerator's folder.
+Owns the lock files in the accelerator's folder.
 
     executor.py        wiring: all of this for one process
-    reconciler.py      the newest order, done step by step: a table of what is next
-    moves.py           room on the device, and wakes and parks of a Parkable, which must end in time
+    reconciler.py      carries out the newest order step by step, by a table of next steps
+    moves.py           room on the device; wakes and parks of a Parkable, with time limits
     lease.py           the lease in NATS: taken, renewed, released, overdue
-    locks.py           files whose locks say who computes, and who has how much on the device
-    watchdog.py        thread that ends a process that does not do what was ordered
-    history.py         durations of past moves, which limit future ones, and what was served since the last wake
-    answers.py         what became of orders, sent until NATS has it
-    reports.py         reports at each change, and what waits in the executor's queues
-    clocks.py          clocks of pools, which stand while the pool's sampler is parked
-    context.py         the executor's name, and what these work with
+    locks.py           lock files: which executor computes, and how many bytes each has on the device
+    watchdog.py        thread that ends a process that does not carry out an order in time
+    history.py         durations of past moves, which limit future ones, and work done since the last wake
+    answers.py         answers to orders, sent until NATS has stored them
+    reports.py         reports at each change, and the backlog of the executor's queues
+    clocks.py          clocks of pools, which stop while the pool's sampler is parked
+    context.py         the executor's identity, and dependencies of these components
     memory.py          private memory of this process, and memory of a GPU
 """
 

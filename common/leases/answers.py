@@ -1,4 +1,4 @@
-"""Answers to orders, sent in their order until NATS has them: the follower does not wait for it."""
+"""Answers to orders, sent in order until NATS has stored them; the reconciler does not wait for that."""
 
 import asyncio
 from collections import deque
@@ -17,7 +17,7 @@ from common.messages.lives import life_key
 from common.streams import HISTORY_BUCKET
 
 MAX_UNSENT = 64
-"""Answers that wait while NATS is unavailable; beyond them the oldest is dropped."""
+"""Maximum answers that wait while NATS is unavailable; beyond it the oldest is dropped."""
 RETRY_S = 0.5
 
 log = structlog.get_logger()
@@ -25,23 +25,24 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an order."""
+    """Outcome of an order."""
 
     epoch: int
     state: ExecutorState
     from_tier: Tier
     move_s: float | None = None
-    """Seconds of the move; None where nothing was moved."""
+    """Seconds of the move; None if nothing was moved."""
     freed_bytes: int | None = None
     failure: str | None = None
     lacks_memory: bool | None = None
-    """Of a failure: whether there was no memory."""
+    """For a failure: whether memory was lacking."""
     reports_work: bool = False
-    """Whether what was done since the wake is part of the answer."""
+    """Whether the answer includes the work done since the wake."""
 
 
 async def death_before(means: ExecutorContext) -> str | None:
-    """Why the process before this one died, as its life in NATS says (`common/messages/lives.py`); None where it was ordered to end."""
+    """Cause of death of this executor's previous process, as recorded in NATS (`common/messages/lives.py`); None if it was ordered to
+    end."""
     with suppress(Retry, Reject):
         life = await means.bus.kv.get(HISTORY_BUCKET, life_key(means.me.service, means.me.replica), ProcessLife)
         return (life.cause or None) if life is not None else None
@@ -90,7 +91,7 @@ class Answers:
         return done.model_copy(update={"served": dict(tally.by_task), **ms, "pieces": tally.pieces})
 
     async def flush(self, timeout_s: float) -> None:
-        """Wait until all are sent, for so long at most: this process ends."""
+        """Wait until all answers are sent, at most `timeout_s` seconds, before this process ends."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._sent.wait()
@@ -98,7 +99,7 @@ class Answers:
             log.warning("answers_lost", count=len(self._unsent))
 
     async def run(self) -> None:
-        """Send them, until cancelled."""
+        """Send answers until cancelled."""
         while True:
             await self._added.wait()
             self._added.clear()

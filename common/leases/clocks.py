@@ -1,4 +1,4 @@
-"""Clocks of pools: NATS's clock less the time for which the pool's sampler was parked. Deadlines of groups are in the pool's time."""
+"""Clocks of pools: NATS's clock minus the time for which the pool's sampler was parked. Deadlines of groups are in pool time."""
 
 from common.bus import REREAD_S, Bus, FollowedBucket
 from common.messages import PoolClock
@@ -6,7 +6,8 @@ from common.streams import CLOCKS_BUCKET
 
 
 class PoolClocks:
-    """A pool that was never parked shows NATS's time. `read` comes before the first message whose deadline is compared."""
+    """Current pool times; NATS's time for a pool that was never parked. `read` must precede the first message whose deadline is
+    compared."""
 
     def __init__(self, bus: Bus, *, reread_s: float = REREAD_S) -> None:
         self._bus = bus
@@ -14,7 +15,7 @@ class PoolClocks:
         self.read, self.follow = self._clocks.read, self._clocks.follow
 
     def now_s(self, pool: str) -> float:
-        """The pool's time; it stands while its sampler is parked."""
+        """The pool's time in seconds; stops while its sampler is parked."""
         now_s = self._bus.clock.now_s()
         clock = self._clocks.known.get(pool)
         return now_s if clock is None else now_s - clock.parked_until_s(now_s)

@@ -1,4 +1,4 @@
-"""An executor's process by name, and what the parts of its side of leases work with."""
+"""Identity of an executor's process, and dependencies shared by the lease components."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -14,11 +14,11 @@ from common.leases.watchdog import Watchdog
 RENEW_S = 3.0
 """Seconds between renewals of a lease."""
 MEMORY_WAIT_S = 10.0
-"""Maximum wait for memory on the device that others are ordered to free."""
+"""Maximum seconds to wait for device memory that others were ordered to free."""
 
 
 async def no_driver() -> int | None:
-    """Free memory of a device without a driver to ask."""
+    """Free bytes of a device without a driver: None, unknown."""
     return None
 
 
@@ -28,10 +28,10 @@ class Identity:
 
     accelerator: str
     service: str
-    """rollout or trainer."""
+    """`rollout` or `trainer`."""
     pool: str
     replica: str
-    """Name of the process; another after each restart, unless the deployment gives it one."""
+    """Name of the process; changes at each restart, unless the deployment sets it."""
 
     @property
     def executor(self) -> str:
@@ -39,7 +39,7 @@ class Identity:
 
     @property
     def orders(self) -> str:
-        """Subject of its orders."""
+        """Subject of orders to this executor."""
         return streams.lease_order(self.accelerator, self.executor)
 
 
@@ -51,14 +51,14 @@ class ExecutorContext:
     locks: Locks
     tally: Tally
     budget_bytes: int
-    """Of the device, for all its executors."""
+    """Bytes on the device for all its executors together."""
     fence_tier: Tier = Tier.HOST
-    """Where it parks itself without a confirmed lease."""
+    """Tier into which it parks itself without a confirmed lease."""
     history: History = field(default_factory=History)
     watchdog: Watchdog = field(default_factory=Watchdog)
     free_bytes: Callable[[], Awaitable[int | None]] = no_driver
-    """Free memory of the device, as its driver says."""
+    """Free bytes of the device according to its driver; None if unknown."""
     clock: Callable[[], float] = time.monotonic
-    """This process's own, for the lease."""
+    """This process's monotonic clock, for the lease."""
     renew_s: float = RENEW_S
     memory_wait_s: float = MEMORY_WAIT_S

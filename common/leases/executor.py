@@ -1,4 +1,4 @@
-"""Puts an executor's parts together for one process."""
+"""Assembles the lease components of an executor for one process."""
 
 import asyncio
 import os
@@ -23,11 +23,11 @@ from common.streams import Consumer
 
 GIB = 2**30
 DEVICE_SHARE = 0.95
-"""Share of a GPU's memory that its executors may use, where the pools file does not say how much."""
+"""Fraction of a GPU's memory that its executors may use, if the pools file sets no size."""
 
 
 class LeasedExecutor:
-    """A sampler or trainer that computes only while it may. Without work to do it costs a parked process next to nothing."""
+    """A sampler or trainer that computes only while it holds the lease. Parked without work, it uses almost no processor time."""
 
     def __init__(
         self,
@@ -38,8 +38,10 @@ class LeasedExecutor:
         show: Callable[[bool], None] = lambda _: None,
         siblings: Queues | None = None,
     ) -> None:
-        """`consumers`: its queues. `has_siblings`: whether others share them. `show` is called with whether it is awake, at each change.
-        `siblings`: as of Reading."""
+        """`consumers`: its queues. `has_siblings`: whether other executors share them. `show` is called at each change with whether it is
+        awake.
+        `siblings`: as in Reading.
+        """
         self._watchdog = means.watchdog
         self._show = show
         self._own_queue = f"{OWN_QUEUE}@{means.me.accelerator}"
@@ -53,7 +55,7 @@ class LeasedExecutor:
 
     @property
     def busy(self) -> dict[str, float]:
-        """Figures for the replica's report: its siblings' reporters need them, and who judges its load."""
+        """Load figures for the replica report, read by sibling executors and the scheduler."""
         state = self._follower.state
         found = {BEGUN: 0.0, AWAKE: float(state is ExecutorState.AWAKE)}
         found |= {name: float(count) for name, count in self._reporter.begun_by_queue.items()}
@@ -74,38 +76,38 @@ class LeasedExecutor:
 
 @dataclass(frozen=True)
 class Placed:
-    """An executor with its pool and accelerator, as the pools file describes them."""
+    """An executor with its pool and accelerator from the pools file."""
 
     me: Identity
     pool: Pool
     accelerator: Accelerator
     cpu_cores: frozenset[int]
-    """All cores that are shared accelerators, of its own and of others."""
+    """All cores that are shared accelerators, its own and others'."""
 
     @property
     def siblings(self) -> list[str]:
-        """Accelerators of its pool's other executors in this service."""
+        """Accelerators of its pool's other executors of this service."""
         return [each for each in _places(self.pool, self.me.service) if each != self.me.accelerator]
 
     def queues(self, bus: Bus, slots: Slots, *, move_s: Callable[[], float]) -> Queues | None:
-        """Queues that it reads, by its accelerator's name; None where its pool is on no other. Arguments as of `Queues`."""
+        """Queues that it reads, by its accelerator's name; None if its pool is on no other accelerator. Arguments as in `Queues`."""
         me = Member(self.me.service, self.me.pool, self.me.accelerator, self.me.replica)
         return Queues(bus, me, self.siblings, slots, move_s, self.accelerator.max_wait_s) if self.siblings else None
 
     def locks(self, accelerators_dir: Path) -> Locks:
-        """Its locks, which processes that compute for it must have. Raises: Fatal where they cannot be used."""
+        """Its locks, which all processes that compute for it must hold. Raises: Fatal if they cannot be used."""
         return Locks(accelerators_dir / self.me.accelerator, self.me.executor)
 
     def cores_to_leave(self, cores: Collection[int]) -> tuple[frozenset[int], ...]:
-        """Choices of cores for `leave`, the first the best: all shared ones, or those that it computes on, its `cores`.
+        """Candidate sets of cores for `leave`, best first: all shared ones, or its own, `cores`.
 
-        None for an executor of a GPU: its engine is spawned, and keeps the cores of the thread that starts it.
+        Empty for an executor of a GPU: its engine is spawned, and inherits the affinity of the thread that starts it.
         """
         return (self.cpu_cores.union(cores), frozenset(cores)) if self.accelerator.on_cpu and cores else ()
 
 
 def placed(me: Identity, pools_file: Path) -> Placed:
-    """Raises: Fatal where the pools file has neither its pool nor its accelerator, or does not put it there."""
+    """Look an executor up in the pools file. Raises: Fatal if the file has no such pool or accelerator, or does not place it there."""
     pools = read_pools(pools_file)
     accelerators = read_accelerators(pools_file, pools)
     places = _places(pools[me.pool], me.service)
@@ -130,7 +132,7 @@ def leased_executor(
     data_dir: Path,
     show: Callable[[bool], None],
 ) -> LeasedExecutor:
-    """The executor on its accelerator. Call before `executable` uses the device. `locks`: its own."""
+    """Assemble the executor. Call before `executable` uses the device. `locks`: its own."""
     me, accelerator = where.me, where.accelerator
     means = ExecutorContext(
         bus=bus,
@@ -148,7 +150,7 @@ def leased_executor(
 
 
 def budget_bytes(accelerator: Accelerator) -> int:
-    """Bytes on the device that all its executors may have. Raises: Fatal where neither the pools file nor the driver says."""
+    """Bytes on the device for all its executors. Raises: Fatal if neither the pools file nor the driver gives the size."""
     if accelerator.memory_gib is not None:
         return int(accelerator.memory_gib * GIB)
     return int(DEVICE_SHARE * driver_memory(accelerator.device).total_bytes)

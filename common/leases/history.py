@@ -1,4 +1,4 @@
-"""What an executor has done: durations of past moves and operations, which limit how long others may take, and work since its wake."""
+"""History of an executor: durations of past moves and operations, which limit future ones, and work since its last wake."""
 
 import json
 import math
@@ -14,20 +14,20 @@ from common.accelerators import Tier, WorkDone
 
 MIN_LIMIT_S = 30.0
 FACTOR = 10.0
-"""A move counts as hung after so many times the p90 of its kind."""
+"""Multiple of the 90th percentile of its kind after which a move counts as hung."""
 UNKNOWN_LIMIT_S = 600.0
-"""Limit of a kind of move that was never finished here: a large model's first start."""
+"""Time limit in seconds for a kind of move that has never finished here, such as a large model's first start."""
 KEPT = 50
-"""Newest moves of each kind that count."""
+"""Number of the newest moves of each kind that count."""
 OPERATION = "operation"
-"""Kind of what is no move: steps of a trainer, requests of a sampler."""
+"""Kind for operations, which are not moves: steps of a trainer, requests of a sampler."""
 
 log = structlog.get_logger()
 _ADAPTER = TypeAdapter(dict[str, list[float]])
 
 
 class History:
-    """Seconds of finished moves by kind, and of operations, kept in a file over restarts: it may be lost."""
+    """Seconds of finished moves by kind, and of operations, kept in a file across restarts; losing it is harmless."""
 
     def __init__(self, file: Path | None = None, *, min_limit_s: float = MIN_LIMIT_S) -> None:
         self._min_limit_s = min_limit_s
@@ -42,12 +42,12 @@ class History:
         self._add(_kind(from_tier, tier), seconds)
 
     def add_operation(self, seconds: float) -> None:
-        """Mean duration of the operations of a slice."""
+        """Record the mean duration of the operations of a slice."""
         self._add(OPERATION, seconds)
 
     @property
     def operation_s(self) -> float | None:
-        """The longest of the means kept, also of earlier processes; None before the first."""
+        """Maximum of the stored means, including earlier processes'; None before the first."""
         return max(self._seconds.get(OPERATION, ()), default=None)
 
     def _add(self, kind: str, seconds: float) -> None:
@@ -75,39 +75,39 @@ def _kind(from_tier: Tier, tier: Tier) -> str:
 
 
 NEWEST_SHARE = 0.3
-"""Weight of the newest measurement in the mean duration of an operation."""
+"""Weight of the newest measurement in the moving average of an operation's duration."""
 
 
 class Measured(Protocol):
-    """A Parkable, or what stands for one in simulations."""
+    """A Parkable, or its replacement in simulations."""
 
     def taken(self) -> WorkDone: ...
 
 
 class Tally:
-    """Sums of a Parkable's `taken`, which only this asks for."""
+    """Accumulates the results of a Parkable's `taken`, whose only caller it is."""
 
     def __init__(self, executable: Measured) -> None:
         self._executable = executable
         self.by_task = Counter[str]()
-        """Sampled tokens, or milliseconds of steps."""
+        """Sampled tokens, or milliseconds of steps, by task."""
         self.busy_s = 0.0
         self.score_s = 0.0
-        """Of `busy_s`, those of the function `score`."""
+        """Part of `busy_s` spent in the function `score`."""
         self.pieces = 0
         self.piece_s: float | None = None
-        """Mean seconds of the accelerator that one operation takes; None before the first."""
+        """Moving average of the accelerator seconds of one operation; None before the first."""
         self._unfinished_s = 0.0
-        """Busy time since the last operation ended."""
+        """Busy seconds since the last operation ended."""
 
     def begin(self) -> None:
-        """From now on, count what is done since a wake."""
+        """Reset the sums: count the work done from this wake on."""
         self._executable.taken()
         self.by_task.clear()
         self.busy_s, self.score_s, self.pieces, self._unfinished_s = 0.0, 0.0, 0, 0.0
 
     def look(self) -> None:
-        """Add what was done since the last look."""
+        """Add the work done since the previous call."""
         taken = self._executable.taken()
         self.by_task.update(taken.by_task)
         self.busy_s += taken.busy_s

@@ -1,8 +1,8 @@
-"""The lease of an accelerator in NATS: who is permitted to compute there.
+"""The lease of an accelerator in NATS: permits one executor to compute there.
 
-It is one entry of the bucket `leases`, changed by compare-and-set only, and taken by an executor that has compute.lock (`locks.py`).
-It names the lock under which its holder computes. The executor that has this lock takes over an entry of an older epoch, whose holder
-has the lock no more and so computes nothing. Any other entry is waited for until its holder deletes it, or it expires.
+It is one entry of the bucket `leases`, changed by compare-and-set only, and taken by an executor that holds compute.lock (`locks.py`).
+It names the lock under which its holder computes. The executor that holds this lock takes over an entry of an older epoch, whose holder
+has lost the lock and so computes nothing. For any other entry it waits until the holder deletes it, or it expires.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ class _Held:
     epoch: int
     revision: int
     confirmed_s: float
-    """When the last confirmed renewal was sent, by this process's own clock."""
+    """When the last confirmed renewal was sent, by this process's monotonic clock."""
 
 
 class LeaseHolder:
-    """This executor's side of the entry."""
+    """This executor's access to the lease."""
 
     def __init__(self, means: ExecutorContext, stir: Callable[[], None]) -> None:
         """`stir` is called when the entry changes."""
@@ -48,20 +48,20 @@ class LeaseHolder:
         self._held: _Held | None = None
         self._is_lost = False
         self.is_elsewhere = False
-        """Whether another process had the lease when its entry last changed; its expiry is no change."""
+        """Whether another process had the lease when its entry last changed; an expiry is not reported as a change."""
         self._changing = asyncio.Lock()
 
     @property
     def epoch(self) -> int | None:
-        """Epoch of the lease that this process has; None without one."""
+        """Epoch of the lease that this process holds; None without a lease."""
         return self._held.epoch if self._held else None
 
     def is_overdue(self) -> bool:
-        """Whether this process holds the lease and must stop computing: another has it, or no renewal was confirmed for FENCE_S."""
+        """Whether this process holds the lease and must stop computing: another process has it, or no renewal was confirmed for FENCE_S."""
         return self._held is not None and (self._is_lost or self._clock() - self._held.confirmed_s > FENCE_S)
 
     async def take(self, epoch: int) -> bool:
-        """Take the lease for `epoch`, or keep it with this epoch; False while another process has it, or NATS does not answer.
+        """Take the lease for `epoch`, or update its epoch; False while another process holds it, or NATS does not answer.
 
         Raises: Superseded.
         """
@@ -86,7 +86,7 @@ class LeaseHolder:
         return True
 
     async def release(self) -> None:
-        """Delete the lease, if this process has it. Where NATS does not hear it, it expires."""
+        """Delete the lease, if this process holds it. If NATS is unreachable, it expires."""
         async with self._changing:
             held, self._held, self._is_lost = self._held, None, False
             if held is None or not self._bus.is_connected:
@@ -95,17 +95,17 @@ class LeaseHolder:
                 await self._bus.kv.release(LEASES_BUCKET, self._me.accelerator, revision=held.revision)
             except Unavailable as error:
                 log.warning("lease_not_released", epoch=held.epoch, reason=str(error))
-            except Retry:  # the next executor, which has compute.lock, was faster
+            except Retry:  # the next executor, which holds compute.lock, was faster
                 return
 
     async def keep(self) -> None:
-        """Renew the lease while there is one, until cancelled."""
+        """Renew the lease periodically while it is held, until cancelled."""
         while True:
             await asyncio.sleep(self._renew_s)
             await self.renew()
 
     async def renew(self) -> None:
-        """One renewal. Nothing happens while NATS is unavailable: a renewal that is kept and sent late would renew what has ended."""
+        """Renew once. Does nothing while NATS is unavailable: a renewal buffered and sent late would renew a lease that has ended."""
         async with self._changing:
             held = self._held
             if held is None or self._is_lost or not self._bus.is_connected:
@@ -121,7 +121,7 @@ class LeaseHolder:
                 await self._look_again(held)
 
     async def _look_again(self, held: _Held) -> None:
-        """The entry has another revision: by a renewal whose answer was lost, or because it expired, or another process has it."""
+        """Reread the entry after a revision conflict: a renewal's answer was lost, it expired, or another process holds it."""
         sent_s = self._clock()
         try:
             found = await self._bus.kv.find(LEASES_BUCKET, self._me.accelerator, Lease)
@@ -136,7 +136,7 @@ class LeaseHolder:
             log.warning("lease_not_renewed", epoch=held.epoch, reason=str(error))
 
     async def watch(self) -> None:
-        """Report changes of the entry, until cancelled. Its expiry is noticed late: who waits for it must look again by its own clock."""
+        """Report changes of the entry, until cancelled. Expiry is noticed late: a waiting executor must also check by its own clock."""
         await FollowedBucket(self._bus, LEASES_BUCKET, Lease, self._note).follow()
 
     def _note(self, key: str, lease: Lease | None) -> None:
@@ -152,7 +152,7 @@ class LeaseHolder:
         return await self._bus.kv.replace(LEASES_BUCKET, me.accelerator, lease, revision=revision)
 
     def _may_replace(self, theirs: Lease, epoch: int) -> bool:
-        """Whether this process has the lock that their holder needs to compute, for a newer order."""
+        """Whether this process holds the lock that the entry's holder needs to compute, and has a newer order."""
         return theirs.epoch < epoch and self._locks.computes and theirs.lock is not None and theirs.lock == self._locks.identity
 
     def _is_mine(self, lease: Lease) -> bool:

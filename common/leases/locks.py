@@ -1,11 +1,11 @@
-"""Locks of an accelerator: files in a folder that all its executors share, one folder an accelerator, on one host.
+"""Locks of an accelerator: files in a folder that all its executors share; one folder per accelerator, on one host.
 
     compute.lock        exclusive while an executor is awake, or moves its state
     <executor>.memory   exclusive while that executor has anything on the device; content: its bytes
 
 A lock (flock(2)) belongs to an open file. Forked processes share it, and the kernel frees it when the last of them has died. So an entry
 counts exactly as long as a process lives that may have the memory, and an engine that outlives its parent keeps both locks.
-Processes that are spawned share it where `Locks.descriptors` are passed on, as `rollout_svc/engine/start.py` does; all others do not.
+Spawned processes share it if `Locks.descriptors` are passed to them, as `rollout_svc/engine/start.py` does; otherwise they do not.
 """
 
 import fcntl
@@ -21,29 +21,29 @@ COMPUTE = "compute.lock"
 MEMORY = ".memory"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DIGITS = 20
-"""Digits of an entry, so that each write replaces all of the one before."""
+"""Digits of an entry, fixed so that each write replaces the previous one completely."""
 
 
 @dataclass(frozen=True)
 class Holders:
-    """What is locked in an accelerator's folder at one moment."""
+    """Locks held in an accelerator's folder at one moment."""
 
     computing: bool
     memory: Mapping[str, int]
-    """Bytes on the device by executor; -1 where the entry cannot be read."""
+    """Bytes on the device by executor; -1 if the entry cannot be read."""
 
 
 class Locks:
-    """The locks of one executor. They belong to its process, and to those that it forks."""
+    """Locks of one executor, held by its process and the processes that it forks."""
 
     def __init__(self, folder: Path, executor: str) -> None:
-        """Creates the folder and its files. Raises: Fatal where it cannot write or lock them."""
+        """Creates the folder and its files. Raises: Fatal if it cannot write or lock them."""
         self._folder = folder
         self._own = f"{executor}{MEMORY}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._compute, self._memory = _opened(folder / COMPUTE), _opened(folder / self._own)
-            if _is_free(self._memory):  # so that a full disk, or a file system without locks, is found now
+            if _is_free(self._memory):  # detects a full disk, or a file system without locks, at the start
                 os.pwrite(self._memory, _entry(0), 0)
         except OSError as error:
             raise Fatal(
@@ -51,19 +51,19 @@ class Locks:
                 "this host can write"
             ) from None
         self.identity = _identity(self._compute)
-        """Names compute.lock: equal for processes that exclude each other. None where the kernel does not say which it is."""
+        """Identity of compute.lock: equal for processes that exclude each other. None if the kernel does not provide it."""
         self.computes = False
-        """Whether this executor has compute.lock."""
+        """Whether this executor holds compute.lock."""
         self.is_entered = False
-        """Whether its entry is locked: it has, or may have, something on the device."""
+        """Whether its memory entry is locked: it has, or may have, state on the device."""
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """File descriptors for processes that are spawned and compute for this executor."""
+        """File descriptors for spawned processes that compute for this executor."""
         return self._compute, self._memory
 
     def take_compute(self) -> bool:
-        """Whether this executor has compute.lock now."""
+        """Try to take compute.lock; returns whether this executor holds it now."""
         self.computes = self.computes or _lock(self._compute)
         return self.computes
 
@@ -72,9 +72,9 @@ class Locks:
         self.computes = False
 
     def reserve(self, size: int, budget: int) -> str | None:
-        """Enter `size` bytes for this executor where all entries together stay within `budget`; else why not.
+        """Enter `size` bytes for this executor if all entries together stay within `budget`; else returns the reason.
 
-        Only for the holder of compute.lock: others' entries can only shrink meanwhile. Raises: Fatal when the entry cannot be written.
+        Only for the holder of compute.lock: others' entries can only shrink meanwhile. Raises: Fatal if the entry cannot be written.
         """
         assert self.computes
         if not self.is_entered and not _lock(self._memory):
@@ -87,7 +87,7 @@ class Locks:
         return shortage
 
     def shortage(self, size: int, budget: int) -> str | None:
-        """Why `size` bytes beside those that others have entered exceed `budget`; None where they do not, at this moment."""
+        """Reason why `size` bytes in addition to others' entries exceed `budget`; None if they fit at this moment."""
         others = {name: held for name, held in _memory_held(self._folder).items() if f"{name}{MEMORY}" != self._own}
         if unreadable := sorted(name for name, held in others.items() if held < 0):
             return f"nobody knows how much {', '.join(unreadable)} has on the device"
@@ -102,14 +102,14 @@ class Locks:
         return None
 
     def release_memory(self) -> None:
-        """Nothing of this executor is on the device any more."""
+        """Remove the memory entry: this executor has nothing on the device any more."""
         if self.is_entered:
             self._write(0)
             fcntl.flock(self._memory, fcntl.LOCK_UN)
             self.is_entered = False
 
     def close(self) -> None:
-        """Close the files; what is locked stays locked for processes that were forked."""
+        """Close the files; locks stay held by forked processes."""
         for descriptor in self.descriptors:
             os.close(descriptor)
 
@@ -121,7 +121,7 @@ class Locks:
 
 
 def holders(folder: Path) -> Holders:
-    """What is locked in an accelerator's folder; its files are locked for some microseconds to find out."""
+    """Locks held in an accelerator's folder; the check locks its files for some microseconds."""
     return Holders(computing=_is_held(folder / COMPUTE), memory=_memory_held(folder))
 
 
@@ -144,7 +144,8 @@ def _entry(size: int) -> bytes:
 
 
 def _identity(descriptor: int) -> str | None:
-    """Of a file, and of the kernel that keeps its lock. Two hosts, and a file that was deleted and created again, have others."""
+    """Identity of a file, and of the kernel that keeps its lock. It differs between hosts, and for a file that was deleted and
+    recreated."""
     with suppress(OSError):
         about = os.fstat(descriptor)
         return f"{BOOT_ID.read_text().strip()}:{about.st_dev}:{about.st_ino}"
@@ -164,7 +165,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _is_free(descriptor: int) -> bool:
-    """Whether no other process has this file's lock. Raises: OSError where the file system has no locks."""
+    """Whether no other process has locked this file. Raises: OSError if the file system has no locks."""
     free = _lock(descriptor)
     if free:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -172,14 +173,14 @@ def _is_free(descriptor: int) -> bool:
 
 
 def _is_held(path: Path) -> bool:
-    """Whether a process has the file's exclusive lock."""
+    """Whether a process holds the file's exclusive lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # explicitly: a child that another thread forks now has this file open as well
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # explicitly: a child that another thread forks now also has this file open
         return False
     except BlockingIOError:
         return True

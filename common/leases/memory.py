@@ -1,6 +1,6 @@
-"""Memory in use: private memory of this process and its descendants, as Linux counts it, and a GPU's, as its driver says.
+"""Memory in use: private memory of this process and its descendants according to Linux, and a GPU's according to its driver.
 
-The driver also counts what no lock tells of, as of an engine whose parent has died.
+The driver also counts memory that no lock covers, such as that of an engine whose parent has died.
 """
 
 import os
@@ -26,7 +26,8 @@ class DriverMemory:
 
 
 def driver_memory(device: str) -> DriverMemory:
-    """`device`: `cuda:N`, or the UUID of a GPU. Blocks for some hundredths of a second. Raises: Fatal when the driver does not answer."""
+    """Memory of a GPU. `device`: `cuda:N`, or its UUID. Blocks for some hundredths of a second. Raises: Fatal if the driver does not
+    answer."""
     number = device.removeprefix("cuda:")
     try:
         asked = subprocess.run([*COMMAND, "-i", number], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
@@ -37,7 +38,8 @@ def driver_memory(device: str) -> DriverMemory:
 
 
 def private_bytes() -> int | None:
-    """Bytes that no other process shares. Takes milliseconds a gigabyte. None where Linux does not say."""
+    """Bytes that this process and its descendants share with no other process; None if Linux does not report them. Takes milliseconds per
+    GiB."""
     found = [size for pid in _with_descendants(os.getpid()) if (size := _private(pid)) is not None]
     return sum(found) if found else None
 
@@ -51,7 +53,7 @@ def _with_descendants(pid: int) -> Iterator[int]:
 
 
 def _private(pid: int) -> int | None:
-    """None for a process that has ended, or is another user's."""
+    """Private bytes of one process; None if it has ended, or is another user's."""
     with suppress(OSError, ValueError):
         lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
         return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(PRIVATE))

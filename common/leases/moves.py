@@ -1,7 +1,7 @@
-"""An executor's state between tiers: room for it on the device, and moves that end in time or end this process.
+"""Moves an executor's state between tiers: finds room for it on the device, and ends this process if a move hangs.
 
-State moves under compute.lock alone, also that of a parked executor, which takes the lock for the move. One that waits for room never keeps
-the lock from those that must make room.
+State moves only under compute.lock, even a parked executor's, which takes the lock for the move. An executor that waits for room never
+holds the lock, because the executors that must make room need it.
 """
 
 import asyncio
@@ -15,11 +15,12 @@ from common.leases.memory import private_bytes
 from common.resilience import crashpoints
 
 OTHERS_FIRST_S = 0.25
-"""Time without others' moves before a wake that had no memory at the last attempt: they are ordered a tier deeper for it."""
+"""Seconds without others' moves before a wake is retried that lacked memory at the last attempt: others are ordered a tier deeper for
+it."""
 DRAIN_FACTOR = 10.0
-"""An operation that an order to park waits for counts as hung after so many times its usual duration,"""
+"""Multiple of its usual duration after which an operation that an order to park waits for counts as hung."""
 DRAIN_LIMIT_S = 600.0
-"""and after this where none has ended yet, in this process or an earlier one."""
+"""Seconds after which such an operation counts as hung if none has ended yet, in this process or an earlier one."""
 
 
 class NoRoom(Exception):
@@ -27,19 +28,19 @@ class NoRoom(Exception):
 
 
 class Room:
-    """compute.lock, and this executor's bytes on the device: both or none of them, until it moves."""
+    """compute.lock, and this executor's bytes on the device: before a move it has both or neither."""
 
     def __init__(self, means: ExecutorContext) -> None:
         self._means = means
         self.lacked_memory = False
-        """Whether the last wake failed for that."""
+        """Whether the last wake failed for lack of memory."""
         self.free_since_s: float | None = None
-        """Since when a wake finds compute.lock free at each look; None where another had it at the last."""
+        """Start of the current run of checks that found compute.lock free; None if the last check found it held."""
 
     async def take(self) -> bool:
-        """Whether this executor has compute.lock now, and its bytes are entered. Without room it keeps no lock.
+        """Try to take compute.lock and to enter this executor's bytes; returns whether it has both. Without room it releases the lock.
 
-        Raises: NoRoom where there was none for `memory_wait_s`, and no executor computed or moved.
+        Raises: NoRoom if there was none for `memory_wait_s`, and no executor computed or moved.
         """
         means, locks = self._means, self._means.locks
         shortage = None if locks.computes else locks.shortage(means.executable.device_bytes, means.budget_bytes)
@@ -57,11 +58,11 @@ class Room:
         return False
 
     def enter(self) -> str | None:
-        """Enter the bytes that it needs now; why there is no room beside others' entries."""
+        """Enter the bytes that it needs now; returns the reason if there is no room besides others' entries."""
         return self._means.locks.reserve(self._means.executable.device_bytes, self._means.budget_bytes)
 
     async def _enter_before_wake(self) -> str | None:
-        """As `enter`; also why there is none by the driver. Asking that starts a program: under the lock."""
+        """As `enter`, and also checks the driver's free memory. Held under the lock, because querying the driver starts a program."""
         means, need = self._means, self._means.executable.device_bytes
         if (shortage := self.enter()) is not None:
             return shortage
@@ -70,30 +71,30 @@ class Room:
         return None
 
     def give_back(self) -> None:
-        """Compute.lock, and the entry unless its state is on the device."""
+        """Release compute.lock, and the memory entry unless its state is on the device."""
         if self._means.executable.tier is not Tier.DEVICE:
             self._means.locks.release_memory()
         self._means.locks.release_compute()
 
 
 class Moves:
-    """Wakes and parks a Parkable, each within the time that past moves allow."""
+    """Wakes and parks a Parkable, each within a time limit based on past moves."""
 
     def __init__(self, means: ExecutorContext) -> None:
         self._means = means
 
     async def wake(self) -> float:
-        """Seconds of the move. Raises: as `Parkable.wake`."""
+        """Wake; returns seconds of the move. Raises: as `Parkable.wake`."""
         crashpoints.reached("lease_before_wake")
         self._means.tally.begin()
         return await self._move("wake", Tier.DEVICE, self._means.executable.wake())
 
     async def close(self) -> None:
-        """Drop a state that may not be used; the next wake makes another."""
+        """Drop a state that must not be used; the next wake makes a new one."""
         await self._move("park", Tier.NONE, self._means.executable.park(Tier.NONE, 0.0))
 
     async def park(self, tier: Tier, drain_s: float | None, *, ends_slice: bool) -> tuple[float, int | None]:
-        """Seconds of the move, and private memory that it freed; None for a move to the device, which frees none.
+        """Park; returns seconds of the move, and bytes of private memory that it freed (None for a move to the device, which frees none).
 
         `ends_slice`: whether it was awake.
         """
@@ -108,7 +109,7 @@ class Moves:
         return move_s, before - after if before is not None and after is not None else None
 
     def drain_limit_s(self, drain_s: float | None) -> float:
-        """Maximum time that operations in progress may take to end. An order's `drain_s` bounds those alone that can be frozen."""
+        """Maximum seconds for operations in progress to end. An order's `drain_s` only limits operations that can be frozen."""
         load, tally = self._means.executable.load, self._means.tally
         if not load.begun and not load.preparing:
             return 0.0
@@ -119,14 +120,14 @@ class Moves:
         return DRAIN_FACTOR * usual_s if usual_s else DRAIN_LIMIT_S
 
     async def _move(self, name: str, tier: Tier, move: Coroutine[Any, Any, float | None], allowed_s: float = 0.0) -> float:
-        """Seconds of the move. `allowed_s`: what it may wait for before."""
+        """Run a move within its limit; returns its seconds. `allowed_s`: additional time that it may wait before."""
         means, from_tier = self._means, self._means.executable.tier
         limit_s = means.history.limit_s(from_tier, tier) + allowed_s
         began_s = time.monotonic()
         moving = asyncio.ensure_future(move)
         try:
             with means.watchdog.watching(f"{name} from tier {from_tier} to {tier}", limit_s):
-                await asyncio.sleep(0)  # it has begun
+                await asyncio.sleep(0)  # lets the move start
                 crashpoints.reached(f"lease_in_{name}")
                 alone_s = await moving
         finally:
@@ -136,5 +137,5 @@ class Moves:
         return seconds
 
     async def _private_bytes(self, tier: Tier) -> int | None:
-        """To be read while it may compute: it takes the processor for a moment."""
+        """Private bytes, read while it still may compute, because reading takes processor time; None for a move to the device."""
         return None if tier is Tier.DEVICE else await asyncio.to_thread(private_bytes)

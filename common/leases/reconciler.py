@@ -1,10 +1,10 @@
-"""Does what the newest order says: wakes and parks a Parkable, with lease and locks.
+"""Carries out the newest order: wakes and parks a Parkable, with lease and locks.
 
-A wake waits for compute.lock and room on the device, then for the lease in NATS; parking gives all three back. `Side` is what an executor
-has of them, `Want` what the newest order asks, and `decide` the table of next steps. After each step it looks again: only the newest order
-counts, also while an older one waits for anything. A move that has begun it finishes first.
+A wake waits for compute.lock and room on the device, then for the lease in NATS; parking releases all three. `Side` says which of them an
+executor has, `Want` what the newest order requires, and `decide` is the table of next steps. State is checked again after each step: only
+the newest order counts, even while an older one waits. A move that has started is finished first.
 
-A new process computes nothing for orders that are older than itself: it says that it is cold, under the epoch of the last of them.
+A new process does not carry out orders older than itself: it reports that it is cold, under the epoch of the last of them.
 """
 
 import asyncio
@@ -25,42 +25,42 @@ from common.resilience import crashpoints
 from common.streams import LEASES
 
 LOCK_LOOK_S = 0.05
-"""Maximum pause between attempts at compute.lock. A holder that parks deletes its lease, which ends the pause; one that dies does not."""
+"""Maximum seconds between attempts at compute.lock. A holder that parks deletes its lease, which ends the pause; one that dies does not."""
 MOVE_LOOK_S = 0.005
-"""The same while no other executor has the lease: others move then, for a moment each, and make room."""
+"""Maximum seconds between attempts while no other executor has the lease: others then hold it briefly, to move and make room."""
 LOOK_S = 0.5
-"""Maximum pause between looks at the lease, whose expiry NATS does not tell."""
+"""Maximum seconds between checks of the lease, whose expiry NATS does not report."""
 END_S = 3.0
-"""Maximum time for a last answer and the release of the lease before this process ends."""
+"""Maximum seconds for a last answer and the release of the lease before this process ends."""
 
 log = structlog.get_logger()
 
 
 class Side(Enum):
-    """How much of the accelerator an executor has."""
+    """An executor's share of the accelerator: lock, room and lease."""
 
     RESTING = auto()
     """Cold, parked or faulty: neither lock nor lease. Its state may be on the device, paused."""
     WAITING = auto()
-    """Waking: for compute.lock and room, then for the lease."""
+    """Waking: waits for compute.lock and room, then for the lease."""
     LEASED = auto()
-    """Waking: it has all three, and does not move yet."""
+    """Waking: has lock, room and lease, and has not started the move."""
     LAPSED = auto()
-    """The same, but the lease was not confirmed in time, or another process has it."""
+    """As LEASED, but the lease was not confirmed in time, or another process has it."""
     AWAKE = auto()
     OVERDUE = auto()
     """Awake, with a lapsed lease."""
 
 
 class Want(Enum):
-    """What the newest order asks of it."""
+    """Requirement of the newest order."""
 
     NOTHING = auto()
-    """It is settled, or came while the executor wakes for an older one."""
+    """The order is settled, or arrived while the executor wakes for an older one."""
     WAKE = auto()
     PARK = auto()
     MOVE = auto()
-    """Park deeper than where its state is."""
+    """Park in a deeper tier than the current one."""
 
 
 class Do(Enum):
@@ -68,17 +68,17 @@ class Do(Enum):
 
     WAIT = auto()
     BEGIN = auto()
-    """Wait for what a wake needs."""
+    """Start to wait for the requirements of a wake."""
     CLAIM = auto()
-    """Attempt to get what is missing of compute.lock, room, and a lease with the order's epoch."""
+    """Try to get the missing ones of compute.lock, room, and a lease with the order's epoch."""
     WAKE = auto()
     PARK = auto()
     PARK_LOCKED = auto()
-    """Park once compute.lock is free, however long another computes."""
+    """Park once compute.lock is free, however long another executor computes."""
     GIVE_UP = auto()
-    """Release lock, room and lease: not this order, or not with this lease."""
+    """Release lock, room and lease: the order was replaced, or the lease was lost."""
     FENCE = auto()
-    """Park itself, unordered."""
+    """Park itself, without an order."""
 
 
 def decide(side: Side, want: Want) -> Do:
@@ -103,7 +103,7 @@ def decide(side: Side, want: Want) -> Do:
 
 class LeaseReconciler:
     def __init__(self, means: ExecutorContext, changed: Callable[[], None] = lambda: None) -> None:
-        """`changed` is called when `state` or `epoch` have changed."""
+        """`changed` is called when `state` or `epoch` has changed."""
         self._means = means
         self._changed = changed
         self._stirred = asyncio.Event()
@@ -113,24 +113,24 @@ class LeaseReconciler:
         self._newest: LeaseOrder | None = None
         self._waking_for: LeaseOrder | None = None
         self._settled = Outcome(0, ExecutorState.COLD, Tier.OFF)
-        """Of the newest order that is done, or was given up; orders up to its epoch do nothing."""
+        """Outcome of the newest order that is done, or was given up; orders up to its epoch have no effect."""
         self.state = ExecutorState.COLD
         self.epoch = 0
-        """Of the newest order that was read; 0 before the first."""
+        """Epoch of the newest order that was read; 0 before the first."""
 
     async def run(self) -> None:
-        """Until cancelled. Raises: Fatal when the device, or the folder of locks, cannot be used any more."""
+        """Run until cancelled. Raises: Fatal if the device, or the folder of locks, becomes unusable."""
         await self._begin()
         try:
             async with asyncio.TaskGroup() as runners:
                 for runner in (self._read_orders, self._lease.watch, self._lease.keep, self._keep_time, self._answers.run, self._obey):
                     runners.create_task(runner())
-        finally:  # the locks are freed when this process has died, and not before: it may still compute
+        finally:  # the kernel frees the locks when this process has died, and not before: it may still compute
             with suppress(TimeoutError):
                 async with asyncio.timeout(END_S):
                     await asyncio.shield(self._lease.release())
 
-    # ------------------------------------------------------------------------------------------------------- what is read
+    # ------------------------------------------------------------------------------------------------------ reading orders
 
     async def _begin(self) -> None:
         bus, me = self._means.bus, self._means.me
@@ -154,7 +154,7 @@ class LeaseReconciler:
                 self._changed()
 
     async def _keep_time(self) -> None:
-        """Look at the lease's age, and show the watchdog that the event loop turns, until cancelled."""
+        """Check the lease's age, and report to the watchdog that the event loop runs, until cancelled."""
         means, pause_s = self._means, self._means.renew_s / 12
         try:
             while True:
@@ -162,7 +162,7 @@ class LeaseReconciler:
                 if not means.bus.is_connected:  # a step's version may wait for NATS, and no other executor can be ordered meanwhile
                     means.watchdog.postpone(pause_s)
                 if self._lease.is_overdue():
-                    means.executable.end_drain()  # requests that a park waits for would be computed without a lease
+                    means.executable.end_drain()  # requests that a park waits for would run without a lease
                     self._stirred.set()
                 await asyncio.sleep(pause_s)
         finally:
@@ -184,7 +184,7 @@ class LeaseReconciler:
             return Want.WAKE
         return Want.MOVE if order.tier.depth > self._means.executable.tier.depth else Want.PARK
 
-    # ------------------------------------------------------------------------------------------------------- what is done
+    # ---------------------------------------------------------------------------------------------------- carrying out orders
 
     async def _obey(self) -> None:
         while True:
@@ -195,7 +195,7 @@ class LeaseReconciler:
                     await self._stirred.wait()
 
     async def _step(self, order: LeaseOrder) -> float | None:
-        """Do one thing; seconds until the next look, unless something changes before. None: as long as nothing does."""
+        """Take one step; returns seconds until the next check, unless something changes before. None: only after a change."""
         match decide(self._side(), self._want(order)):
             case Do.WAIT:
                 return None
@@ -225,7 +225,8 @@ class LeaseReconciler:
         return LOCK_LOOK_S if self._lease.is_elsewhere else MOVE_LOOK_S
 
     async def _claim(self, order: LeaseOrder) -> float:
-        """Seconds until the next look. One that is awake has all but the epoch, and goes on under it."""
+        """Try to get lock, room and lease; returns seconds until the next check. An awake executor only updates the epoch, and
+        continues."""
         is_awake = self.state is ExecutorState.AWAKE
         try:
             if not is_awake and not await self._room.take():
@@ -296,7 +297,7 @@ class LeaseReconciler:
         await self._lease.release()
 
     def _settle(self, outcome: Outcome) -> None:
-        """The order is done, or given up."""
+        """Record that the order is done, or given up."""
         self._settled, self._waking_for = outcome, None
         self._set(outcome.state)
         self._answers.add(outcome)

@@ -1,7 +1,7 @@
-"""Reports of an executor at each change, and what waits in its queues.
+"""Reports of an executor at each change, and the backlog of its queues.
 
-The scheduler decides with these, so that a change that may matter is reported within hundredths of a second: of the state, of what runs,
-whether anything waits, and about how much. What it costs to look is bounded: a parked executor looks less often.
+The scheduler decides with these, so relevant changes are reported within hundredths of a second: the state, the running operation,
+whether messages wait, and about how many. The cost of checking is bounded: a parked executor checks less often.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from common.periodic import run_forever
 from common.streams import Consumer
 
 AWAKE_LOOK_S = 0.02
-"""Seconds between looks at what runs."""
+"""Seconds between checks of the running operations."""
 QUEUE_LOOK_S = 0.05
-"""Seconds between looks at the queues while awake."""
+"""Seconds between checks of the queues while awake."""
 PARKED_LOOK_S = 0.2
-"""The same while parked: each look costs half a millisecond of the processor, and a parked process has none to spend."""
+"""Seconds between checks of the queues while parked: each costs half a millisecond of processor time that others need."""
 MIN_SPACING_S = 0.02
 REPORT_S = 1.0
 """Seconds between reports without a change."""
@@ -38,27 +38,27 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Reading:
-    """Queues that an executor reads: its pool's first."""
+    """Queues that an executor reads, its pool's first."""
 
     consumers: Sequence[Consumer]
     siblings: Queues | None = None
-    """None where its pool's replicas have no queues of their own."""
+    """None if its pool's replicas have no queues of their own."""
 
 
 class Waiting:
-    """Since when work waits for this executor: the oldest message that is not begun, or operations that are frozen."""
+    """Start of the waiting of this executor's work: the oldest message that is not started, or frozen operations."""
 
     def __init__(self) -> None:
         self._frozen_s: float | None = None
 
     def since_s(self, now_s: float, *, oldest_s: float | None, frozen: bool) -> float | None:
-        """NATS's time; None without work. Frozen operations wait from when they were."""
+        """NATS's time since when work waits; None without work. Frozen operations wait from when they were frozen."""
         self._frozen_s = (now_s if self._frozen_s is None else self._frozen_s) if frozen else None
         return min((each for each in (oldest_s, self._frozen_s) if each is not None), default=None)
 
 
 class Backlog:
-    """Messages in an executor's queues that no live process has begun."""
+    """Messages in an executor's queues that no live process has started."""
 
     def __init__(
         self,
@@ -72,19 +72,19 @@ class Backlog:
         self._siblings = siblings
         self._load = load
         self._elsewhere: dict[str, int] = {}
-        """Messages that others have begun, by queue."""
+        """Messages that other replicas have started, by queue."""
         self._ages: dict[str, Ages] = {}
-        """By queue: one that is taken over, or given back, must not change how long messages of the others have waited."""
+        """Ages by queue, so that taking over a queue, or returning it, does not change the ages of messages in the others."""
         self._declared: set[Consumer] = set()
         self.is_declared = asyncio.Event()
-        """Whether the first of its queues has its consumer."""
+        """Set once the consumer of its first queue is declared."""
         self.ready = 0
-        """As of the last look."""
+        """Messages found by the last check."""
 
     async def declare(self) -> None:
-        """Without its consumer NATS does not say what waits; a process that never woke has not declared it.
+        """Declare the consumers: without one NATS does not report a backlog, and a process that never woke has not declared it.
 
-        Concurrently: no queue waits for another that NATS does not permit.
+        Runs concurrently: no queue waits for another that NATS does not permit.
         """
         async with asyncio.TaskGroup() as runners:
             for consumer in self._own:
@@ -98,14 +98,14 @@ class Backlog:
 
     @property
     def oldest_s(self) -> float | None:
-        """NATS's time at which the oldest that is ready came; None without any."""
+        """NATS's time at which the oldest waiting message arrived; None without any."""
         return min((each.oldest_s for each in self._ages.values() if each.oldest_s is not None), default=None)
 
     @property
     def begun_by_queue(self) -> dict[str, int]:
-        """Messages that this process has begun, by `name_of` the queue: what it took from a sibling's, and still has, too.
+        """Messages that this process has started, by `name_of` the queue, including those taken from a sibling's queue and still held.
 
-        Which of its messages a process has begun it does not tell: those of its first queues.
+        The process does not report which of its messages it has started: the first queues' are counted first.
         """
         begun, found = self._load().messages, dict[str, int]()
         others = [] if self._siblings is None else [each for each in self._siblings.consumers if self._bus.held(each)]
@@ -117,7 +117,7 @@ class Backlog:
         return found
 
     async def look(self) -> None:
-        """Raises: Unavailable."""
+        """Check the queues. Raises: Unavailable."""
         consumers = [each for each in self._own if each in self._declared]
         consumers += [] if self._siblings is None else self._siblings.taken_over
         queues: dict[str, list[Queue]] = {}
@@ -126,8 +126,8 @@ class Backlog:
         begun, now_s, ready = self.begun_by_queue, self._bus.clock.now_s(), 0
         self._ages = {name: self._ages[name] if name in self._ages else self._first_ages(name) for name in queues}
         for name, found in queues.items():
-            # Delivered and begun by no live process: kept for a later wake, handed back, or their receiver has died. Without these a
-            # message of a killed executor would never be ready, and no executor would wake for it.
+            # Delivered, and started by no live process: kept for a later wake, handed back, or their receiver has died. Without these a
+            # killed executor's message would never count as waiting, and no executor would wake for it.
             unacknowledged = sum(queue.unacknowledged for queue in found)
             kept = max(0, unacknowledged - begun.get(name, 0) - self._elsewhere.get(name, 0))
             pending, delivered = sum(queue.pending for queue in found), sum(queue.delivered for queue in found)
@@ -136,7 +136,7 @@ class Backlog:
         self.ready = ready
 
     def _first_ages(self, name: str) -> Ages:
-        """What is taken over has waited before."""
+        """Ages to start with: those observed before a queue was taken over."""
         if self._siblings is not None:
             for consumer in self._siblings.taken_over:
                 if name_of(consumer) == name:
@@ -144,7 +144,7 @@ class Backlog:
         return Ages()
 
     async def look_elsewhere(self, service: str, pool: str, replica: str) -> None:
-        """Count what other replicas of the pool have begun. Raises: Unavailable."""
+        """Count messages that other replicas of the pool have started. Raises: Unavailable."""
         reports = await self._bus.kv.values(streams.REPLICAS_BUCKET, ReplicaReport)
         others = [one for one in reports if one.service == service and one.pool == pool and one.replica != replica]
         names = {name for one in others for name in one.busy if name.partition("@")[0] == BEGUN}
@@ -152,7 +152,7 @@ class Backlog:
 
 
 def name_of(consumer: Consumer) -> str:
-    """Name of the messages of its queue that a replica has begun, in `ReplicaReport.busy`."""
+    """Key in `ReplicaReport.busy` for the messages of this queue that a replica has started."""
     _, at, accelerator = consumer.name.partition("@")
     return f"{BEGUN}{at}{accelerator}"
 
@@ -161,8 +161,8 @@ class Reporter:
     def __init__(
         self, means: ExecutorContext, consumers: Sequence[Consumer], *, has_siblings: bool, siblings: Queues | None = None
     ) -> None:
-        """`has_siblings`: whether the pool has other replicas, which share the queues. `siblings`: as of Reading. Use `changed` as the
-        follower's."""
+        """`has_siblings`: whether other replicas of the pool share the queues. `siblings`: as in Reading. Pass `changed` to the
+        reconciler."""
         self._means = means
         self._has_siblings = has_siblings
         self._backlog = Backlog(means.bus, consumers, lambda: means.executable.load, siblings)
@@ -172,7 +172,7 @@ class Reporter:
 
     @property
     def begun_by_queue(self) -> dict[str, int]:
-        """Messages that this process has begun, by `name_of` the queue."""
+        """Messages that this process has started, by `name_of` the queue."""
         return self._backlog.begun_by_queue
 
     async def run(self, follower: LeaseReconciler) -> None:
@@ -246,7 +246,7 @@ class Reporter:
         )
 
     def _enter_present_bytes(self) -> None:
-        """An executor's need changes while it is awake: tasks come and go. What does not fit is not entered; its next wake fails."""
+        """Enter the bytes currently needed, which change while awake as tasks come and go. If they do not fit, the next wake fails."""
         need = self._means.executable.device_bytes
         if (shortage := self._means.locks.reserve(need, self._means.budget_bytes)) is not None:
             log.warning("device_full", reason=shortage)
@@ -259,7 +259,7 @@ class Reporter:
 
 
 def _essence(report: ExecutorReport) -> object:
-    """What is reported immediately when it changes; numbers by their magnitude."""
+    """The part of a report whose change is reported immediately; numbers only by magnitude."""
     return (
         *(report.state, report.tier, report.epoch, report.running),
         *(report.begun > 0, report.ready.bit_length(), report.ready_since_s is None, report.pieces > 0),

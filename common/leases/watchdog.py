@@ -1,8 +1,8 @@
-"""A thread that ends this process when it does not do what was ordered, or its event loop hangs.
+"""A thread that ends this process if it does not carry out an order in time, or its event loop hangs.
 
-The event loop may be what hangs, so the thread needs none of it. A call that hangs with the interpreter's lock stops this thread, too; for
-moves there is a second one, of Python's faulthandler, which needs no lock and ends the process somewhat later. A process that is stopped
-has no thread that runs: a guardian beside it ends it when this thread gives no sign of life, and before its lease has expired.
+The thread does not use the event loop, which may hang. A call that hangs while it holds the GIL stops this thread, too; for moves there
+is a second one, of Python's faulthandler, which needs no GIL and ends the process slightly later. In a stopped process (SIGSTOP) no
+thread runs: a guardian process kills it once this thread gives no sign of life, and before its lease has expired.
 """
 
 import faulthandler
@@ -20,23 +20,23 @@ from common.streams import LEASE_TTL_S
 
 CHECK_S = 0.25
 BACKSTOP_S = 2.0
-"""Seconds by which faulthandler's thread, or the guardian, ends the process later."""
+"""Seconds after the deadline at which faulthandler's thread, or the guardian, ends the process."""
 FENCE_S = LEASE_TTL_S * 2 / 3
-"""Seconds without a confirmed renewal of its lease after which a holder must stop computing. One that is stopped cannot, and is ended."""
+"""Seconds without a confirmed renewal of its lease after which a holder must stop computing. A stopped process cannot, and is killed."""
 STDERR = 2
 
 log = structlog.get_logger()
 
 
 class Watchdog:
-    """Methods may be called from any thread; `watching` from one at a time."""
+    """Deadlines for this process. Methods may be called from any thread; `watching` by one caller at a time."""
 
     def __init__(self, *, stalled_s: float = STALLED_S) -> None:
-        """`stalled_s`: time without a turn of the event loop after which the process counts as hung."""
+        """`stalled_s`: seconds for which the event loop may be blocked before the process counts as hung."""
         self._stalled_s = stalled_s
         self._deadline: tuple[float, str] | None = None
         self._turned: float | None = None
-        """When the event loop last turned; None while nothing depends on it."""
+        """Monotonic time of the event loop's last sign of life; None while the loop is not monitored."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -48,7 +48,7 @@ class Watchdog:
 
     @contextmanager
     def watching(self, what: str, limit_s: float) -> Generator[None]:
-        """The block must end within `limit_s` seconds."""
+        """End the process if the block takes longer than `limit_s` seconds."""
         self._watch_until(time.monotonic() + limit_s, f"{what} did not end within {limit_s:.0f} s")
         try:
             yield
@@ -57,7 +57,7 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def postpone(self, seconds: float) -> None:
-        """Seconds that have passed do not count for what is watched now."""
+        """Extend the current deadline by `seconds`."""
         if self._deadline is not None:
             deadline_s, reason = self._deadline
             self._watch_until(deadline_s + seconds, reason)
@@ -67,15 +67,15 @@ class Watchdog:
         faulthandler.dump_traceback_later(max(0.0, deadline_s - time.monotonic()) + BACKSTOP_S, file=STDERR, exit=True)
 
     def turned(self) -> None:
-        """The event loop turns; from now on it must do so again within `stalled_s`, until `released`."""
+        """Record that the event loop runs; it must do so again within `stalled_s`, until `released`."""
         self._turned = time.monotonic()
 
     def released(self) -> None:
-        """Nothing depends on the event loop any more."""
+        """Stop monitoring the event loop."""
         self._turned = None
 
     def overdue(self) -> str | None:
-        """Why the process must end now; None while it need not."""
+        """Reason why the process must end now; None if it need not."""
         now, deadline, turned = time.monotonic(), self._deadline, self._turned
         if deadline is not None and now > deadline[0]:
             return deadline[1]
@@ -96,4 +96,4 @@ class Watchdog:
                 sign()
                 if (reason := self.overdue()) is not None:
                     log.error("ended_by_watchdog", reason=reason)
-                    os._exit(1)  # no handler runs, and the kernel frees the locks
+                    os._exit(1)  # runs no handlers, and the kernel frees the locks

@@ -1,13 +1,13 @@
-"""Every message that travels between services, a module for each family of subjects; all names are re-exported here.
+"""Every message between services, one module per family of subjects; all names are re-exported here.
 
-Arrays are raw little-endian bytes (int32 token ids, float32 logprobs, uint8 mask: 9 bytes a token), so that coding a
-trajectory costs microseconds. A new optional field is compatible, in a section of a task too; anything else is a new kind.
+Arrays are raw little-endian bytes (int32 token ids, float32 logprobs, uint8 mask: 9 bytes a token), so that encoding or decoding a
+trajectory costs microseconds. A new optional field is compatible, even in a section of a task; any other change needs a new kind.
 
-A message about one group carries the group's `GroupContext` whole, so that any replica can continue it without a look-up.
+A message about one group carries the complete `GroupContext`, so that any replica can continue it without a look-up.
 A body that carries members carries a list of them: members that are ready at the same moment share a message, and each is
-settled by itself. Services do not wait to fill one, except the sampler, which collects for some milliseconds.
+settled separately. Services do not wait to fill one, except the sampler, which collects for some milliseconds.
 
-Layout    prompts, trajectories: the loop · serving · tenancy/ · asks, progress: asked for · accelerators, leases: shared
+Layout    prompts, trajectories: the loop · serving · tenancy/ · asks, progress: answers to questions · accelerators, leases: shared
           accelerators · jobs, status, lives · verbs: their tables · base, artifacts
 """
 

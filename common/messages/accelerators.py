@@ -1,9 +1,9 @@
-"""Shared accelerators: what is asked about them, and the job with which operators move a pool (docs/pools.md).
+"""Shared accelerators: questions about them, and the job with which operators move a pool (docs/pools.md).
 
 Verb of `ask.<tenant>.<verb>` → request → answer:
 
-    executors  AskExecutors  ExecutorsAnswer  where each executor's state is, who computes and who waits
-    slices     AskSlices     SlicesAnswer     slices, the newest first, a page at a time, with who paid for them
+    executors  AskExecutors  ExecutorsAnswer  tier of each executor's state, which computes and which wait
+    slices     AskSlices     SlicesAnswer     slices, newest first, paginated, with the tasks charged for them
     moves      AskMoves      MovesAnswer      measured moves between tiers; for operators
     trace      AskTrace      TraceAnswer      steps of tasks, for a simulation or a plan; for operators
 """
@@ -17,33 +17,35 @@ from common.messages.base import Message, Sentence, Value
 from common.spec import TASK_ID_PATTERN, Name
 
 MAX_SLICES = 200
-"""Maximum slices of a page."""
+"""Maximum slices per page."""
 MAX_STEPS = 500
-"""Maximum steps of a page of a trace."""
+"""Maximum steps per page of a trace."""
 PoolVerb = Literal["park", "drain", "wake", "release"]
 
 
 class MovePool(Message, kind="move-pool.1"):
-    """Park, wake or release executors of a pool. For operators. Harmless when repeated. The answer is the event `pool`."""
+    """Park, wake or release executors of a pool. For operators. Idempotent. The answer is the event `pool`."""
 
     request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id made by the sender, repeated in the answer."""
+    """Id chosen by the sender, repeated in the answer."""
     pool: Name
     verb: PoolVerb
-    """`park`: no slice until `wake` or `release`, and the present one ends now; `drain`: the same once what runs has ended; `wake`: the
-    next slice; `release`: as the scheduler decides."""
+    """`park`: no slice until `wake` or `release`, and the current one ends now; `drain`: the same after running operations have ended;
+    `wake`: gets the next slice; `release`: returns to the scheduler's decisions.
+    """
     service: Literal["rollout", "trainer"] | None = None
     """None: its samplers and its trainers."""
     accelerator: Name | None = None
     """None: on every accelerator."""
     tier: Tier | None = None
-    """Of `wake`: what is awake then is parked in this tier and woken once more, also if it was awake before, so that both moves are
-    measured. None: woken alone."""
+    """For `wake`: tier in which awake executors are parked and woken once more, even if awake before, so that both moves are measured.
+    None: only wake.
+    """
 
 
 class AskExecutors(Message, kind="ask-executors.1"):
     pool: Name | None = None
-    """None: of all pools."""
+    """None: executors of all pools."""
 
 
 class ExecutorOf(Value):
@@ -56,42 +58,42 @@ class ExecutorOf(Value):
     state: ExecutorState
     tier: Tier
     held: Literal["park", "drain", "wake"] | None = None
-    """What an operator has ordered."""
+    """An operator's current order."""
     is_holder: bool
-    """Whether the present slice is its own."""
+    """Whether the current slice is its own."""
     since_s: float | None
-    """Since when it has been in its state; None before it ever reported."""
+    """When it entered its state; None before its first report."""
     waiting_since_s: float | None
-    """Since when work has waited for it to wake; None while it has none, or is awake."""
+    """Time since when work has waited for it to wake; None if it has none, or is awake."""
     wake_s: float | None
-    """Seconds that waking it is expected to take."""
+    """Expected seconds of waking it."""
     is_measured: bool
-    """Whether that is the median of measured moves, and not an estimate from bytes."""
+    """Whether `wake_s` is the median of measured moves, instead of an estimate from bytes."""
     switch_share: float | None
-    """Share of its slices of the last hour that went into switches; None without any."""
+    """Fraction of its slices of the last hour spent on switches; None without slices."""
     parked_s: float
-    """Seconds for which its pool's clock has stood, in all."""
+    """Total seconds for which its pool's clock was stopped."""
     deepest: Tier | None = None
-    """Deepest tier in which it may be parked; None where its pool is not deployed any more."""
+    """Deepest tier in which it may be parked; None if its pool is no longer deployed."""
     device_bytes: int = 0
-    """Bytes that it needs awake; for operators, as the next three."""
+    """Bytes needed on the device while awake; for operators only, as are the next three fields."""
     host_bytes: int = 0
     fault: Sentence | None = None
-    """Why it could not wake."""
+    """Reason why it could not wake."""
     retry_s: float | None = None
-    """When it may be woken next; None without a fault, and of one that never fits."""
+    """Earliest time of the next wake; None without a fault, and if it can never fit."""
 
 
 class ExecutorsAnswer(Message, kind="executors-answer.1"):
     executors: list[ExecutorOf]
-    """By accelerator and name."""
+    """Executors by accelerator and name."""
 
 
 class AskSlices(Message, kind="ask-slices.1"):
     since_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Unix time; slices that were ordered before it are left out."""
+    """Unix time; slices ordered before it are omitted."""
     before: int | None = Field(default=None, ge=1, lt=2**31)
-    """`number` of the last slice of the page before; None for the first."""
+    """`number` of the last slice of the previous page; None for the first page."""
     accelerator: Name | None = None
     most: int = Field(default=MAX_SLICES, ge=1, le=MAX_SLICES)
 
@@ -102,7 +104,7 @@ class ShareOf(Value):
 
 
 class SliceOf(Value):
-    """An executor's time on an accelerator. A tenant sees those that served its tasks."""
+    """An executor's time on an accelerator. A tenant sees slices that served its tasks."""
 
     number: int
     accelerator: str
@@ -120,23 +122,24 @@ class SliceOf(Value):
     ended_s: float | None
     ended: str | None
     expected_s: float
-    """Of the switch, when it was ordered."""
+    """Expected seconds of the switch, when it was ordered."""
     switch_ms: int | None
-    """None, as the next two, until it is booked."""
+    """Milliseconds of the switch; None, like the next two, until the slice is booked."""
     busy_ms: int | None
     idle_ms: int | None
     shares: list[ShareOf]
-    """Milliseconds by task; a tenant sees its own. An empty name: that nobody pays."""
+    """Milliseconds by task; a tenant sees its own. An empty name: time charged to no task."""
     score_ms: int | None = None
-    """Of `busy_ms`, those of the function `score`: a trainer's forward passes without a gradient. None until it is booked, and of slices
-    of before they were measured."""
+    """Part of `busy_ms` in the function `score`: a trainer's forward passes without a gradient. None until the slice is booked, and for
+    slices from before this was measured.
+    """
 
 
 class SlicesAnswer(Message, kind="slices-answer.1"):
     slices: list[SliceOf]
-    """The newest first."""
+    """Slices, newest first."""
     before: int | None
-    """For the next page; None on the last."""
+    """`before` for the next page; None on the last."""
 
 
 class AskMoves(Message, kind="ask-moves.1"):
@@ -163,15 +166,15 @@ class MovesAnswer(Message, kind="moves-answer.1"):
 
 class AskTrace(Message, kind="ask-trace.1"):
     cursor: str | None = Field(default=None, pattern=TASK_ID_PATTERN)
-    """`cursor` of the page before; None for the first."""
+    """`cursor` of the previous page; None for the first page."""
     since_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Unix time; tasks whose steps all ended before it are left out."""
+    """Unix time; tasks whose steps all ended before it are omitted."""
 
 
 class StepPhases(Value):
-    """A trained step: seconds of the accelerator by function, and those in which the task needed none.
+    """A trained step: seconds of the accelerator by function, and seconds in which the task needed no accelerator.
 
-    Trajectories of a step run concurrently: what one is sampled while another is with its environment is time of the accelerator.
+    Trajectories of a step run concurrently: time in which one is sampled while another is in its environment counts as accelerator time.
     """
 
     version: int
@@ -180,11 +183,11 @@ class StepPhases(Value):
     generate_s: float
     environment_s: float
     train_s: float
-    """Without `score_s`."""
+    """Seconds of training, without `score_s`."""
     turns: int = Field(default=1, ge=1)
-    """Times that the task leaves the sampler, with all its trajectories, and comes back."""
+    """Times that the task, with all its trajectories, leaves the sampler and returns."""
     score_s: float = 0.0
-    """Of its forward passes without a gradient; 0 where they were not measured."""
+    """Seconds of its forward passes without a gradient; 0 if they were not measured."""
 
 
 class TracedTask(Value):
@@ -193,11 +196,11 @@ class TracedTask(Value):
     pool: str
     weight: float
     at_s: float
-    """When it was submitted."""
+    """When the task was submitted."""
     steps: list[StepPhases]
 
 
 class TraceAnswer(Message, kind="trace-answer.1"):
     tasks: list[TracedTask]
     cursor: str | None
-    """For the next page; None on the last."""
+    """Cursor for the next page; None on the last."""

@@ -11,7 +11,7 @@ from common.messages.base import Value
 from common.spec import TASK_ID_PATTERN
 
 BLOB_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
-"""Names of blobs: no separators, as services name files after them."""
+"""Pattern of blobs' names: without path separators, because services name files after them."""
 SHA256_PATTERN = described(r"^[0-9a-f]{64}$", "a SHA-256 digest, 64 hexadecimal digits")
 
 
@@ -24,11 +24,12 @@ class BlobRef(Value):
 
 
 class CheckpointRef(BlobRef):
-    """Source for resuming training: a version's state, or the blob that it is recomputed from."""
+    """Source for resuming training: a version's state, or the blob from which it is recomputed."""
 
     since: int | None = None
     """Latest earlier version whose state is stored (0: the spec's); later steps are recomputed from their batches.
-    None where the blob holds the state itself."""
+    None if the blob contains the state itself.
+    """
 
 
 class Canary(Value):
@@ -46,7 +47,7 @@ class AdapterRef(Value):
 
     task: str = Field(pattern=TASK_ID_PATTERN)
     version: int = Field(ge=0)
-    """0 only where the task starts from another task's adapter."""
+    """0 only if the task starts from another task's adapter."""
     rank: int
     blob: BlobRef
     canary: Canary
@@ -57,15 +58,15 @@ class AdapterRef(Value):
 
     @property
     def engine_name(self) -> str:
-        """The engine's name: a step that was taken twice may have made two adapters of one version, which never mix."""
+        """Name in the engine. It includes the digest, because a step that ran twice may have made two adapters of one version."""
         return f"{self.name}-{self.blob.sha256[:12]}"
 
 
 class TokenRecord(Value):
     """Tokens of one trajectory so far, prompt and replies in order, never re-encoded.
 
-    Shapes: all (T,). `ids` int32; `logprobs` float32, of the distribution that was sampled from (0 where not sampled);
-    `sampled` uint8, 1 where the policy chose the token.
+    Shapes: all (T,). `ids` int32; `logprobs` float32, under the distribution that was sampled from (0 if not sampled);
+    `sampled` uint8, 1 if the policy chose the token.
     """
 
     ids: bytes = b""
@@ -89,7 +90,7 @@ class TokenRecord(Value):
 
     @property
     def longest_turn_tokens(self) -> int:
-        """Sampled tokens of the longest turn: between two turns there is always context."""
+        """Sampled tokens of the longest turn: there is always context between two turns."""
         return longest_run(self.sampled)
 
     def ids_T(self) -> NDArray[np.int32]:
@@ -102,11 +103,11 @@ class TokenRecord(Value):
         return np.frombuffer(self.sampled, dtype=np.uint8)
 
     def with_context(self, ids: list[int]) -> "TokenRecord":
-        """This record followed by tokens that the policy did not choose."""
+        """This record with appended tokens that the policy did not choose."""
         return self._extended(ids, [0.0] * len(ids), sampled=0)
 
     def with_sampled(self, ids: list[int], logprobs: list[float]) -> "TokenRecord":
-        """This record followed by tokens that the policy chose."""
+        """This record with appended tokens that the policy chose."""
         return self._extended(ids, logprobs, sampled=1)
 
     def _extended(self, ids: list[int], logprobs: list[float], *, sampled: int) -> "TokenRecord":

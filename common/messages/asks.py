@@ -1,6 +1,6 @@
-"""Asks: any client → any scheduler replica, by request and reply, about what the tenant in the subject has.
+"""Asks: questions of any client to any scheduler replica, by request and reply, about the data of the tenant in the subject.
 
-`verbs.py` has the request and the answer of each verb. `progress.py`: what one task has come to.
+`verbs.py` has the request and the answer of each verb; `progress.py` those about the progress of one task.
 """
 
 from typing import Annotated, Literal
@@ -15,13 +15,13 @@ from common.messages.status import Ended, Event, TaskStatus
 from common.spec import TASK_ID_PATTERN, Name
 
 MAX_ASK_BYTES = 16 * 1024
-"""Maximum size of a request."""
+"""Maximum bytes of a request."""
 MAX_ANSWER_BYTES = 512 * 1024
-"""Maximum size of an answer; what does not fit is on the next page."""
+"""Maximum bytes of an answer; the rest is on the next page."""
 PAGE_BYTES = 384 * 1024
-"""Size, as JSON, at which a page ends."""
+"""Bytes, as JSON, at which a page ends."""
 CHUNK_BYTES = 256 * 1024
-"""Size of every part of a blob but the last; as JSON, in base64, it still fits an answer."""
+"""Bytes of every part of a blob but the last; as base64 in JSON, it still fits an answer."""
 MAX_VERSION = 2**31 - 1
 MAX_NUMBER = 2**63 - 1
 
@@ -30,7 +30,7 @@ Text = Annotated[str, Field(min_length=1, max_length=100, pattern=described(r"^[
 TaskState = Literal["submitted", "running", "paused", Ended]
 TaskOrder = Literal["id", "created", "reward", "state"]
 MAX_TASKS = 200
-"""Maximum tasks of a page, also where more would fit: one question must not occupy a replica for long."""
+"""Maximum tasks per page, even if more would fit: one question must not occupy a replica for long."""
 
 
 A_CURSOR = "the cursor that the page before gave"
@@ -38,26 +38,26 @@ TASKS_CURSOR = described(rf"^([a-z0-9.+-]{{1,32}}~)?{TASK_ID_PATTERN[1:]}", A_CU
 
 
 class AskTasks(Message, kind="ask-tasks.1"):
-    """Tasks that satisfy every condition."""
+    """Tasks that match every filter."""
 
     cursor: str | None = Field(default=None, max_length=128, pattern=TASKS_CURSOR)
-    """`cursor` of the page before, of a request that is otherwise the same; None for the first."""
+    """`cursor` of the previous page, for an otherwise equal request; None for the first page."""
     states: list[TaskState] = Field(default=[], max_length=7)
-    """Any of these; empty: all."""
+    """Matches any of these states; empty: all."""
     pool: Name | None = None
     name: Text | None = None
-    """The whole name."""
+    """Full name of the task."""
     text: Text | None = None
-    """Part of the id or the name; capital letters and small ones are equal."""
+    """Part of the id or the name, case-insensitively."""
     sort: TaskOrder = "id"
-    """Equal ones by id. `reward`: the status's; tasks without one are the lowest."""
+    """Sort key; ties by id. `reward`: the status's; tasks without one are the lowest."""
     descending: bool = False
     most: int = Field(default=MAX_TASKS, ge=1, le=MAX_TASKS)
     """Maximum tasks of the page."""
 
 
 def cursor_after(status: TaskStatus) -> str:
-    """Cursor of a listing by `created` that begins after this task: the time, in microseconds, and the id."""
+    """Cursor for the tasks after this one in a listing by `created`: its time, in microseconds, and its id."""
     return f"{round(status.submitted_s * 1e6)}~{status.task}"
 
 
@@ -67,47 +67,48 @@ class AskTask(Message, kind="ask-task.1"):
 
 class AskEvents(Message, kind="ask-events.1"):
     task: str = Field(pattern=TASK_ID_PATTERN)
-    """An id; "none" for answers to jobs that are about no task."""
+    """A task's id; "none" for answers to jobs that concern no task."""
     after: int = Field(default=0, ge=0, le=MAX_NUMBER)
     """Number of the last event that the client has."""
 
 
 class AskUsage(Message, kind="ask-usage.1"):
     cursor: str | None = Field(default=None, pattern=TASK_ID_PATTERN)
-    """`cursor` of the page before; None for the first."""
+    """`cursor` of the previous page; None for the first page."""
 
 
 class AskFailures(Message, kind="ask-failures.1"):
     task: str | None = Field(default=None, pattern=TASK_ID_PATTERN)
-    """None: of all tasks, and refused jobs."""
+    """None: letters of all tasks, and of refused jobs."""
     after: int = Field(default=0, ge=0, le=MAX_NUMBER)
     """Number of the last letter that the client has."""
 
 
 class AskDeployment(Message, kind="ask-deployment.1"):
     after: int = Field(default=0, ge=0, le=MAX_NUMBER)
-    """Of `envs`: number of the last package that the client has."""
+    """For `envs`: number of the last package that the client has."""
 
 
 class AskAdapter(Message, kind="ask-adapter.1"):
     task: str = Field(pattern=TASK_ID_PATTERN)
     version: int | None = Field(default=None, ge=0, le=MAX_VERSION)
-    """None: the latest."""
+    """None: the latest version."""
 
 
 class AskChunk(Message, kind="ask-chunk.1"):
     task: str = Field(pattern=TASK_ID_PATTERN)
     version: int = Field(ge=0, le=MAX_VERSION)
     offset: int = Field(ge=0, le=MAX_NUMBER)
-    """Bytes of the adapter's blob before this part."""
+    """Offset of the part in the adapter's blob, in bytes."""
 
 
 class TasksAnswer(Message, kind="tasks-answer.1"):
     tasks: list[TaskStatus]
-    """In the order that was asked for. Of pages of one listing, a task whose reward or state changes meanwhile may be on two or on none
-    where that is the order; every other task is on exactly one."""
+    """In the requested order. If that order is by reward or state, a task whose value changes meanwhile may be on two pages or on none;
+    every other task is on exactly one.
+    """
     cursor: str | None
-    """For the next page; None on the last."""
+    """Cursor for the next page; None on the last."""
 
 
 class StatusAnswer(Message, kind="status-answer.1"):
@@ -116,9 +117,9 @@ class StatusAnswer(Message, kind="status-answer.1"):
 
 class EventsAnswer(Message, kind="events-answer.1"):
     events: list[Event]
-    """By number. An event that fills more than a page has no data but `omitted_bytes`, the size that it had as JSON."""
+    """Events by number. An event larger than a page has no data but `omitted_bytes`, its size as JSON."""
     last: int
-    """Number of the task's latest event, 0 before the first; ask again while those in `events` are below it."""
+    """Number of the task's latest event, 0 before the first; ask again while the numbers in `events` are below it."""
 
 
 class Usage(Value):
@@ -132,10 +133,10 @@ class Usage(Value):
     checkpoint_bytes: int = 0
     batch_bytes: int = 0
     served_prompt_tokens: int = 0
-    """Of requests that the tenant sent, as the next. Of a task: to its versions."""
+    """Prompt tokens of requests that the tenant sent; for a task, of requests to its versions. `served_sampled_tokens` likewise."""
     served_sampled_tokens: int = 0
     accelerator_ms: int = 0
-    """Milliseconds of shared accelerators, switches included."""
+    """Milliseconds of shared accelerators, including switches."""
 
     @property
     def stored_bytes(self) -> int:
@@ -143,12 +144,12 @@ class Usage(Value):
 
 
 class TenantUsage(Usage):
-    """Deleted tasks included."""
+    """Usage of a tenant, including deleted tasks."""
 
     tenant: str
     live_tasks: int
     env_ms: int = 0
-    """Milliseconds that its environments worked, those without a payer included."""
+    """Milliseconds of work of its environments, including time charged to no task."""
     package_bytes: int = 0
     """Bytes of its packages, as announced."""
 
@@ -163,36 +164,36 @@ class TaskUsage(Usage):
 
 class UsageAnswer(Message, kind="usage-answer.1"):
     tenants: list[TenantUsage]
-    """On the first page only."""
+    """Only on the first page."""
     tasks: list[TaskUsage]
-    """By id."""
+    """Tasks by id."""
     cursor: str | None
-    """For the next page; None on the last."""
+    """Cursor for the next page; None on the last."""
     store_bytes: int | None = None
-    """Bytes in the whole blob store; for the operator only, as is its bound."""
+    """Bytes in the whole blob store; for the operator only, as is its limit."""
     store_limit_bytes: int | None = None
-    """None also where the store has no bound."""
+    """None also if the store has no limit."""
 
 
 class WhyAnswer(Message, kind="why-answer.1"):
-    """What a task waits for."""
+    """Reason why a task waits."""
 
     task: str
     cause: str | None
-    """One of the causes in docs/asking.md, to which a newer scheduler may add; None when nothing holds the task, or it has ended."""
+    """One of the causes in docs/asking.md, to which a newer scheduler may add; None if nothing holds the task back, or it has ended."""
     number: float | None
-    """The number that would have to change, in the unit that `sentence` names; None without a cause."""
+    """The number that would have to change, in the unit named in `sentence`; None without a cause."""
     sentence: Sentence
-    """Other tenants appear in it as numbers."""
+    """Explanation in which other tenants appear only as numbers."""
 
 
 class FailedMessage(Value):
     """A dead letter."""
 
     letter: int
-    """Its number, for `resend`."""
+    """Number of the letter, for `resend`."""
     tenant: str | None
-    """None where the letter names neither a task that there is nor a job; only the operator gets those."""
+    """None if the letter names neither an existing task nor a job; only the operator gets those."""
     task: str | None
     """None for a job that could not be handled."""
     stage: str
@@ -203,16 +204,16 @@ class FailedMessage(Value):
 
 class FailuresAnswer(Message, kind="failures-answer.1"):
     failures: list[FailedMessage]
-    """By number."""
+    """Letters by number."""
     has_more: bool
-    """Whether there are more after the last of these."""
+    """Whether there are more after the last one here."""
 
 
 class OwnPackage(Value):
-    """A package that a tenant has uploaded."""
+    """A package uploaded by a tenant."""
 
     number: int
-    """By which answers are ordered, and asked for."""
+    """Sort key of answers, and position for the next page."""
     tenant: str
     digest: str
     """SHA-256 of its wheel."""
@@ -220,33 +221,33 @@ class OwnPackage(Value):
     state: str
     """`uploading`: parts are missing; `checking`; `usable`; `refused`; `deleting`."""
     reason: Sentence
-    """Why it is refused, or what its check waits for; else empty."""
+    """Reason for its refusal, or for its check's waiting; else empty."""
     package: str = ""
-    """Its name; empty, as the next three, until it is usable."""
+    """Name of the package; empty, like the next three fields, until it is usable."""
     version: str = ""
     environments: list[str] = []
-    """As tasks name them: `own:…`."""
+    """Names for use in tasks: `own:…`."""
     components: dict[str, list[str]] = {}
-    """Components of the reward of each of these."""
+    """Components of the reward, by environment."""
     uploaded_s: float
-    """Unix time of its first part."""
+    """Unix time of the upload of its first part."""
     live_tasks: int
-    """Tasks that use it and have not ended."""
+    """Number of unfinished tasks that use it."""
 
 
 class EnvironmentsAnswer(Message, kind="environments-answer.1"):
     environments: list[str]
-    """Names that live replicas offer."""
+    """Names offered by live replicas."""
     sandboxes: list[str]
-    """Sandboxes of code that policies write; "none: …" of replicas that refuse it."""
+    """Sandboxes for code written by policies; "none: …" for replicas that refuse such code."""
     packages: list[OwnPackage] = []
-    """The tenant's own, by number; of the operator's question: everybody's."""
+    """The tenant's own packages, by number; all tenants' in an answer to the operator."""
     has_more: bool = False
-    """Whether there are packages after the last of these."""
+    """Whether there are packages after the last one here."""
 
 
 class PoolOffer(Value):
-    """A base model."""
+    """A base model on offer."""
 
     name: str
     model: str
@@ -259,15 +260,15 @@ class PoolOffer(Value):
     serves: bool
     """Whether its versions are served (`[NAME.serving]` of the pools file)."""
     accelerators: list[str] = []
-    """Accelerators that its samplers share with other pools; empty where it has processes of its own."""
+    """Accelerators that its samplers share with other pools; empty if it shares none."""
     is_parked: bool | None = None
-    """Whether all its samplers are parked; None where it shares no accelerator."""
+    """Whether all its samplers are parked; None if it shares no accelerator."""
     parked_since_s: float | None = None
-    """Unix time since which they are."""
+    """Unix time since when all its samplers are parked."""
     wakes_in_s: float | None = None
-    """Seconds until one is expected to wake; None while one is awake, or nothing is to be sampled."""
+    """Expected seconds until a sampler wakes; None while one is awake, or there is nothing to sample."""
     revision: str | None = None
-    """Commit, tag or branch of a Hugging Face model, where the pools file names one."""
+    """Commit, tag or branch of a Hugging Face model, if the pools file names one."""
 
 
 class PoolsAnswer(Message, kind="pools-answer.1"):
@@ -275,27 +276,27 @@ class PoolsAnswer(Message, kind="pools-answer.1"):
 
 
 class ReplicasOf(Value):
-    """Live replicas of one service, of one pool."""
+    """Live replicas of one service in one pool."""
 
     service: str
     pool: str | None
     """None for environment services, which serve every pool."""
     replicas: int
     sequences: int
-    """Sequences that all samplers together decode concurrently."""
+    """Maximum sequences that all its samplers decode concurrently."""
     kv_tokens: int
-    """That samplers' KV caches hold."""
+    """Total tokens that the samplers' KV caches hold."""
     busy: dict[str, float]
-    """Present load by name, summed."""
+    """Current load by name, summed over replicas."""
     names: list[str] = []
-    """For the operator only."""
+    """Names of the replicas; for the operator only."""
 
 
 class ReplicasAnswer(Message, kind="replicas-answer.1"):
     replicas: list[ReplicasOf]
-    """By service and pool."""
+    """Replicas by service and pool."""
     troubles: list[TroubleOf] = []
-    """Processes that are not ready; for the operator also those that died within the last hour, and why."""
+    """Processes that are not ready; for the operator also those that died within the last hour, with the reason."""
 
 
 class AdapterAnswer(Message, kind="adapter-answer.1"):
@@ -304,12 +305,12 @@ class AdapterAnswer(Message, kind="adapter-answer.1"):
 
 class ChunkAnswer(Message, kind="chunk-answer.1"):
     data: bytes
-    """CHUNK_BYTES, fewer at the end of the blob."""
+    """CHUNK_BYTES bytes, or fewer at the end of the blob."""
 
 
 class AskRefused(Message, kind="ask-refused.1"):
-    """No answer, and why."""
+    """A refusal to answer, with the reason."""
 
     code: Literal["invalid", "unknown", "busy", "unavailable"]
-    """`invalid`: the request is wrong; `unknown`: the tenant has no such task or version; `busy`, `unavailable`: ask again later."""
+    """`invalid`: the request is wrong; `unknown`: the tenant has no such task or version; `busy`, `unavailable`: retry later."""
     reason: Sentence

@@ -12,11 +12,11 @@ from common.formats.bounds import MAX_DEPTH, MAX_VALUES, check_json, check_packe
 from common.formats.wrong_values import first_complaint
 
 MAX_SENTENCE_CHARS = 4000
-"""Maximum length of a sentence: it may quote texts of any length, and lies in messages and rows that are bounded."""
+"""Maximum characters of a sentence, which may quote texts of any length: messages and rows that contain it are bounded."""
 Sentence = Annotated[str, AfterValidator(lambda text: shortened(text.replace("\0", "\N{REPLACEMENT CHARACTER}")))]
-"""Text that may quote anything, without the one character that PostgreSQL does not store."""
+"""Text that may quote anything, with null characters replaced: PostgreSQL does not store them."""
 MAX_OTHER_VALUES, MAX_OTHER_DEPTH = 1_000, 8
-"""Values and depth of a user's message beside the task, which alone may have MAX_VALUES."""
+"""Maximum values and depth of a user's message in addition to the task, which has MAX_VALUES of its own."""
 V = TypeVar("V", bound=BaseModel)
 
 
@@ -41,10 +41,10 @@ class Message(Value):
 
     @classmethod
     def decode(cls, body: bytes, *, by_user: bool = False) -> Self:
-        """The message in `body`, MessagePack or JSON (a JSON object starts with a brace, MessagePack maps never do).
+        """Decode MessagePack or JSON (a JSON object starts with a brace, MessagePack maps never do).
 
-        Unknown fields are dropped in a task's sections too, which are strict only where a user writes them (`parse_spec`).
-        `by_user`: whether its values are counted before any is built. Raises: Reject, naming the field that is wrong.
+        Unknown fields are dropped in a task's sections too; only `parse_spec` is strict, for sections written by users.
+        `by_user`: whether to count the values before any is built. Raises: Reject, naming the invalid field.
         """
         try:
             if by_user:
@@ -59,7 +59,7 @@ class Message(Value):
 
 
 def _check_bounds(body: bytes) -> None:
-    """Raises: ValueError."""
+    """Raises: ValueError if the body exceeds the limits on values or depth."""
     if body[:1] == b"{":
         check_json(body, MAX_VALUES + MAX_OTHER_VALUES)
     else:
@@ -72,7 +72,7 @@ def shortened(text: str) -> str:
 
 
 def as_json(value: BaseModel) -> dict[str, Any]:
-    """A copy for JSON, bytes as base64. `Any` because JSON has no schema."""
+    """Representation as JSON, with bytes as base64. `Any` because JSON has no schema."""
     return value.model_dump(mode="json")
 
 
@@ -82,13 +82,13 @@ def from_json(model: type[V], value: dict[str, Any]) -> V:
 
 
 MAX_PART_BYTES = 4 * 1024 * 1024
-"""Maximum size of a message's unbounded parts; the bus takes twice as much in all."""
+"""Maximum bytes of a message's unbounded parts; the bus accepts twice as much in total."""
 
 T = TypeVar("T")
 
 
 def in_parts(items: Sequence[T], size_bytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """`items` in order, in lists of at most MAX_PART_BYTES. A larger item is alone."""
+    """Split `items`, in order, into lists of at most MAX_PART_BYTES. A larger item is alone."""
     part: list[T] = []
     total = 0
     for item in items:

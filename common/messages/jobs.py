@@ -12,26 +12,26 @@ from common.spec import TASK_ID_PATTERN, Name
 
 
 class SubmitTask(Message, kind="submit-task.1"):
-    """Run this task. Harmless when repeated with the same spec; rejected when the id is taken by another spec."""
+    """Run this task. Idempotent for the same spec; rejected if the id belongs to another spec."""
 
     task: str = Field(pattern=TASK_ID_PATTERN)
-    """Id made by the client, unique per submission."""
+    """Id chosen by the client, unique per submission."""
     tenant: Name
     spec: dict[str, JsonValue]
-    """A TaskSpec, unvalidated, so that a wrong one is answered with reasons."""
+    """A TaskSpec, unvalidated, so that the answer to an invalid one can list the reasons."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what was submitted, whatever the order of its keys."""
+        """SHA-256 of the submitted spec, independent of the order of its keys."""
         return hashlib.sha256(json.dumps(self.spec, sort_keys=True).encode()).hexdigest()
 
 
 class PreviewTask(Message, kind="preview-task.1"):
-    """Answer whether this task would be accepted, and with which values, without accepting it. The answer is the event `previewed`."""
+    """Report whether this task would be accepted, and with which values, without accepting it. The answer is the event `previewed`."""
 
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id made by the sender, repeated in the answer."""
+    """Id chosen by the sender, repeated in the answer."""
     spec: dict[str, JsonValue]
     """As in SubmitTask."""
 
@@ -50,30 +50,30 @@ class ResendLetter(Message, kind="resend-letter.1"):
     tenant: Name
     """Tenant of the task; for a failed job, its sender."""
     letter: int = Field(ge=1, lt=2**63)
-    """Its sequence in the stream FAILED."""
+    """Sequence of the letter in the stream FAILED."""
 
 
 class PruneTasks(Message, kind="prune-tasks.1"):
-    """Free a tenant's blobs that no rule keeps, and delete tasks that ended long ago. Answered by the event `pruned`."""
+    """Delete a tenant's blobs that no retention rule keeps, and tasks that ended long ago. Answered by the event `pruned`."""
 
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id made by the sender, repeated in the answer."""
+    """Id chosen by the sender, repeated in the answer."""
     ended_before_s: float | None = Field(default=None, gt=0)
-    """Minimum time since the end of tasks to delete; None: delete no task."""
+    """Minimum seconds since the end of tasks to delete; None: delete no task."""
     dry_run: bool = False
-    """Report the deletions without making them."""
+    """Report the deletions without performing them."""
 
 
 class DeleteTenant(Message, kind="delete-tenant.1"):
-    """Cancel and delete all tasks of a tenant, and all else that is stored of it, but for what it consumed. For its owner and operators.
+    """Cancel and delete all tasks of a tenant, and all its other stored data except its usage. For its owner and operators.
 
     The answer is the event `tenant-deleted` with the receipt.
     """
 
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id made by the sender, repeated in the answer."""
+    """Id chosen by the sender, repeated in the answer."""
 
 
 Days = Annotated[int, Field(ge=0, le=36_500)]
@@ -89,28 +89,28 @@ class LimitValue(Value):
 
 
 class SetTenant(Message, kind="set-tenant.1"):
-    """Change a tenant's weight and limits, without a restart; None leaves a value as it is. For operators.
+    """Change a tenant's weight and limits, without a restart; None leaves a value unchanged. For operators.
 
-    The answer is the event `tenant` with all values, also where nothing is changed.
+    The answer is the event `tenant` with all values, even if none changed.
     """
 
     tenant: Name | None
-    """None: the default limits, of all tenants that have none of their own."""
+    """None: the default limits, of all tenants without their own."""
     request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id made by the sender, repeated in the answer."""
+    """Id chosen by the sender, repeated in the answer."""
     weight: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
     """Share of every queue, relative to other tenants'."""
     adapters_days: Days | None = None
-    """Days after a task's end that its adapters are kept, as far as its section `keep` does; 0 for ever. As the next."""
+    """Days after a task's end for which adapters selected by its section `keep` are kept; 0: forever. The next three are alike."""
     checkpoints_days: Days | None = None
     batches_days: Days | None = None
     events_days: Days | None = None
     tasks_days: Days | None = None
-    """Days until the whole task is deleted."""
+    """Days after a task's end until all its data is deleted."""
     limits: list[LimitValue] = []
     """Limits to set."""
     defaults: list[Limit] = []
-    """Limits of the tenant to leave to the default."""
+    """Limits of the tenant to reset to the default."""
 
     @model_validator(mode="after")
     def _is_within_bounds(self) -> Self:

@@ -1,4 +1,4 @@
-"""Lives of services' processes: how each began, and how the one before it ended."""
+"""Lifetimes of services' processes: how each started, and how the previous one ended."""
 
 import re
 from typing import Literal
@@ -8,14 +8,14 @@ from pydantic import Field
 from common.messages.base import Message, Sentence, Value
 
 FAULTY_AFTER = 3
-"""Deaths alike after which a process is faulty."""
+"""Number of successive deaths with the same cause after which a process is faulty."""
 WORKED_S = 60.0
-"""Seconds of readiness after which it is not faulty any more."""
+"""Seconds of readiness after which a process is no longer faulty."""
 REMEMBERED_S = 3600.0
-"""Seconds after a death in which another one is alike, and in which it is listed."""
+"""Seconds after a death in which another one counts as successive, and for which it is listed."""
 NUMBERS = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
 LIVES = "*.*"
-"""Keys of lives, among those of the bucket."""
+"""Key pattern of process lives in the bucket."""
 TroubleState = Literal["starting", "restarting", "faulty", "gone", "recovered"]
 
 
@@ -24,7 +24,7 @@ def life_key(service: str, replica: str) -> str:
 
 
 def are_alike(cause: str, other: str) -> bool:
-    """Whether two deaths have one cause: numbers, ids and times in it may differ."""
+    """Whether two deaths have the same cause, ignoring numbers, ids and times in its text."""
     return NUMBERS.sub("#", cause) == NUMBERS.sub("#", other)
 
 
@@ -34,24 +34,24 @@ class ProcessLife(Message, kind="process-life.1"):
     service: str
     replica: str
     pool: str | None = None
-    """None of services that serve every pool."""
+    """None for services that serve every pool."""
     began_s: float
-    """NATS's time, as all of these."""
+    """Start, in NATS's time, like all times here."""
     ready_s: float | None = None
-    """None while it starts."""
+    """None while it is starting."""
     start_s: float | None = None
-    """Seconds of the latest start that became ready, which may be an earlier process's; None before the first."""
+    """Seconds of the latest start that became ready, possibly an earlier process's; None before the first."""
     ended: Sentence | None = None
-    """None while it lives, and of one that ended without a word; empty: it was ordered to end; else why it ended."""
+    """None while it lives, and if it ended without a report; empty: it was ordered to end; else the cause of its end."""
     deaths: int = Field(default=0, ge=0)
-    """Deaths in a row that are alike, each within REMEMBERED_S of the one before."""
+    """Successive deaths with the same cause, each within REMEMBERED_S of the previous one."""
     died_s: float | None = None
-    """Of the latest of these."""
+    """Time of the latest of these deaths."""
     cause: Sentence = ""
-    """Of the latest of these."""
+    """Cause of the latest of these deaths."""
 
     def dead(self, cause: str, now_s: float) -> "ProcessLife":
-        """The same with one more death."""
+        """A copy with one more death."""
         before = self.deaths if self.died_s is not None and now_s - self.died_s < REMEMBERED_S and are_alike(cause, self.cause) else 0
         return self.model_copy(update={"deaths": before + 1, "died_s": now_s, "cause": cause})
 
@@ -62,13 +62,13 @@ class TroubleOf(Value):
     service: str
     pool: str | None
     replica: str
-    """Empty for tenants, as is `cause`."""
+    """Empty in answers to tenants, as is `cause`."""
     state: TroubleState
     deaths: int
     died_s: float | None
     cause: Sentence = ""
     starts_in_s: float | None = None
-    """Seconds until it is expected to be ready, by its latest start; None where that is not known, or it is ready."""
+    """Expected seconds until it is ready, from its latest start; None if unknown, or if it is ready."""
 
     @property
     def sentence(self) -> str:
@@ -90,7 +90,7 @@ class TroubleOf(Value):
 
 
 def trouble_of(life: ProcessLife, now_s: float, *, is_alive: bool) -> TroubleOf | None:
-    """None of a process that works and has not died lately, or was ordered to end. `is_alive`: whether it reports."""
+    """Trouble of a process; None if it works and has not died recently, or was ordered to end. `is_alive`: whether it reports."""
     has_died = life.died_s is not None and now_s - life.died_s < REMEMBERED_S
     is_ready = life.ended is None and life.ready_s is not None
     if life.ended == "" or (is_ready and is_alive and not has_died):

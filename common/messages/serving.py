@@ -1,8 +1,8 @@
-"""Serving: gateway → sampler, and tokens back; and the end of a request: gateway → scheduler, which books it.
+"""Serving: requests from gateway to sampler, tokens back; and the end of a request, from gateway to scheduler, for billing.
 
-`prompts.serve.<pool>.<shard>.<task>.<request>` is acknowledged when a replica takes it: the gateway owns retries, with the tokens so far.
-Tokens come on NATS's core, `replies.<gateway>`; a gap in their numbers, or a silent replica, is an attempt that has failed. A request is
-reported by the attempt that ends it, with what the user was given; attempts that failed before are in no report.
+`prompts.serve.<pool>.<shard>.<task>.<request>` is acknowledged when a replica accepts it: the gateway owns retries, with the tokens so far.
+Tokens arrive by core NATS on `replies.<gateway>`; a gap in their numbers, or a silent replica, counts as a failed attempt. Only the
+attempt that ends a request reports it, with the tokens delivered to the user; earlier failed attempts are not reported.
 """
 
 from typing import Literal
@@ -16,18 +16,19 @@ from common.spec import TASK_ID_PATTERN, Name
 
 REQUEST_PATTERN = r"^[a-z0-9]{1,63}$"
 GATEWAY_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"
-"""As the names of replicas."""
+"""Pattern of gateways' names, as of other replicas."""
 ALIVE_S = 0.5
-"""Seconds between two signs of life of a replica for each gateway that it has requests of."""
+"""Seconds between two heartbeats of a replica to each gateway whose requests it has."""
 
 Finish = Literal["stop", "length", "tool_calls"]
 Failure = Literal["invalid", "context_length_exceeded", "version_unusable", "overdue", "engine_lost", "slow_reader", "internal"]
 """`invalid`: the chat template, or the engine, refuses the request. `overdue`: no token until `first_token_by_s`. `engine_lost`: no
-replica completed it. `slow_reader`: the client left too much of it unread."""
+replica completed it. `slow_reader`: the client left too much unread.
+"""
 
 
 class ServedCall(Value):
-    """A call that the policy requests. `arguments`: JSON text, as sampled."""
+    """A tool call sampled by the policy. `arguments`: JSON text, as sampled."""
 
     id: str
     name: str
@@ -35,24 +36,24 @@ class ServedCall(Value):
 
 
 class ServedMessage(Value):
-    """One message of a conversation, as chat templates take it."""
+    """One message of a conversation, in the format of chat templates."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     name: str | None = None
     tool_calls: list[ServedCall] = []
-    """Of the assistant."""
+    """Calls made by the assistant."""
     tool_call_id: str | None = None
-    """Of a tool: the call that it answers."""
+    """For a tool's message: id of the call that it answers."""
 
 
 class ServedSampling(Value):
-    """How to sample. The defaults change nothing of the model's distribution."""
+    """Sampling parameters. The defaults leave the model's distribution unchanged."""
 
     max_tokens: int | None = Field(default=None, ge=1)
-    """None: as many as the context has room for."""
+    """None: up to the context's limit."""
     temperature: float = Field(default=1.0, ge=0, le=2, allow_inf_nan=False)
-    """0: the likeliest token each time."""
+    """0: greedy decoding."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0)
     """0: all tokens."""
@@ -61,15 +62,15 @@ class ServedSampling(Value):
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     repetition_penalty: float = Field(default=1.0, gt=0, le=10, allow_inf_nan=False)
     logit_bias: dict[int, float] = {}
-    """Token id → addend of its logit, -100 to 100."""
+    """Bias added to a token's logit, -100 to 100, by token id."""
     seed: int = Field(ge=0, lt=2**63)
     stop: list[str] = Field(default=[], max_length=4)
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    """Alternatives per token; None: no log-probabilities at all."""
+    """Alternatives per token; None: no log-probabilities."""
 
     @field_serializer("logit_bias")
     def _text_keys(self, value: dict[int, float]) -> dict[str, float]:
-        """MessagePack and JSON have texts as keys."""
+        """MessagePack and JSON require texts as keys."""
         return {str(token): bias for token, bias in value.items()}
 
 
@@ -77,39 +78,40 @@ class ServeRequest(Message, kind="serve-request.1"):
     """Sample one continuation. Exactly one of `messages`, `text` and `ids` is given."""
 
     request: str = Field(pattern=REQUEST_PATTERN)
-    """Id made by the gateway; it is in every log line about the request."""
+    """Id chosen by the gateway; part of every log line about the request."""
     attempt: int = Field(ge=0)
     gateway: str = Field(pattern=GATEWAY_PATTERN)
-    """Replica whose subject the tokens go to."""
+    """Gateway replica to whose subject the tokens are sent."""
     tenant: str
     key: Key | None
     """Public key of the sender; None on a server without keys."""
     weight: float = Field(default=1.0, gt=0)
-    """The tenant's, by which waiting requests are ordered."""
+    """The tenant's weight, by which waiting requests are ordered."""
     pool: Name
     adapter: AdapterRef | None
     """None: the base model."""
     messages: list[ServedMessage] | None = None
     text: str | None = None
-    """Prompt that no chat template is applied to."""
+    """Prompt to which no chat template is applied."""
     ids: bytes | None = None
-    """The same in tokens, control tokens included. Shape: (T,) int32."""
+    """Prompt as tokens, control tokens included. Shape: (T,) int32."""
     tools: list[dict[str, JsonValue]] = []
-    """For the chat template: `{"type": "function", "function": {"name": …, "parameters": …}}`. With any, calls are found in the text
-    and leave it."""
+    """For the chat template: `{"type": "function", "function": {"name": …, "parameters": …}}`. If there are any, calls are parsed from the
+    reply and removed from its text.
+    """
     parallel_calls: bool = True
-    """False: the reply ends with its first call."""
+    """False: the reply ends after its first call."""
     template: dict[str, JsonValue] = {}
     """Variables of the chat template."""
     sampling: ServedSampling
     sampled: bytes = b""
-    """Tokens that earlier attempts sampled, which are not sent again. Shape: (N,) int32."""
+    """Tokens sampled by earlier attempts, which are not sent again. Shape: (N,) int32."""
     first_token_by_s: float
-    """Unix time on NATS's clock; a request that is taken later is not sampled."""
+    """Unix time on NATS's clock; a request accepted later is not sampled."""
 
 
 MIN_LOGPROB = -9999.0
-"""Log-probability that stands for minus infinity, which JSON does not have."""
+"""Log-probability in place of minus infinity, which JSON cannot express."""
 
 
 class TopToken(Value):
@@ -119,40 +121,41 @@ class TopToken(Value):
 
 
 class ServedToken(Value):
-    """One sampled token. `token` may be an incomplete character, whose bytes are in `bytes`."""
+    """One sampled token. If `token` is an incomplete character, its bytes are in `bytes`."""
 
     token: str
     logprob: float
-    """Of the distribution that was sampled: after penalties, temperature, top_p, top_k and min_p; at temperature 0, of the one at 1.
-    MIN_LOGPROB where the token has no probability."""
+    """Under the sampled distribution: after penalties, temperature, top_p, top_k and min_p; at temperature 0, under that at 1.
+    MIN_LOGPROB if the token has no probability.
+    """
     bytes: list[int]
     top: list[TopToken] = []
 
 
 class ServedDelta(Value):
-    """What one request got since its last delta."""
+    """Output of one request since its previous delta."""
 
     request: str
     attempt: int
     number: int = Field(ge=0)
-    """Counts an attempt's deltas, from 0."""
+    """Sequence number of an attempt's deltas, from 0."""
     ids: bytes = b""
-    """Tokens sampled since, stop tokens and those of stop strings included. Shape: (T,) int32."""
+    """Tokens sampled since the previous delta, including stop tokens and those of stop strings. Shape: (T,) int32."""
     text: str = ""
-    """Text that no later token and no stop string can change."""
+    """Text that later tokens and stop strings cannot change."""
     reasoning: str = ""
-    """The same of what the model thinks, where the pool says how that is marked."""
+    """Final text of the model's reasoning, if the pool defines its markers."""
     tokens: list[ServedToken] = []
-    """Where log-probabilities were requested."""
+    """Tokens with log-probabilities, if requested."""
     calls: list[ServedCall] = []
-    """Complete calls; they come in the order of the text."""
+    """Complete calls, in the order of the text."""
     finish: Finish | None = None
     """Set in the last delta of an attempt that succeeded."""
     failure: Failure | None = None
-    """Set in the last delta of an attempt that did not."""
+    """Set in the last delta of an attempt that failed."""
     reason: Sentence = ""
     prompt_tokens: int | None = None
-    """In the first delta of an attempt."""
+    """Set in the first delta of an attempt."""
     cached_tokens: int | None = None
     """Prompt tokens from the prefix cache; in the last delta."""
     fingerprint: str = ""
@@ -163,7 +166,7 @@ MAX_TEXT_TOKENS = 32_768
 
 
 class TextsRequest(Message, kind="texts-request.1"):
-    """Request for the texts of single tokens: the sampler alone has the tokenizer. On a subject of `serve`."""
+    """Request for the texts of single tokens, because only samplers have the tokenizer. Sent on a subject of `serve`."""
 
     request: str = Field(pattern=REQUEST_PATTERN)
     gateway: str = Field(pattern=GATEWAY_PATTERN)
@@ -171,11 +174,11 @@ class TextsRequest(Message, kind="texts-request.1"):
     ids: bytes = Field(max_length=4 * MAX_TEXT_TOKENS)
     """Shape: (T,) int32."""
     answer_by_s: float
-    """Unix time on NATS's clock; one that is taken later is not answered."""
+    """Unix time on NATS's clock; a request accepted later is not answered."""
 
 
 class Opening(Value):
-    """What the chat template writes before a message of a role, without the blanks at its end. It begins with a control token."""
+    """Text that the chat template writes before a message of a role, without trailing whitespace. It starts with a control token."""
 
     role: Literal["system", "user", "assistant", "tool"]
     text: str
@@ -184,11 +187,11 @@ class Opening(Value):
 class TokenTexts(Value):
     request: str
     texts: list[bytes]
-    """Bytes of each token, which may be a part of a character."""
+    """Bytes of each token, possibly a part of a character."""
     control: bytes
-    """Shape: (T,) uint8, 1 where the token is a control token: text from outside never is."""
+    """Shape: (T,) uint8, 1 for a control token: untrusted text is never encoded as one."""
     openings: list[Opening]
-    """Of the roles whose messages the template opens with a control token."""
+    """Openings of roles whose messages start with a control token."""
 
 
 class ServedAttempt(Value):
@@ -197,44 +200,44 @@ class ServedAttempt(Value):
 
 
 class Served(Message, kind="served.1"):
-    """One flush of one replica for one gateway. Without deltas: the replica lives, and has taken these requests."""
+    """One flush of one replica to one gateway. Without deltas it is a heartbeat: the replica is alive, and has accepted these requests."""
 
     replica: str
     deltas: list[ServedDelta] = []
     alive: list[ServedAttempt] = []
-    """Requests of the gateway that the replica has, every ALIVE_S."""
+    """The gateway's requests that the replica has, sent every ALIVE_S."""
     texts: list[TokenTexts] = []
-    """Answers to `TextsRequest`; those with ids that are no tokens of the model are not answered."""
+    """Answers to `TextsRequest`; requests with ids outside the vocabulary are not answered."""
 
 
 class CancelServing(Message, kind="cancel-serving.1"):
-    """End these requests of this gateway; unknown ones are no error."""
+    """Cancel these requests of this gateway; unknown ones are ignored."""
 
     gateway: str = Field(pattern=GATEWAY_PATTERN)
     requests: list[ServedAttempt]
-    """Of each the attempt that is no longer wanted; earlier ones end too, later ones go on."""
+    """For each request, the latest attempt to cancel; earlier ones are cancelled too, later ones continue."""
 
 
 MAX_TOKENS = 2**31 - 1
 
 
 class ServingEnded(Message, kind="serving-ended.1"):
-    """What a request was given, also where it was cut. Harmless when repeated: the first report of a request counts."""
+    """Tokens delivered for a request, even if it was cut short. Idempotent: the first report of a request counts."""
 
     request: str = Field(pattern=r"^[a-z0-9]{1,63}$")
-    """Id made by the gateway, unique for ever."""
+    """Id chosen by the gateway, globally unique."""
     attempt: int = Field(ge=0, le=MAX_TOKENS)
-    """The one that ended it."""
+    """Number of the attempt that ended the request."""
     tenant: Name
-    """Who pays."""
+    """Tenant that is billed."""
     key: Key | None
     """Public key of the sender; None on a server without keys."""
     pool: Name
     task: str | None = Field(pattern=TASK_ID_PATTERN)
-    """None, as `version`: the base model. The task may have ended, or be deleted."""
+    """None, like `version`, for the base model. The task may have ended, or been deleted."""
     version: int | None = Field(ge=0, le=MAX_TOKENS)
     prompt_tokens: int = Field(ge=0, le=MAX_TOKENS)
     cached_tokens: int = Field(ge=0, le=MAX_TOKENS)
-    """Of the prompt, those that came from the prefix cache."""
+    """Tokens of the prompt that came from the prefix cache."""
     sampled_tokens: int = Field(ge=0, le=MAX_TOKENS)
-    """Of all attempts together, as the user has them."""
+    """Tokens of all attempts together, as delivered to the user."""

@@ -9,7 +9,7 @@ from common.messages.artifacts import AdapterRef, BlobRef, CheckpointRef
 from common.messages.base import Message, Sentence, Value, from_json
 
 PACE_STEPS = 10
-"""Maximum steps over which a task's pace is measured."""
+"""Maximum steps from which a task's pace is measured."""
 Ended = Literal["rejected", "cancelled", "finished", "failed"]
 """Final states of a task, and names of the events that report them."""
 
@@ -48,13 +48,14 @@ class Event(Message, kind="event.1"):
     at_s: float
     data: dict[str, JsonValue] = {}
     number: int | None = Field(default=None, ge=1)
-    """Position among the events of this tenant and task, from 1, without gaps; None of a refusal about an id that is not the
-    tenant's, which is not stored.
-    A client drops an event that it has seen, and asks for those that it missed (`ask.<tenant>.events`)."""
+    """Position among the events of this tenant and task, from 1, without gaps; None for a refusal about an id that belongs to another
+    tenant, which is not stored.
+    A client drops events that it has seen, and asks for those that it missed (`ask.<tenant>.events`).
+    """
 
 
 class StoredStep(Value):
-    """A step's blobs, which `step` events carry in `data.stored`: any version is found for as long as they are kept."""
+    """A step's blobs, in `data.stored` of `step` events, so that any version can be found for as long as they are kept."""
 
     adapter: AdapterRef
     checkpoint: CheckpointRef
@@ -62,13 +63,13 @@ class StoredStep(Value):
 
     @classmethod
     def of(cls, event: Event) -> "StoredStep | None":
-        """None for other events."""
+        """Blobs in an event; None for other events."""
         stored = event.data.get("stored") if event.event == "step" else None
         return from_json(cls, stored) if isinstance(stored, dict) else None
 
 
 class DeadLetter(Message, kind="dead-letter.1"):
-    """A message that could not be handled, with the reason; the scheduler settles what it was about."""
+    """A message that could not be handled, with the reason; the scheduler settles its task, group or job."""
 
     stage: str
     subject: str
@@ -76,7 +77,7 @@ class DeadLetter(Message, kind="dead-letter.1"):
     attempts: int
     headers: dict[str, str]
     body: bytes
-    """Empty where the consumer reads headers only."""
+    """Empty if the consumer reads headers only."""
     sequence: int
     """Position of the message in its own stream."""
 
@@ -98,14 +99,14 @@ class TaskStatus(Message, kind="task-status.1"):
     """Mean of the latest trained step, in versions."""
     sampled_tokens: int = 0
     failed_share: float | None = None
-    """Share of failures among the latest 100 groups that were scored or failed; None before the first."""
+    """Fraction of failures among the latest 100 groups that were scored or failed; None before the first."""
     dead_letters: int = 0
     """Number of dead letters about the task."""
     adapter: AdapterRef | None = None
     warnings: dict[str, str] = {}
-    """Current warnings by name; of an ended task, those at its end."""
+    """Current warnings by name; for an ended task, those at its end."""
     expected_end_s: float | None = None
-    """Unix time at which the last step ends at the pace of the latest steps; None before two, and of a task that is not running."""
+    """Unix time at which the last step ends at the pace of the latest steps; None before two steps, and for a task that is not running."""
     submitted_s: float
     updated_s: float
 
@@ -122,10 +123,10 @@ class HistoryMark(Message, kind="history-mark.1"):
 
 
 class StatusesRemoved(Message, kind="statuses-removed.1"):
-    """That statuses of ended tasks were removed to make room in the bucket `tasks`, in the bucket `history`."""
+    """Records, in the bucket `history`, that statuses of ended tasks were removed to make room in the bucket `tasks`."""
 
     until_s: float
-    """Unix time: tasks that ended by then may have no status there."""
+    """Unix time: tasks that ended before it may have no status there."""
 
 
 class ReplicaReport(Message, kind="replica-report.1"):
@@ -140,19 +141,19 @@ class ReplicaReport(Message, kind="replica-report.1"):
     environments: list[str] = []
     """Env replicas: every environment name that can be listed."""
     sandbox: str | None = None
-    """Env replicas: sandbox of policy-written code, with its guarantees; None where it is refused."""
+    """Env replicas: sandbox of policy-written code, with its guarantees; None if such code is refused."""
     sequences: int = 0
     """Rollout replicas: sequences it decodes concurrently."""
     kv_tokens: int = 0
     """Rollout replicas: tokens its KV cache holds."""
     invariant: bool = False
-    """Rollout replicas: whether sampled log-probabilities are known not to depend on what else is in the batch."""
+    """Rollout replicas: whether sampled log-probabilities are known to be batch-invariant."""
     template_variables: list[str] = []
     """Rollout replicas: variables of the model's chat template that a task may set."""
     takes_answers: bool | None = None
-    """Rollout replicas: whether the model's chat template writes answers of tools; None where unknown."""
+    """Rollout replicas: whether the model's chat template renders answers of tools; None if unknown."""
     serves: bool = False
-    """Rollout replicas: whether they take requests to versions (`[NAME.serving]` of the pools file)."""
+    """Rollout replicas: whether they accept requests to versions (`[NAME.serving]` of the pools file)."""
     busy: dict[str, float] = {}
     """Current load by name (sequences running, workers busy, …), for `stage_health`."""
     forbidden: int = 0
@@ -160,7 +161,7 @@ class ReplicaReport(Message, kind="replica-report.1"):
 
 
 def expected_end_s(ends_s: Sequence[float], steps_left: int) -> float | None:
-    """Unix time at which the last of `steps_left` steps ends, by the pace of the latest; None before two steps, and if none is left.
+    """Unix time at which the last of `steps_left` steps ends, at the pace of the latest; None before two steps, and if none is left.
 
     `ends_s`: Unix times at which the latest steps ended, in order.
     """

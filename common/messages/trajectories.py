@@ -1,4 +1,7 @@
-"""Trajectories: sampler → environment service → scheduler and trainer. Steps: scheduler → trainer → scheduler and every rollout replica."""
+"""Trajectories: from sampler to environment service to scheduler and trainer. Steps: from scheduler to trainer, back to the scheduler, and
+to
+every rollout replica.
+"""
 
 import hashlib
 import json
@@ -20,7 +23,7 @@ UNSUPPORTED = "unsupported by the sandbox"
 
 
 class SampledTurn(Value):
-    """One member's turn, sampled; or the reason why it could not be."""
+    """One member's sampled turn, or the reason why it could not be sampled."""
 
     member: int = Field(ge=0)
     turn: int = Field(ge=0)
@@ -34,10 +37,10 @@ class SampledTurn(Value):
     failure: str | None = None
     """Reason why the turn could not be sampled: an infrastructure failure, or limits that the prompt exceeds."""
     env_ms: float = Field(default=0.0, ge=0)
-    """As in the request; so the next."""
+    """As in the request, like `away_ms`."""
     away_ms: float = Field(default=0.0, ge=0)
     thoughts: Thoughts = Field(default=UNOPENED, exclude_if=lambda thoughts: thoughts == UNOPENED)
-    """Where `reply` holds thoughts."""
+    """Position of reasoning in `reply`."""
 
 
 class TurnsSampled(Message, kind="turns-sampled.1"):
@@ -46,7 +49,7 @@ class TurnsSampled(Message, kind="turns-sampled.1"):
 
 
 class ScoredTrajectory(Value):
-    """One finished attempt. With `failure` set it carries no reward and is void: never reward 0."""
+    """One finished attempt. If `failure` is set, it has no reward and is void, never reward 0."""
 
     member: int = Field(ge=0)
     transcript: TokenRecord
@@ -54,12 +57,12 @@ class ScoredTrajectory(Value):
     components: dict[str, float] = {}
     turns: int = Field(ge=0)
     truncated: bool = False
-    """The last turn hit its token limit."""
+    """Whether the last turn hit its token limit."""
     failure: str | None = None
     env_ms: int = Field(ge=0, lt=2**31)
-    """Milliseconds that worker and hosted processes worked for it."""
+    """Milliseconds that worker and hosted processes worked for the attempt."""
     away_ms: int = Field(ge=0, lt=2**31)
-    """Milliseconds for which it was with its environment."""
+    """Milliseconds that the attempt spent in its environment."""
 
 
 class SettledMember(Value):
@@ -73,9 +76,9 @@ class SettledMember(Value):
     longest_turn_tokens: int
     """Sampled tokens of the longest turn."""
     components: dict[str, float] = {}
-    """Finite components of the reward that the task ranks by."""
+    """Finite components of the reward by which the task ranks."""
     env_ms: int = Field(ge=0, lt=2**31)
-    """As in ScoredTrajectory; so the next."""
+    """As in ScoredTrajectory, like `away_ms`."""
     away_ms: int = Field(ge=0, lt=2**31)
 
 
@@ -85,12 +88,12 @@ class Settlement(Value):
     task: str
     group: int
     version: int
-    """Version that sampled the group."""
+    """Version of the policy that sampled the group."""
     members: list[SettledMember] = Field(min_length=1)
 
 
 class TrajectoriesScored(Message, kind="trajectories-scored.1"):
-    """Read by the trainer, by stream sequence; the scheduler sees only its `Settlement` header."""
+    """Scored attempts, read by the trainer by stream sequence; the scheduler reads only the `Settlement` header."""
 
     group: GroupContext
     members: list[ScoredTrajectory] = Field(min_length=1)
@@ -120,7 +123,7 @@ class TrajectoriesScored(Message, kind="trajectories-scored.1"):
 
 
 def _finite(components: Mapping[str, float], names: Container[str]) -> dict[str, float]:
-    """The finite components among `names`: JSON has no other numbers."""
+    """The finite components among `names`: JSON cannot express others."""
     return {name: value for name, value in components.items() if name in names and math.isfinite(value)}
 
 
@@ -147,12 +150,12 @@ class TrainBatch(Message, kind="train-batch.1"):
     version: int = Field(ge=0)
     spec: TaskSpec
     checkpoint: BlobRef | None
-    """Checkpoint of `version`; None at version 0, which is made from `start`, or else from the spec's seed."""
+    """Checkpoint of `version`; None at version 0, which is initialized from `start`, or else from the spec's seed."""
     start: AdapterRef | None = None
     """Adapter of version 0; None without a `start`."""
     groups: list[BatchGroup] = Field(min_length=1)
     weight: float = Field(gt=0)
-    """As in GroupContext, when the step was sent."""
+    """As in GroupContext, at the time the step was sent."""
 
     @property
     def claimant(self) -> Claimant:
@@ -160,14 +163,14 @@ class TrainBatch(Message, kind="train-batch.1"):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what the step is made from: the task's version, the state before it, and its trajectories. Equal when it is resent."""
+        """SHA-256 of the step's inputs: the task's version, the state before it, and its trajectories. Equal when it is resent."""
         before = [ref and ref.sha256 for ref in (self.checkpoint, self.start and self.start.blob)]
         groups = [[one.group, one.version, [[each.member, each.sequence, each.reward] for each in one.members]] for one in self.groups]
         return hashlib.sha256(json.dumps([self.task, self.version, before, groups]).encode()).hexdigest()
 
 
 class WeightUpdated(Message, kind="weight-updated.1"):
-    """A step was taken; its adapter and checkpoint are in the blob store."""
+    """A completed step; its adapter and checkpoint are in the blob store."""
 
     tenant: str
     task: str
@@ -182,7 +185,7 @@ class WeightUpdated(Message, kind="weight-updated.1"):
     """Trained trajectories; None unless the task keeps them, or the checkpoint is recomputed from them."""
     metrics: dict[str, float]
     trained_tokens: int
-    """Tokens without padding."""
+    """Number of trained tokens, without padding."""
     started_s: float
     finished_s: float
-    """Unix times of the step."""
+    """Unix times of the step's start and end."""

@@ -1,7 +1,7 @@
 """Verbs of `ask.<tenant>.<verb>` and `jobs.<verb>.<tenant>`, and the messages of each.
 
-An ask is answered by its answer, or by `AskRefused`. A request in JSON is answered in JSON, one in MessagePack in MessagePack; an empty
-one counts as an empty JSON object. A job is answered by events.
+An ask receives its answer, or `AskRefused`. A request in JSON is answered in JSON, one in MessagePack in MessagePack; an empty
+request counts as an empty JSON object. A job is answered by events.
 """
 
 from typing import NamedTuple
@@ -48,7 +48,7 @@ QUESTIONS = {
     "moves": Question(accelerators.AskMoves, accelerators.MovesAnswer),
     "trace": Question(accelerators.AskTrace, accelerators.TraceAnswer),
 }
-"""Questions of clients; `terms` is asked by gateways alone."""
+"""Questions of clients; only gateways ask `terms`."""
 JOBS: dict[str, type[Message]] = {
     "submit": jobs.SubmitTask,
     "preview": jobs.PreviewTask,

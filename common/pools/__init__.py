@@ -1,8 +1,7 @@
-"""The base models that a deployment offers: their description, the accelerators that they share, the memory that their training takes, and
-their files.
+"""Base models of a deployment: their description, the accelerators that they share, the memory that their training needs, and their files.
 
 pool.py            a pool and the pools file · accelerators.py the accelerators that its pools share
-memory.py          memory of training, estimated, and of stored weights once they are loaded
+memory.py          estimated memory of training, and of loaded weights
 model_files.py     a base model's files
 """
 

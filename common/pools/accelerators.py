@@ -1,4 +1,4 @@
-"""Shared accelerators of the pools file, and the rules for which pools may be on which.
+"""Shared accelerators of the pools file, and the rules for placing pools on them.
 
 [accelerator.a]
 device = "cpu"              # or "cuda:0", or a GPU's UUID
@@ -24,7 +24,7 @@ from common.pools.pool import Pool
 from common.spec import Name
 
 TABLE = "accelerator"
-"""Name of the table of accelerators in the pools file; no pool can have it."""
+"""Name of the table of accelerators in the pools file; reserved, so no pool can have it."""
 
 DEVICE = described(r"^(cpu|cuda:\d{1,2}|GPU-[0-9a-fA-F-]{8,64}|MIG-[0-9a-zA-Z/-]{8,80})$", "cpu, cuda:N, or the UUID of a GPU")
 
@@ -37,14 +37,16 @@ class Accelerator(BaseModel):
     device: Annotated[str, Field(pattern=DEVICE)]
     """`cpu`, `cuda:N`, or the UUID of a GPU (`nvidia-smi -L`)."""
     cores: Cores = ()
-    """Cores of its executors, as `0,2-3`. On a CPU they are the accelerator and must be given; what computes is pinned to them. On a GPU
-    its trainers are pinned, and its samplers are not."""
+    """Cores of its executors, as `0,2-3`. On a CPU they are the accelerator and must be given; computing threads are pinned to them. On a
+    GPU
+    its trainers are pinned, and its samplers are not.
+    """
     memory_gib: Annotated[float, Field(gt=0)] | None = None
-    """Device memory that all its executors may use together. None, on a GPU only: what the device has, less 5 %."""
+    """Device memory that all its executors may use together. None, on a GPU only: the device's memory minus 5 %."""
     host_gib: float = Field(default=16.0, gt=0)
     """Host memory for the state of parked executors; beyond it state goes to disk."""
     max_wait_s: float = Field(default=60.0, gt=0)
-    """Seconds of waiting after which an executor goes before all that are not overdue."""
+    """Seconds of waiting after which an executor is overdue, and precedes all that are not."""
     residency: float = Field(default=4.0, ge=0)
     """Minimum time for which an executor stays awake while it has work, as a multiple of the switch to it."""
     policy: Policy = Policy.RATIO
@@ -74,9 +76,9 @@ class Place(BaseModel):
 
 
 def read_accelerators(path: Path, pools: Mapping[str, Pool]) -> Accelerators:
-    """The shared accelerators that `path` describes; none where it has no table of that name. `pools`: those of the same file.
+    """Shared accelerators described in `path`; empty if it has no such table. `pools`: those of the same file.
 
-    Raises: Fatal, naming the file, the pool or accelerator, and what to change.
+    Raises: Fatal, naming the file, the pool or accelerator, and the correction.
     """
     try:
         tables = read_tables(path, _ADAPTER, only=(TABLE,))
@@ -107,7 +109,9 @@ Named = dict[tuple[str, str], tuple[str, ...]]
 
 
 def named_replicas(pools: Mapping[str, Pool]) -> Named:
-    """Samplers (`rollout`) and trainers on shared accelerators, by whose names they go. Tasks of those with several have homes."""
+    """Names of samplers (`rollout`) and trainers on shared accelerators, which are their accelerators' names. If a pool has several, its
+    tasks have homes.
+    """
     found: Named = {}
     for place in places(pools):
         key = place.service, place.pool

@@ -1,10 +1,11 @@
-"""Peak memory of a trainer, estimated from the base model's shape and the settings that decide it; the machine's memory; and bytes of a
-model's weights once they are loaded, from the headers of its files.
+"""Peak memory of a trainer, estimated from the base model's shape and the relevant settings; the machine's memory; and bytes of a
+model's loaded weights, from the headers of its files.
 
 Activations dominate: elements that autograd keeps for each token and layer, counted in transformers' decoder layers with LoRA on
-every linear layer. With recomputation (activation checkpointing) the first layers keep
-their input alone. Their backward pass comes last, so that one of them at a time has the memory that the last layers have left.
-`python -m bench.memory` measures both; a test compares the count with the measurement."""
+every linear layer. With recomputation (activation checkpointing) the first layers keep only their input. Their backward pass comes
+last, and reuses, one layer at a time, the memory freed by the last layers.
+`python -m bench.memory` measures both; a test compares the count with the measurement.
+"""
 
 import json
 import math
@@ -18,17 +19,17 @@ GIB = 2**30
 FLOAT32_BYTES = 4
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 LOGITS_CHUNK_ELEMENTS = 32 * 1024 * 1024
-"""Maximum logits that exist at a time (128 MiB in float32)."""
+"""Maximum logits materialized at a time (128 MiB in float32)."""
 CHUNK_COPIES = 3
 """Float32 tensors of a chunk's size: logits, their softmax, and a product of both."""
 KEYS_A_TOKEN = 2.0
-"""Keys copied for each token of rows with shared prompts: a prompt's once for itself, and once for each of its attempts."""
+"""Copies of keys per token of rows with shared prompts: a prompt's once for itself, and once for each of its attempts."""
 LAYER_GRADIENTS = 4
-"""Tensors of the MLP's width that the backward pass of one layer holds at a time."""
+"""Tensors of the MLP's width alive during the backward pass of one layer."""
 STEP_VECTORS = 11
 """Float32 vectors of the adapter's size while the optimizer makes a new state: masters and moments twice, gradients, temporaries."""
 GRADIENT_VECTORS = 7
-"""The same during the backward pass: masters, moments, and the gradient with the pieces that it is made of."""
+"""Float32 vectors of the adapter's size during the backward pass: masters, moments, and the gradient with its parts."""
 PROCESS_BYTES = 500 * 2**20
 """Memory of Python, PyTorch and transformers before a model is loaded."""
 MIN_TOKENS = 32
@@ -39,7 +40,7 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a dense decoder, as its `config.json` names them."""
+    """Sizes of a dense decoder, from its `config.json`."""
 
     layers: int
     hidden: int
@@ -50,11 +51,12 @@ class ModelShape:
     vocabulary: int
     tied: bool
     normed_heads: bool
-    """Queries and keys pass a norm of their own, which keeps its input in float32."""
+    """Whether queries and keys have their own norm, which keeps its input in float32."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ModelShape | None":
-        """None for a kind of model that the estimate does not cover: experts, or names of another kind."""
+        """Shape in a model's configuration; None for models that the estimate does not cover: mixtures of experts, or unknown field
+        names."""
         found = config.get("text_config") or config
         if any(name in found for name in ("num_experts", "num_local_experts", "n_routed_experts")):
             return None
@@ -84,12 +86,12 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """Parameters without norms and biases, which are few."""
+        """Number of parameters, without norms and biases, which are few."""
         layer = 2 * self.hidden * (self.queries + self.keys) + 3 * self.hidden * self.intermediate
         return self.layers * layer + self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     def adapter_parameters(self, rank: int) -> int:
-        """Parameters of LoRA on every linear layer."""
+        """Number of parameters of LoRA on every linear layer."""
         attention = 4 * self.hidden + 2 * self.queries + 2 * self.keys
         return self.layers * rank * (attention + 3 * (self.hidden + self.intermediate))
 
@@ -103,13 +105,13 @@ class MemoryEstimate:
     process: int
     weights: int
     adapter: int
-    """Masters, moments and gradient of one task."""
+    """Master weights, moments and gradient of one task."""
     activations: int
     """Tensors that the forward pass keeps for the backward pass."""
     temporaries: int
     """A chunk of logits, or the gradients of one layer."""
     recomputed: int = 0
-    """Layers that keep their input alone."""
+    """Number of layers that keep only their input."""
 
     @property
     def total(self) -> int:
@@ -134,7 +136,7 @@ def train_memory(
 ) -> MemoryEstimate:
     """Peak memory of a step whose largest micro-batch has `tokens`.
 
-    `precision`: of the base model. `shared`: rows share prompts, for which attention copies keys. `on_cpu`: the process itself is in
+    `precision`: of the base model. `shared`: rows share prompts, for which attention copies keys. `on_cpu`: the process itself uses
     the same memory. `recomputed`: layers whose activations the backward pass recomputes, at most all but the last.
     """
     size = ELEMENT_BYTES[precision]
@@ -145,7 +147,7 @@ def train_memory(
     head = chunk * (CHUNK_COPIES * FLOAT32_BYTES + (2 * size if size != FLOAT32_BYTES else 0))
     layer = tokens * LAYER_GRADIENTS * shape.intermediate * size
     temporaries = max(head, layer)
-    # The optimizer runs when activations are gone.
+    # The optimizer runs after activations are freed.
     more = max(0, STEP_VECTORS * adapter - (GRADIENT_VECTORS * adapter + activations + temporaries))
     weights = shape.parameters * size
     process = PROCESS_BYTES if on_cpu else 0
@@ -155,7 +157,7 @@ def train_memory(
 def tokens_that_fit(
     shape: ModelShape, limit: int, *, rank: int, tokens: int, precision: Precision, on_cpu: bool = True, recomputed: int = 0
 ) -> int:
-    """`tokens`, halved until the estimate is within `limit` bytes; 0 where even MIN_TOKENS are too many."""
+    """`tokens`, halved until the estimate is within `limit` bytes; 0 if even MIN_TOKENS are too many."""
     while tokens >= MIN_TOKENS:
         if train_memory(shape, rank=rank, tokens=tokens, precision=precision, on_cpu=on_cpu, recomputed=recomputed).total <= limit:
             return tokens
@@ -164,26 +166,26 @@ def tokens_that_fit(
 
 
 def total_within(budget: int, *, on_cpu: bool) -> int:
-    """Maximum `MemoryEstimate.total` of a trainer with `budget` bytes of a shared accelerator, in which its process does not count."""
+    """Maximum `MemoryEstimate.total` of a trainer with `budget` bytes of a shared accelerator, which exclude its process."""
     return budget + (PROCESS_BYTES if on_cpu else 0)
 
 
 def machine_bytes() -> int:
-    """Memory of this machine, or of this process's container."""
+    """Memory of this machine, or of this process's container, in bytes."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(total, int(CGROUP_LIMIT.read_text()))
-    except (OSError, ValueError):  # none, or "max"
+    except (OSError, ValueError):  # no limit, or "max"
         return total
 
 
 def _kept_bytes(shape: ModelShape, rank: int, size: int, *, shared: bool) -> float:
-    """Bytes of one token in one layer. Float32 whatever the precision: the inputs of norms, and attention's sums."""
+    """Bytes per token and layer. Float32 regardless of precision: the inputs of norms, and attention's sums."""
     hidden, queries, keys = shape.hidden, shape.queries, shape.keys
     norms = 2 * hidden + (queries + keys + 2 * (shape.heads + shape.kv_heads) if shape.normed_heads else 0)
     linear = 2 * hidden + 4 * shape.intermediate + 7 * rank
     attention = 2 * queries + 2 * keys
-    if shared:  # spans copy their keys, repeat them for every head, and their results are put back in order
+    if shared:  # spans copy their keys, repeat them for every head, and reorder their results
         attention = 3 * queries + 2 * KEYS_A_TOKEN * queries
     return FLOAT32_BYTES * (norms + shape.heads) + size * (linear + attention)
 
@@ -191,13 +193,13 @@ def _kept_bytes(shape: ModelShape, rank: int, size: int, *, shared: bool) -> flo
 WEIGHT_FILES = "*.safetensors"
 HEADER_LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100 * 2**20
-"""As in safetensors' format."""
+"""Maximum of safetensors' format."""
 CONVERTED = ("F64", "F32", "F16", "BF16")
-"""Types of tensors that are loaded in the pool's precision; others are kept as they are stored."""
+"""Types of tensors that are loaded in the pool's precision; others keep their stored type."""
 
 
 def loaded_bytes(folder: Path, precision: Precision) -> int:
-    """Bytes of all tensors in the folder's files; the size of a file whose header cannot be read; 0 where there are none."""
+    """Bytes of all tensors in the folder's files; for a file with an unreadable header, its size; 0 without files."""
     return sum(_loaded(file, ELEMENT_BYTES[precision]) for file in folder.glob(WEIGHT_FILES))
 
 

@@ -1,7 +1,7 @@
 """Files of a pool's base model, at one commit of its repository.
 
-A model that is named by its Hugging Face name changes with its repository, and an adapter is of use with the weights that it was trained
-on alone. The commit is the pool's `revision`; without one, the first start keeps the commit that it found, in a file beside the cache of
+A model given by its Hugging Face name changes with its repository, and an adapter is useful only with the weights that it was trained
+on. The commit is the pool's `revision`; without one, the first start records the commit that it found, in a file beside the cache of
 models, and later starts use that.
 """
 
@@ -20,10 +20,10 @@ OLDER_WEIGHTS = ["*.bin"]
 TEXTS = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
 """Configuration, tokenizer and chat template."""
 BELOW = ["*/*"]
-"""Copies of the weights in other formats lie in folders of the repository."""
+"""Pattern of files in the repository's folders: copies of the weights in other formats."""
 
 IN_CACHE = re.compile(r"/models--([^/]+)/snapshots/([^/]+)/?$")
-"""Folder of a model's files in the cache of Hugging Face."""
+"""Folder of a model's files in Hugging Face's cache."""
 
 log = structlog.get_logger()
 
@@ -37,24 +37,24 @@ class HubModel:
 
 
 def hub_model(folder: str) -> HubModel | None:
-    """Repository that the files in `folder` are of, as `with_model_files` leaves them; None for other folders."""
+    """Repository of the files in `folder`, as returned by `with_model_files`; None for other folders."""
     found = IN_CACHE.search(folder)
     return HubModel(found[1].replace("--", "/"), found[2]) if found else None
 
 
 def with_model_files(name: str, pool: Pool) -> Pool:
-    """Pool `name` with the folder of its model's files in place of a Hugging Face name; they are downloaded where they are missing.
+    """Pool `name` with its Hugging Face model name replaced by a local folder; missing files are downloaded.
 
-    Raises: Fatal, naming the pool, when the repository, its revision or its files cannot be had.
+    Raises: Fatal, naming the pool, if the repository, its revision or its files are unavailable.
     """
     if Path(pool.model).is_absolute():
         return pool
-    # By the client's name for it, since its HTTP library has changed before.
+    # By the client's own alias of the class, because its HTTP library has changed before.
     from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
     try:
         folder = model_folder(pool.model, pool.revision)
-    except (OSError, ValueError, HTTPError) as error:  # of the hub's answer; of a name that it takes for none; of the connection
+    except (OSError, ValueError, HTTPError) as error:  # the hub's answer; an invalid name; the connection
         wanted = f"{pool.model} at {pool.revision}" if pool.revision else pool.model
         reason = str(error).strip().splitlines()[0]
         raise Fatal(
@@ -65,15 +65,15 @@ def with_model_files(name: str, pool: Pool) -> Pool:
 
 
 def name_in_file(pool: Pool, pools_file: Path) -> str:
-    """The model as the pools file has it: a Hugging Face name, or a folder, from the file's own where it is below that."""
+    """The model as written in the pools file: a Hugging Face name, or a folder, relative to the file's own if below it."""
     folder, beside = Path(pool.model), pools_file.resolve().parent
     return str(folder.relative_to(beside)) if folder.is_relative_to(beside) else pool.model
 
 
 def why_gone(model: str, named: str) -> str | None:
-    """A line for a model whose folder is there no more; None while it is, and for a Hugging Face name. `named`: as of `name_in_file`.
+    """Error line for a model whose folder no longer exists; None if it exists, and for a Hugging Face name. `named`: as in `name_in_file`.
 
-    Libraries take a folder that is missing for the name of a repository.
+    Libraries mistake a missing folder for the name of a repository.
     """
     if not Path(model).is_absolute() or Path(model).is_dir():
         return None
@@ -84,7 +84,7 @@ def why_gone(model: str, named: str) -> str | None:
 
 
 def model_folder(model: str, revision: str | None) -> Path:
-    """Folder of the files of Hugging Face model `model`, named by their commit.
+    """Folder with the files of Hugging Face model `model`, named by their commit.
 
     Raises: OSError, ValueError, or HTTPError of the hub's client.
     """
@@ -98,7 +98,7 @@ def model_folder(model: str, revision: str | None) -> Path:
 
 
 def kept_commit(model: str) -> str | None:
-    """The commit that an earlier start found, on this machine."""
+    """The commit recorded by an earlier start on this machine; None if there is none."""
     try:
         return _record(model).read_text(encoding="utf-8").strip() or None
     except FileNotFoundError:
@@ -106,7 +106,7 @@ def kept_commit(model: str) -> str | None:
 
 
 def _newest_commit(model: str) -> str:
-    """Of the files in the cache, where there are some, so that running tasks keep their model; else of the repository."""
+    """Commit of the cached files, if there are any, so that running tasks keep their model; else the repository's."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     cached = try_to_load_from_cache(model, "config.json")
@@ -119,13 +119,13 @@ def _newest_commit(model: str) -> str:
 
 
 def _keep(model: str, commit: str) -> str:
-    """Record `commit` unless another process was first; the commit that is recorded."""
+    """Record `commit` unless another process was first; returns the recorded commit."""
     record = _record(model)
     record.parent.mkdir(parents=True, exist_ok=True)
     part = record.with_name(f"{record.name}.{os.getpid()}")
     part.write_text(commit + "\n", encoding="utf-8")
     try:
-        os.link(part, record)  # fails where the record exists, and never leaves half a record
+        os.link(part, record)  # fails if the record exists, and never leaves a partial record
     except FileExistsError:
         pass
     finally:

@@ -1,4 +1,4 @@
-"""Pools: the base models that a deployment offers, read from one TOML file by every service that needs them.
+"""Pools: the base models of a deployment, read from one TOML file by every service that needs them.
 
 [tiny]
 model = "models/tiny"          # a folder beside this file, or a Hugging Face name
@@ -8,7 +8,7 @@ profile = "1b"                 # defaults of its tasks
 [tiny.serving]                 # its versions are served, too
 sequences = 16
 
-[tiny.defaults]                # and others, as in a task file
+[tiny.defaults]                # further defaults, as in a task file
 sampling.template = { enable_thinking = false }
 """
 
@@ -27,21 +27,22 @@ from common.spec import OWN, Layer, Name, Profile, TaskSpec, complete, profile_v
 
 REVISION = described(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$", "a commit, tag or branch")
 ALL_LAYERS = 10_000
-"""More layers than any model has."""
+"""Larger than any model's number of layers."""
 MaxRank = Literal[8, 16, 32, 64, 128, 256, 320, 512]
 
 
 class Serving(BaseModel):
-    """Places of a replica that are kept for requests to versions, beside those of rollouts."""
+    """Capacity of a replica reserved for requests to versions, in addition to that for rollouts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     sequences: int = Field(default=16, ge=1)
-    """Requests that one rollout replica answers concurrently; more wait."""
+    """Requests that one rollout replica answers concurrently; further requests wait."""
     adapters: int = Field(default=4, ge=1)
     """Maximum different adapters among them."""
     thoughts: tuple[Annotated[str, Field(min_length=1)], Annotated[str, Field(min_length=1)]] | None = None
-    """Texts around what the model thinks, as `["<think>", "</think>"]`, which answers then have apart. None: it is part of the answer."""
+    """Markers around the model's reasoning, as `["<think>", "</think>"]`; answers then return it separately. None: it is part of the
+    answer."""
 
 
 class Pool(BaseModel):
@@ -52,13 +53,14 @@ class Pool(BaseModel):
     model: str
     """Folder (relative to the pools file) or Hugging Face name of a causal language model."""
     revision: Annotated[str, Field(pattern=REVISION)] | None = None
-    """Commit, tag or branch of the model's repository. None: the commit that the first start on this machine found, and kept."""
+    """Commit, tag or branch of the model's repository. None: the commit that the first start on this machine found and recorded."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the base model in engines and trainers, and of stored adapters; `auto`: float32 on a CPU, bfloat16 on a GPU.
     Optimizer states, with masters of the adapter, are always float32."""
     head: Literal["model", "float32"] = "model"
     """Precision in which engines and trainers compute logits from a bfloat16 model's hidden states. `float32` brings sampled and trained
-    log-probabilities closer together; in a float32 model both are the same."""
+    log-probabilities closer together; for a float32 model both values are equivalent.
+    """
     context_tokens: int = Field(default=2048, ge=32)
     """Maximum tokens of a trajectory, prompt included."""
     max_rank: MaxRank = 16
@@ -71,42 +73,47 @@ class Pool(BaseModel):
     """Memory for the KV cache on a CPU; on a GPU `gpu_memory_share` decides."""
     gpu_memory_share: float = Field(default=0.6, gt=0, lt=1)
     invariant: bool | Literal["auto"] = "auto"
-    """Whether a sampled log-probability, and so an adapter, is the same to the last bit whatever else is in the engine's batch. `true`: the
-    engine refuses to start where it is not; `auto`: as far as it costs nothing, which is on a CPU."""
+    """Batch invariance: a sampled log-probability, and so an adapter, is bitwise independent of the rest of the engine's batch. `true`: the
+    engine refuses to start without it; `auto`: if it costs nothing, which is on a CPU.
+    """
     train_tokens: int = Field(default=16_384, ge=32)
-    """Padded tokens in one micro-batch of the trainer, whose memory grows with them; `marlaas up` prints an estimate."""
+    """Padded tokens in one micro-batch of the trainer, which determine its memory; `marlaas up` prints an estimate."""
     checkpointing: Literal["auto", "on", "off"] = "auto"
-    """Activation checkpointing in the trainer: the backward pass recomputes the activations of all layers but the last (`on`), or of no
-    more than needed for a micro-batch of `train_tokens` to fit, by the estimate (`auto`): into the machine's memory, or what a shared
-    accelerator has. It saves up to nine tenths of their memory and costs up to half of a step's time."""
+    """Activation checkpointing in the trainer: the backward pass recomputes the activations of all layers but the last (`on`), or only of
+    as many as needed for a micro-batch of `train_tokens` to fit, by the estimate (`auto`), into the memory of the machine or of the shared
+    accelerator. It saves up to nine tenths of their memory and costs up to half of a step's time.
+    """
     checkpoint_every: int = Field(default=1, ge=1, le=64)
-    """Steps between checkpoints of a task's optimizer state, while one trainer keeps it in memory. In between a version stores its adapter
-    and its batch, from which a trainer that lost the state recomputes at most so many steps."""
+    """Steps between checkpoints of a task's optimizer state, while one trainer keeps it in memory. Other versions store their adapter
+    and their batch, from which a trainer that lost the state recomputes at most this many steps.
+    """
 
     serving: Serving | None = None
-    """Table `[NAME.serving]`. None: this pool's versions are trained, and not served. The engine is made for the sum of both kinds."""
+    """Table `[NAME.serving]`. None: this pool's versions are trained, and not served. The engine's capacity is the sum of both kinds."""
 
     on: Name | None = None
-    """Shared accelerator (`[accelerator.NAME]`) of the pool's sampler and trainer. None: they have their own, for ever."""
+    """Shared accelerator (`[accelerator.NAME]`) of the pool's sampler and trainer. None: they have their own permanently."""
     generate_on: tuple[Name, ...] = ()
-    """Shared accelerators of the pool's samplers, one of which is on each; empty: as `on`."""
+    """Shared accelerators of the pool's samplers, one sampler on each; empty: as `on`."""
     train_on: tuple[Name, ...] = ()
-    """The same of its trainers."""
+    """Shared accelerators of the pool's trainers, one trainer on each; empty: as `on`."""
     parked: Literal["auto", "device", "host", "disk", "none"] = "auto"
-    """Deepest tier to which its state is moved while other pools use the accelerator; `auto`: `disk`. State in `host` for which
-    `host_gib` has no room goes to disk."""
+    """Deepest tier to which its state is moved while other pools use the accelerator; `auto`: `disk`. State for which `host_gib` has no
+    room is moved from `host` to disk.
+    """
     serve_parked: bool = False
-    """Whether a pool on a shared accelerator is served: a request waits for a slice, and is refused where none began in time."""
+    """Whether a pool on a shared accelerator is served: a request waits for a slice, and is refused if none starts in time."""
 
     profile: Profile | None = None
     """Defaults of the pool's tasks by the size of the base model: `small` below 0.6 billion parameters, `1b` below 4, `8b` from 4 on.
-    None: the built-in ones, which are for models of a few million."""
+    None: the built-in defaults, which suit models of a few million.
+    """
     defaults: dict[str, JsonValue] = {}
-    """Defaults of the pool's tasks: keys and tables of a task file. They precede those of the profile."""
+    """Defaults of the pool's tasks: keys and tables of a task file. They override the profile's."""
 
     @property
     def samplers_on(self) -> tuple[str, ...]:
-        """Shared accelerators of its samplers; empty: they have their own."""
+        """Shared accelerators of its samplers; empty if they have their own."""
         return self.generate_on or ((self.on,) if self.on is not None else ())
 
     @property
@@ -115,16 +122,16 @@ class Pool(BaseModel):
 
     @property
     def deepest_tier(self) -> Tier:
-        """Deepest tier in which it may be parked."""
+        """Deepest tier in which its executors may be parked."""
         return Tier.DISK if self.parked == "auto" else Tier(self.parked)
 
     @property
     def model_name(self) -> str:
-        """The model as users are shown it: its Hugging Face name, or the name of its folder, whose place on this machine is not theirs."""
+        """Model name shown to users: its Hugging Face name, or the name of its folder without the path on this machine."""
         return Path(self.model).name if Path(self.model).is_absolute() else self.model
 
     def layers(self, name: str) -> list[Layer]:
-        """Values for what a task of this pool leaves out. `name`: the pool's."""
+        """Defaults for fields that a task of this pool omits. `name`: the pool's."""
         found = [Layer(f"pool '{name}'", self.defaults)] if self.defaults else []
         if self.profile is not None:
             values = profile_values(self.profile, "float32" if self.precision == "float32" else "bfloat16")
@@ -140,7 +147,8 @@ def precision_on(precision: Literal["auto", "float32", "bfloat16"], *, cpu: bool
 
 
 def recomputed_layers(pool: Pool, shape: ModelShape | None, limit: int, *, on_cpu: bool) -> int:
-    """Layers that a trainer with `limit` bytes recomputes. For a model of unknown shape: none with `auto`, `ALL_LAYERS` with `on`."""
+    """Number of layers that a trainer with `limit` bytes recomputes. For a model of unknown shape: none with `auto`, `ALL_LAYERS` with
+    `on`."""
     if shape is None:
         return ALL_LAYERS if pool.checkpointing == "on" else 0
     numbers = {"off": range(1), "on": range(shape.layers - 1, shape.layers), "auto": range(shape.layers)}[pool.checkpointing]
@@ -149,7 +157,7 @@ def recomputed_layers(pool: Pool, shape: ModelShape | None, limit: int, *, on_cp
 
 
 def pool_memory(pool: Pool, shape: ModelShape, *, on_cpu: bool, recomputed: int) -> MemoryEstimate:
-    """Peak memory of the pool's trainer, with the largest micro-batch and rank that it allows."""
+    """Peak memory of the pool's trainer, with the largest allowed micro-batch and rank."""
     precision = precision_on(pool.precision, cpu=on_cpu)
     return train_memory(shape, rank=pool.max_rank, tokens=pool.train_tokens, precision=precision, on_cpu=on_cpu, recomputed=recomputed)
 
@@ -159,9 +167,9 @@ _ADAPTER = TypeAdapter(dict[Name, Pool])
 
 
 def read_pools(path: Path) -> Pools:
-    """The pools that `path` describes, with model folders made absolute.
+    """Pools described in `path`, with model folders made absolute.
 
-    Raises: Fatal, naming the file and the wrong field, or the file or folder that cannot be read.
+    Raises: Fatal, naming the file and the invalid field, or the file or folder that cannot be read.
     """
     try:
         pools = read_tables(path, _ADAPTER, without=("accelerator",))
@@ -179,7 +187,7 @@ def read_pools(path: Path) -> Pools:
 
 
 def chosen_pool(name: str, path: Path, setting: str) -> Pool:
-    """Pool `name` of the pools file. Raises: Fatal as `read_pools`, and naming `setting` when the file has no such pool."""
+    """Pool `name` of the pools file. Raises: Fatal as `read_pools`, and naming `setting` if the file has no such pool."""
     pools = read_pools(path)
     if name not in pools:
         raise Fatal(f"{setting} is '{name}', but {path} has {', '.join(sorted(pools))}")
@@ -187,13 +195,13 @@ def chosen_pool(name: str, path: Path, setting: str) -> Pool:
 
 
 def layers_of(raw: Mapping[str, JsonValue], pools: Pools) -> list[Layer]:
-    """Defaults of the pool that a task names; none for a pool that is unknown."""
+    """Defaults of the pool named by a task; empty for an unknown pool."""
     name = raw.get("pool")
     return pools[name].layers(name) if isinstance(name, str) and name in pools else []
 
 
 def objections(spec: TaskSpec, pools: Pools) -> list[str]:
-    """Reasons why the pools cannot take `spec`."""
+    """Reasons why the pools cannot run `spec`."""
     if unknown := objections_to_name(spec.pool, pools):
         return unknown
     pool, found = pools[spec.pool], list[str]()
@@ -208,12 +216,12 @@ def objections(spec: TaskSpec, pools: Pools) -> list[str]:
 
 
 def objections_to_name(name: str, pools: Pools) -> list[str]:
-    """The reason why no task can name this pool; none where there is one."""
+    """The reason why no task can name this pool; empty if it exists."""
     return [] if name in pools else [f"pool: no pool '{name}' here; offered: {', '.join(sorted(pools))}"]
 
 
 def _check_defaults(name: str, pool: Pool, pools_file: Path) -> None:
-    """Raises: Fatal, naming the field, where no task could take the pool's defaults."""
+    """Raises: Fatal, naming the field, if no task could use the pool's defaults."""
     wrong = [f"{field}: a task gives it itself" for field in OWN if field in pool.defaults]
     task: dict[str, JsonValue] = {"name": "any", "tenant": "any", "pool": name, "steps": 1, "environment": {"name": "any"}}
     try:

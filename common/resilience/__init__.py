@@ -1,7 +1,7 @@
-"""What keeps loops running, and what tests it.
+"""Retries, event-loop scheduling and process supervision, and their test hooks.
 
 backoff.py       delays between attempts
-event_loop.py    turns for what takes long, one at a time; tasks beside their caller; cancellations that a library loses
-guardian.py      process that ends this one when it gives no sign of life
+event_loop.py    turns for long work, one at a time; background tasks; cancellations that a library loses
+guardian.py      process that kills this one if it gives no sign of life
 crashpoints.py   places at which a test kills the process
 """

@@ -13,7 +13,7 @@ class Backoff:
     max_s: float
 
     def pause_s(self, attempt: int) -> float:
-        """Pause after failed attempt `attempt`, the first is 1; it doubles with each, up to `max_s`."""
+        """Seconds to pause after failed attempt `attempt`, the first being 1; doubles each time, up to `max_s`."""
         return jittered(min(self.max_s, self.first_s * 2.0 ** min(max(attempt, 1) - 1, 32)))
 
 

@@ -9,28 +9,28 @@ Each lies between two effects that are not one transaction, where at-least-once 
     after_blobs        the trainer has stored a version's blobs, and not announced it
     wheel_stored       the scheduler has stored a package's blob, and not committed that
     wheel_deleted      the scheduler has deleted a package's blob, and not committed that
-    tenant_deletion    a step of the deletion of a tenant is done, the next has not begun
-    before_record      an operator's command has made a seed that PostgreSQL knows nothing of
+    tenant_deletion    a step of the deletion of a tenant is done, the next has not started
+    before_record      an operator's command has made a seed that PostgreSQL does not know
     before_creds       PostgreSQL has a key, and its creds file is not written
-    before_push        PostgreSQL has what an account's token is to say, and NATS does not know it
+    before_push        PostgreSQL has the content of an account's token, and NATS does not have the token
     before_revoke      a key's successor is written, and the key is still valid
-    before_passwords   the containers' passwords are chosen, and PostgreSQL's volume and the scheduler's have none of them
+    before_passwords   the containers' passwords are chosen, and neither PostgreSQL's volume nor the scheduler's has them
     before_keys        all volumes have their passwords, and there are no keys
     before_secrets     there are keys, and no service has its own
-    before_slice       the scheduler has decided whose slice is next, and written nothing
+    before_slice       the scheduler has chosen the next slice, and written nothing
     after_slice        slice and orders are committed, and not sent
     before_slice_end   a slice is over without a next one, and nothing is written
-    after_slice_end    that is committed, and nothing sent
-    lease_before_park  an executor has read the order to park, and does not park yet
-    lease_in_park      it parks
-    lease_after_park   its state is parked and the accelerator's locks are free; nobody was told
-    lease_before_wake  an executor has the lease and the locks of its accelerator, and does not wake yet
-    lease_in_wake      it wakes
-    lease_after_wake   it is awake; nobody was told
+    after_slice_end    the end of the slice is committed, and nothing sent
+    lease_before_park  an executor has read the order to park, and has not started to park
+    lease_in_park      it is parking
+    lease_after_park   its state is parked and the accelerator's locks are free; nothing is reported
+    lease_before_wake  an executor has the lease and the locks of its accelerator, and has not started to wake
+    lease_in_wake      it is waking
+    lease_after_wake   it is awake; nothing is reported
     lease_before_renew an executor that holds a lease is about to renew it
 
-MARLAAS_CRASH_POINT=<name>:<n> arms one of them: the process dies when it gets there for the n-th time. With <name>:<n>:hang it stands
-still there instead, as in a call that never returns.
+MARLAAS_CRASH_POINT=<name>:<n> arms one of them: the process dies when it reaches it for the n-th time. With <name>:<n>:hang it
+blocks there instead, as in a call that never returns.
 """
 
 import os
@@ -39,19 +39,19 @@ import time
 from dataclasses import dataclass
 
 OPERATORS = ("before_record", "before_creds", "before_push", "before_revoke")
-"""Points in commands that make tenants and keys."""
+"""Crash points in commands that make tenants and keys."""
 DELETING = ("before_account_removed", "before_seed_removed")
-"""Further points in the command that deletes a tenant."""
+"""Further crash points in the command that deletes a tenant."""
 PACKAGES = ("wheel_stored", "wheel_deleted")
 PREPARING = ("before_passwords", "before_keys", "before_secrets")
-"""Points in the container that makes keys and passwords."""
+"""Crash points in the container that makes keys and passwords."""
 SLICES = ("before_slice", "after_slice", "before_slice_end", "after_slice_end")
-"""Points in decisions about shared accelerators."""
+"""Crash points in decisions about shared accelerators."""
 LEASES = (
     *("lease_before_park", "lease_in_park", "lease_after_park"),
     *("lease_before_wake", "lease_in_wake", "lease_after_wake", "lease_before_renew"),
 )
-"""Points in executors of shared accelerators."""
+"""Crash points in executors of shared accelerators."""
 NAMES = (
     *("before_publish", "before_ack", "after_commit", "before_forget", "after_blobs", "tenant_deletion"),
     *(*PACKAGES, *OPERATORS, *DELETING, *PREPARING, *SLICES, *LEASES),
@@ -80,7 +80,7 @@ def arm(setting: str) -> None:
 
 
 def reached(name: str) -> None:
-    """Dies or hangs where `name` is armed; one comparison where nothing is."""
+    """Die or hang if `name` is armed; a single comparison if nothing is armed."""
     if _armed is not None and _armed.name == name:
         _armed.left -= 1
         if _armed.left == 0:

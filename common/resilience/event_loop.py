@@ -1,6 +1,6 @@
-"""The event loop: turns for work that takes long, tasks beside their caller, and cancellations that a library loses.
+"""Event-loop helpers: turns for long work, background tasks, and cancellations that a library loses.
 
-Other work goes before what takes long, and two such works in one turn would hold up everything else twice.
+Short work has priority over long work, and two long pieces of work in one turn would delay everything else twice.
 """
 
 import asyncio
@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from typing import Any
 
 LARGE_BYTES = 65_536
-"""Size of a body from which its reading, or its check, has a turn of its own."""
+"""Minimum bytes of a body whose parsing or checking gets a turn of its own."""
 QUIET_S = 0.0002
-"""Seconds that a turn takes at most in which the loop had next to nothing to do."""
+"""Maximum seconds of a turn in which the loop counts as idle."""
 MAX_WAIT_S = 0.25
-"""Maximum seconds that work waits for such a turn; a loop may have none."""
+"""Maximum seconds to wait for an idle turn; a loop may have none."""
 
 
 class _Taken:
     by: asyncio.AbstractEventLoop | None = None
-    """The event loop in whose current turn a caller's work runs."""
+    """The event loop whose current turn is taken by a caller's work."""
 
     @classmethod
     def end(cls) -> None:
@@ -26,7 +26,7 @@ class _Taken:
 
 
 async def own_turn(size: int = LARGE_BYTES) -> None:
-    """Returns in a turn in which no other caller's work begins, once the loop is nearly idle. Returns immediately if `size` is small."""
+    """Wait for a turn of a nearly idle loop in which no other caller's work starts. Returns immediately if `size` is small."""
     if size < LARGE_BYTES:
         return
     loop = asyncio.get_running_loop()
@@ -42,10 +42,10 @@ async def own_turn(size: int = LARGE_BYTES) -> None:
 
 
 class TaskSet(set[asyncio.Task[None]]):
-    """Tasks that run; each leaves the set when it is done."""
+    """Running tasks; each leaves the set when it is done."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work`."""
+        """Start a task for `work`, and keep it until it is done."""
         return self.hold(asyncio.create_task(work))
 
     def hold(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
@@ -55,15 +55,15 @@ class TaskSet(set[asyncio.Task[None]]):
         return task
 
 
-# Until Python 3.12, `asyncio.wait_for` returns the result, and forgets the cancellation, when both arrive in one turn of the event loop.
+# Until Python 3.12, `asyncio.wait_for` returns the result, and forgets the cancellation, if both arrive in one turn of the event loop.
 # nats-py and psycopg wait that way, and nats-py swallows one while it writes, so on a busy machine a loop around them would sometimes never
-# end. The doors to both check here (`common/bus`, `scheduler_svc/base/database.py`); own code uses `asyncio.timeout`, which loses none.
+# end. The wrappers of both check here (`common/bus`, `scheduler_svc/base/database.py`); own code uses `asyncio.timeout`, which loses none.
 @contextmanager
 def cancellation_kept() -> Generator[None]:
-    """Raises: CancelledError at the end of the block if its runner was cancelled inside it, whatever the block did with that.
+    """Raises: CancelledError at the end of the block if its task was cancelled inside it, even if the block swallowed that.
 
-    Earlier cancellations do not count: a runner that cleans up after one may call the library, and until Python 3.12 a TaskGroup that ends
-    by an error of its runners leaves the runner around it marked as cancelled.
+    Earlier cancellations do not count: a task that cleans up after one may call the library, and until Python 3.12 a TaskGroup that ends
+    with an error of its children leaves the parent task marked as cancelled.
     """
     runner = asyncio.current_task()
     before = runner.cancelling() if runner is not None else 0

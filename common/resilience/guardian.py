@@ -1,7 +1,7 @@
-"""A process beside this one that ends it when it gives no sign of life.
+"""A process beside this one that kills it if it gives no sign of life.
 
-A thread cannot do that where the whole process is stopped (SIGSTOP), or a call keeps Python's interpreter for ever. The guardian counts
-looks without a sign and not time, so that a container that was paused with both of them in it is not ended when it continues.
+A thread cannot do that if the whole process is stopped (SIGSTOP), or a call never releases the GIL. The guardian counts checks without
+a sign instead of time, so that a paused container with both of them in it is not killed when it continues.
 
 This module is also the guardian's program, with the standard library alone:
 `python -I -S guardian.py DESCRIPTOR PID LIMIT_S STOPPED_S EVERY_S`.
@@ -19,19 +19,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MAX_EVERY_S = 1.0
-"""Maximum time between two signs, and between two looks."""
+"""Maximum seconds between two signs, and between two checks."""
 LOOKS = 10
-"""Minimum looks without a sign before the process is ended."""
+"""Minimum checks without a sign before the process is killed."""
 SIGN = b"."
 CHUNK = 4096
 
 
 @contextmanager
 def guarded(limit_s: float, *, stopped_s: float) -> Generator[Callable[[], None]]:
-    """Until the block ends, a guardian ends this process by SIGKILL when what is yielded was not called for `limit_s` seconds, or for
-    `stopped_s` where the process is stopped.
+    """For the block's duration, a guardian kills this process (SIGKILL) if the yielded function was not called for `limit_s` seconds, or
+    for `stopped_s` if the process is stopped.
 
-    Locks and other descriptors are not inherited by the guardian. Where it is killed itself, nothing else happens. Raises: OSError where no
+    The guardian does not inherit locks and other descriptors. If it is killed itself, nothing else happens. Raises: OSError if no
     process can be started.
     """
     every_s = min(MAX_EVERY_S, limit_s / LOOKS, stopped_s / LOOKS)
@@ -58,8 +58,10 @@ def guarded(limit_s: float, *, stopped_s: float) -> Generator[Callable[[], None]
 
 
 def watch(signs: int, pid: int, limit_s: float, stopped_s: float, every_s: float) -> None:
-    """End the parent `pid` after `limit_s` without a byte from `signs`, or `stopped_s` where it is stopped; return when it has ended, or
-    wants no guardian any more."""
+    """Kill the parent `pid` after `limit_s` without a byte from `signs`, or `stopped_s` if it is stopped; return when the parent has exited
+    or
+    closed the pipe.
+    """
     silent = 0
     while os.getppid() == pid:
         readable, _, _ = select.select([signs], [], [], every_s)
@@ -82,7 +84,7 @@ def watch(signs: int, pid: int, limit_s: float, stopped_s: float, every_s: float
 
 
 def is_stopped(pid: int) -> bool:
-    """By a signal, or by a debugger."""
+    """Whether a process is stopped, by a signal or by a debugger."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
     return False

@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 
 class Health:
-    """State behind /healthz and /readyz: alive while the event loop turns, ready once the service is."""
+    """State behind /healthz and /readyz: alive while the event loop runs, ready once the service is."""
 
     def __init__(self) -> None:
         self.ready = False
@@ -35,7 +35,7 @@ class Health:
         log.info("ready", detail=detail)
 
     def set_unready(self, detail: str) -> None:
-        """`detail`: what is missing."""
+        """`detail`: the missing dependency."""
         self.ready, self.detail = False, detail
         log.warning("unready", detail=detail)
 
@@ -50,7 +50,7 @@ class Health:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A probe that gives up is no error of the service, and no reason for a traceback."""
+        """A probe that disconnects is not an error of the service, and gets no traceback."""
         if not isinstance(error := sys.exception(), ConnectionError):
             log.error("probe_unanswered", client=f"{client_address} of {request}", error=repr(error))
 
@@ -77,7 +77,7 @@ def serve_http(host: str, port: int, health: Health) -> ThreadingHTTPServer:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:  # probes are not worth a line each
+        def log_message(self, format: str, *args: object) -> None:  # probes do not get a log line each
             pass
 
     try:

@@ -1,8 +1,8 @@
-"""Lives of this process and of the one before it, kept in NATS: a death that was not ordered is known in every deployment alike.
+"""Lifetimes of this process and of its predecessor, stored in NATS, so that an unordered death is known in every kind of deployment.
 
-begins   it finds how the process before it ended: a life without an end is a death too (killed, out of memory, power)
-ready    how long the start took, which is expected of the next
-ends     "" when it was ordered, else the error that ended it
+begins   it reads how its predecessor ended: a life without an end counts as a death too (killed, out of memory, power)
+ready    duration of the start, which is expected of the next one
+ends     "" if it was ordered, else the error that ended it
 """
 
 import asyncio
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 @asynccontextmanager
 async def living(settings: Settings, bus: Bus, health: Health) -> AsyncGenerator[None]:
-    """Keep the entry of this process inside the block, and note how the block ends. What NATS refuses changes nothing for the service."""
+    """Keep the entry of this process during the block, and record how the block ends. Refusals by NATS do not affect the service."""
     life = _Life(bus, await _begun(settings, bus))
     await life.write()
     noting = asyncio.ensure_future(life.note_ready(health))
@@ -69,9 +69,9 @@ class _Life:
 
 
 async def _begun(settings: Settings, bus: Bus) -> ProcessLife:
-    """The life that begins, with what it has from the one before."""
+    """Entry for this process's life, with data of the previous one."""
     service, now_s = settings.service.lower(), bus.clock.now_s()
-    pool = getattr(settings, "pool", None)  # of services that serve one
+    pool = getattr(settings, "pool", None)  # services of a single pool
     life = ProcessLife(service=service, replica=settings.replica, pool=pool, began_s=now_s - _age_s())
     before = await _unless_refused(bus.kv.get(HISTORY_BUCKET, life_key(service, settings.replica), ProcessLife))
     if before is None:
@@ -86,13 +86,13 @@ async def _unless_refused(work: Awaitable[T]) -> T | None:
     try:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             return await work
-    except Exception as error:  # NATS is unavailable, or refuses: lives inform, and no service needs them
+    except Exception as error:  # NATS is unavailable, or refuses: lives are only informative
         log.warning("life_not_kept", error=str(error) or type(error).__name__)
         return None
 
 
 def cause_of(error: BaseException) -> str:
-    """Why a process ends, in a line; empty when it was ordered to."""
+    """Cause of a process's end, as one line; empty if it was ordered."""
     causes = [one for one in leaves(error) if not isinstance(one, asyncio.CancelledError)]
     if not causes:
         return ""
@@ -102,13 +102,13 @@ def cause_of(error: BaseException) -> str:
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """The errors of a group."""
+    """Flatten a group of errors."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in leaves(inner)]
     return [error]
 
 
 def _age_s() -> float:
-    """Seconds since this process began, imports included."""
+    """Seconds since this process started, imports included."""
     began_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began_ticks / os.sysconf("SC_CLK_TCK")

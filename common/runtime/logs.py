@@ -18,7 +18,7 @@ def configure_logs(service: str, replica: str, level: str) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        # Without variables: they may hold passwords.
+        # Without variables: they may contain passwords.
         structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
     ]
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -34,7 +34,7 @@ def configure_logs(service: str, replica: str, level: str) -> None:
 
 
 class _Lossy:
-    """An output whose lines are lost where they cannot be written: a full disk, or a closed pipe, ends no service."""
+    """An output that drops lines which cannot be written: a full disk, or a closed pipe, must not end a service."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def ends_with_its_reader() -> Generator[None]:
-    """A command whose output is closed, as by `| head`, ends without a word; what it prints last is flushed."""
+    """End a command silently if its output is closed, as by `| head`; otherwise flush the output at the end."""
     try:
         try:
             yield
@@ -18,10 +18,10 @@ def ends_with_its_reader() -> Generator[None]:
         if not _is_closed_pipe(error):
             raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # the interpreter flushes it once more
+        os.dup2(nowhere, sys.stdout.fileno())  # the interpreter flushes it again at exit
         os.close(nowhere)
 
 
 def _is_closed_pipe(error: BaseException) -> bool:
-    """Also in a group, as of a command that does several things concurrently."""
+    """Whether the error is, or its group contains, a BrokenPipeError; commands that run tasks concurrently raise groups."""
     return isinstance(error, BrokenPipeError) or (isinstance(error, BaseExceptionGroup) and error.subgroup(BrokenPipeError) is not None)

@@ -1,4 +1,4 @@
-"""This process: cores that its threads run on, and when cyclic garbage is collected, which stops the event loop."""
+"""This process: CPU affinity of its threads, and the times of cyclic garbage collection, which stops the event loop."""
 
 import asyncio
 import gc
@@ -11,52 +11,53 @@ THREADS = Path("/proc/self/task")
 
 
 def pin(cores: Collection[int]) -> None:
-    """Pin this thread, and those that it starts, to the cores, if any are given. Raises: OSError."""
+    """Pin this thread, and threads that it starts later, to `cores`, unless empty. Raises: OSError."""
     if cores:
         os.sched_setaffinity(0, cores)
 
 
 def leave(*choices: Collection[int], but: Set[int] = frozenset()) -> bool:
-    """Move this process's threads, except `but` these, and so those that they start, off cores: the first choice that leaves it others.
+    """Move this process's threads, except `but`, off a set of cores: the first of `choices` that leaves it other cores.
 
-    False, and nothing changes, where this thread has no other cores than each choice's.
+    Threads started later inherit it. False, without any change, if every choice includes all of this thread's cores.
     """
     before = os.sched_getaffinity(0)
     others = next((left for cores in choices if (left := before.difference(cores))), None)
     if others is None:
         return False
     for thread in thread_ids() - but:
-        with suppress(ProcessLookupError):  # it has ended
+        with suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(thread, others)
     return True
 
 
 def thread_ids() -> set[int]:
-    """Threads of this process, by the kernel's number."""
+    """Kernel ids of this process's threads."""
     return {int(path.name) for path in THREADS.iterdir()}
 
 
 YOUNG_OBJECTS = 10_000
-"""New containers between two collections of the youngest; Python's own 700 accumulate within a few messages."""
+"""New containers between two collections of the youngest generation; Python's default of 700 accumulates within a few messages."""
 OLDER = 10
-"""Collections of one age between two of the next."""
+"""Collections of one generation between two of the next."""
 NEVER = 2**30
 REST_S = 60.0
-"""Interval at which a process looks whether it is at rest."""
+"""Seconds between checks whether the process is idle."""
 MAX_SKIPPED = 10
-"""Looks after which everything is collected, at rest or not."""
+"""Checks after which a full collection runs, idle or not."""
 
 
 def collect_rarely() -> None:
-    """Collect garbage less often, and leave out the objects of now: a full collection of all that was imported and built at the
-    start stops the event loop for up to half a second."""
+    """Collect garbage less often, and exempt existing objects: a full collection of everything imported and built at the
+    start stops the event loop for up to half a second.
+    """
     gc.set_threshold(YOUNG_OBJECTS)
     gc.collect()
     gc.freeze()
 
 
 async def collect_at_rest(is_at_rest: Callable[[], bool], every_s: float = REST_S) -> None:
-    """Full collections while the process is at rest, until cancelled: one that many connections keep objects for takes 100 ms and more."""
+    """Run full collections while the process is idle, until cancelled: with objects of many connections, one takes 100 ms and more."""
     gc.set_threshold(YOUNG_OBJECTS, OLDER, NEVER)
     skipped = 0
     try:

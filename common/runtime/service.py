@@ -1,8 +1,9 @@
-"""Start and end of every service: settings, logs, health, the bus and its runners.
+"""Start and shutdown of every service: settings, logs, health, the bus and its tasks.
 
-A service is a function from a `Running` (what it was given) to a coroutine that runs until cancelled. `run_service`
+A service is a function from a `Running` (its inputs) to a coroutine that runs until cancelled. `run_service`
 starts it and stops it: SIGTERM or SIGINT cancels it, unfinished messages go back to the queue, exit status 0. `Fatal`
-ends it with one log line and exit status 1."""
+ends it with one log line and exit status 1.
+"""
 
 import asyncio
 import signal
@@ -44,7 +45,7 @@ def run_service(
     *,
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
-    """Run `main` until a signal or `Fatal`. Never returns; the exit status is 0 or 1 (2 for bad settings).
+    """Run `main` until a signal or `Fatal`. Never returns; the exit status is 0 or 1 (2 for invalid settings).
 
     `new_loop`: makes the event loop; None: asyncio's.
     """
@@ -66,7 +67,7 @@ def run_service(
 
 
 def _refused(settings: Settings, objection: str) -> int:
-    """Exit status of a start with bad settings, once the reason is printed."""
+    """Print why the settings are invalid; returns the exit status."""
     sys.stderr.write(f"{settings.service.lower()}: {objection}\n")
     return 2
 
@@ -112,14 +113,14 @@ async def _connected(settings: S, health: Health, main: Callable[[Running[S]], A
 
 
 async def connect_bus(settings: Settings, name: str, *, until_accepted: bool = False) -> Bus:
-    """A connection with this process's key. Raises: as `Bus.connect`."""
+    """A bus connection with this process's key. Raises: as `Bus.connect`."""
     tls = TlsFiles(settings.nats_ca, settings.nats_cert, settings.nats_key)
     creds, insecure = settings.nats_creds, settings.nats_insecure
     return await Bus.connect(settings.nats_url, name, creds=creds, insecure=insecure, tls=tls, until_accepted=until_accepted)
 
 
 def _report(error: BaseException) -> int:
-    """Log why the process ends: one line for Fatal, a traceback for a bug."""
+    """Log why the process ends: one line for Fatal, a traceback for a bug. Returns the exit status."""
     causes = leaves(error)
     fatal = next((cause for cause in causes if isinstance(cause, Fatal)), None)
     if fatal is not None:
@@ -143,13 +144,14 @@ async def report_replica(bus: Bus, report: Callable[[], ReplicaReport]) -> None:
 
 
 def objection_to_exposure(settings: Settings) -> str | None:
-    """Why a service with these settings must not start, and what to do; None when it may.
+    """Reason why a service must not start with these settings, and the correction; None if it may.
 
-    Refused are starts that let strangers in, or send them what a tenant may not see. Loopback is the boundary of one machine; beyond it
-    NATS is reached with a key.
+    It refuses starts that would admit unauthenticated clients, or show them a tenant's data. Loopback is the boundary of one machine;
+    beyond
+    it NATS requires a key.
     """
     if settings.nats_creds is not None or objection_to_address(settings.nats_url) is not None:
-        return None  # the bus reports a wrong address
+        return None  # the bus reports an invalid address
     if is_beyond_loopback(settings.nats_url):
         return (
             f"MARLAAS_NATS_URL: {without_password(settings.nats_url)} is not on this machine, and needs a key; name its file in"

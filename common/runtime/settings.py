@@ -1,7 +1,7 @@
 """Settings: environment variables, read once at the start of a process, and nowhere else.
 
-`MARLAAS_…` names are for all services, `MARLAAS_<SERVICE>_…` for one. An unknown name or a bad value stops the process
-with one line. What differs per task is in the task's spec; what never differs is a named constant.
+`MARLAAS_…` names apply to all services, `MARLAAS_<SERVICE>_…` to one. An unknown name or an invalid value stops the process
+with one line. Values that differ per task are in the task's spec; values that never differ are named constants.
 """
 
 import os
@@ -21,27 +21,27 @@ SERVICES = ("SCHEDULER", "ENV", "ROLLOUT", "TRAINER", "GATEWAY")
 
 
 class Settings(BaseSettings):
-    """Settings of every service. A service's own are a subclass with its prefix."""
+    """Settings of every service. A service adds its own in a subclass with its prefix."""
 
     model_config = SettingsConfigDict(env_prefix="MARLAAS_", extra="ignore", frozen=True, use_attribute_docstrings=True)
     service: ClassVar[str] = ""
     secrets: ClassVar[tuple[str, ...]] = ()
-    """Fields that may hold a password or key: `<variable>_FILE` may name a file with the value instead, and no error shows it."""
+    """Fields that may contain a password or key: `<variable>_FILE` may name a file with the value instead, and no error shows it."""
     public_hosts: ClassVar[tuple[str, ...]] = ()
     """Fields with addresses at which users reach this service: beyond loopback it needs a key for NATS."""
     declares_streams: ClassVar[bool] = False
-    """Whether this service makes the streams; the others wait for them."""
+    """Whether this service declares the streams; the others wait for them."""
 
     nats_url: str = "nats://127.0.0.1:4222"
-    """Address of NATS; those of a cluster's nodes are separated by commas."""
+    """Address of NATS, or comma-separated addresses of a cluster's nodes."""
     nats_creds: Path | None = None
-    """File with this process's key, which no other user can read; absent where NATS wants none."""
+    """File with this process's key, which no other user can read; absent if NATS requires none."""
     nats_insecure: bool = False
-    """Whether a key may be used without TLS beyond loopback: for networks that only this deployment's machines are on."""
+    """Whether a key may be used without TLS beyond loopback: only for networks reserved for this deployment's machines."""
     nats_ca: Path | None = None
-    """File with the certificates that NATS's own is checked against; absent: those of the system. With it, NATS is reached by TLS alone."""
+    """File with the CA certificates for NATS's own certificate; absent: those of the system. With it, NATS is reached by TLS alone."""
     nats_cert: Path | None = None
-    """File with this process's certificate, where NATS asks for one."""
+    """File with this process's certificate, if NATS requests one."""
     nats_key: Path | None = None
     """File with the private key of `nats_cert`."""
     nats_replicas: int = Field(default=1, ge=1, le=5)
@@ -50,13 +50,14 @@ class Settings(BaseSettings):
     """Maximum bytes of adapters, checkpoints and recorded batches in NATS, below its max_file_store, so that room is
     left for messages. 0: unchanged."""
     nats_streams_bytes: int = Field(default=2 * 1024**3, ge=0)
-    """Maximum bytes of all messages in NATS, each stream its share; senders wait where one is full. With `nats_blobs_bytes` below
-    NATS's max_file_store. 0: unchanged."""
+    """Total NATS stream size in bytes, split over the streams; publishers block while their stream is full. With `nats_blobs_bytes` below
+    NATS's max_file_store. 0: unchanged.
+    """
     pools_file: Path = Path("pools.toml")
     data_dir: Path = Path(".marlaas")
-    """Folder of caches that may be lost: fetched adapters."""
+    """Folder of caches that may be lost, such as fetched adapters."""
     accelerators_dir: Path = Path(".marlaas/accelerators")
-    """Folder of the locks of shared accelerators: one for all samplers and trainers of this machine, that they can write."""
+    """Folder of the locks of shared accelerators: one for all samplers and trainers of this machine, and writable for them."""
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     http_host: str = "127.0.0.1"
     """Address of /metrics, /healthz and /readyz."""
@@ -65,13 +66,13 @@ class Settings(BaseSettings):
     replica: str = Field(default_factory=lambda: f"{socket.gethostname().split('.')[0]}-{os.getpid()}", pattern=r"^[A-Za-z0-9_-]+$")
     """This process's name, unique among its kind."""
     predecessor: str = ""
-    """How the process before this one ended, where its supervisor saw that; given by `marlaas up` alone."""
+    """How the previous process ended, if its supervisor observed it; set only by `marlaas up`."""
     crash_point: str = Field(default="", pattern=crashpoints.SETTING)
     """Durability tests: <name>:<n> kills this process when it reaches that point for the n-th time."""
 
     @classmethod
     def read(cls) -> Self:
-        """The settings in the environment. Raises: Fatal, naming the variable."""
+        """Read the settings from the environment. Raises: Fatal, naming the variable."""
         fields = {cls.variable(field): field for field in cls.model_fields}
         others = tuple(f"MARLAAS_{name}_" for name in SERVICES if name != cls.service)
         files = {f"{cls.variable(field)}_FILE": field for field in cls.secrets}
@@ -89,12 +90,12 @@ class Settings(BaseSettings):
 
     @classmethod
     def variable(cls, field: str) -> str:
-        """Environment variable of `field`; of those that only this service has, with its prefix."""
+        """Environment variable of `field`; a field that only this service has gets its prefix."""
         return f"MARLAAS_{'' if field in Settings.model_fields else cls.service + '_'}{field.upper()}"
 
 
 def _secret(name: str, variable: str) -> str:
-    """Content of the file that the variable `name` names. Raises: Fatal."""
+    """Content of the file named by the variable `name`. Raises: Fatal."""
     if variable in os.environ:
         raise Fatal(f"{name} and {variable} are both given; keep one of them")
     try:

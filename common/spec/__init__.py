@@ -1,4 +1,5 @@
-"""A task as its user writes it in `task.toml`: sections, the whole task, parsing with its complaints, and a pool's defaults.
+"""A task as written in `task.toml`: its sections (sections.py), the whole task (task.py), its validation (parsing.py), and a pool's
+defaults.
 
 evaluation.py  the section of held-out prompts · template.py variables of chat templates
 """

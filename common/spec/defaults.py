@@ -1,7 +1,8 @@
-"""Defaults of a pool: what a task leaves out, and where each value of the complete task comes from.
+"""Defaults of a pool for fields that a task omits, and the origin of each value of the complete task.
 
-Order: the task, `[POOL.defaults]`, the pool's profile, the loss and other fields of the task, the built-in default. Sections are merged
-field by field; a field's value is taken whole, a table such as `sampling.template` too.
+Precedence: the task, `[POOL.defaults]`, the pool's profile, the loss and other fields of the task, the built-in default. Sections are
+merged
+field by field; a field's value replaces the lower one completely, even a table such as `sampling.template`.
 """
 
 import re
@@ -20,7 +21,7 @@ Profile = Literal["small", "1b", "8b"]
 Values = Mapping[str, JsonValue]
 
 OWN = ("name", "tenant", "pool", "steps", "start", "metadata")
-"""Fields that each task gives itself."""
+"""Fields that every task must set itself; a pool cannot."""
 GROUPS = 16
 MISMATCH: dict[Literal["float32", "bfloat16"], float] = {"float32": 0.05, "bfloat16": 0.2}
 """Precision of the base model → maximum sampler mismatch in nats. Healthy: 3·10⁻¹³ in float32 on a CPU (bench/results/isolation.json);
@@ -30,14 +31,14 @@ RATES: dict[Profile, float] = {"small": 1e-4, "1b": 4e-5, "8b": 2e-5}
 
 @dataclass(frozen=True)
 class Layer:
-    """Values for what a task leaves out."""
+    """Values for fields that a task omits."""
 
     name: str
-    """Origin of the values, as a user reads it."""
+    """Origin of the values, as shown to users."""
     values: Values
 
     def paths(self) -> Iterator[str]:
-        """Fields that it gives, as `section.field`."""
+        """Fields that the layer sets, as `section.field`."""
         for name, value in self.values.items():
             yield from (f"{name}.{field}" for field in value) if _is_section(name) and isinstance(value, dict) else (name,)
 
@@ -53,7 +54,7 @@ def profile_values(profile: Profile, precision: Literal["float32", "bfloat16"]) 
 
 
 def complete(raw: Values, layers: Sequence[Layer]) -> TaskSpec:
-    """The task that `raw` describes, over the layers, the first over the later ones.
+    """The task described by `raw`, completed by the layers, earlier ones first.
 
     Raises: Reject, as `parse_spec`, naming the values of the layers that take part in a complaint.
     """
@@ -65,7 +66,7 @@ def complete(raw: Values, layers: Sequence[Layer]) -> TaskSpec:
 
 
 def _with_origins(reason: str, given: Mapping[str, str]) -> str:
-    """`given`: paths of values that the task has from elsewhere → from where."""
+    """Append the origins of values in a complaint. `given`: paths of values that the task does not set itself → origin."""
     named = [path for path in given if re.search(rf"\b{path.rpartition('.')[2]}\b", reason)]
     return "; ".join([reason, *(f"{path} is the default of {given[path]}" for path in named)])
 

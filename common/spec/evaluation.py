@@ -1,4 +1,4 @@
-"""Sections of a task file about evaluations: what is asked, how, and how often."""
+"""Sections of a task file about evaluations: prompts, sampling, and frequency."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -10,26 +10,26 @@ from common.formats.bounds import Few
 from common.spec.sections import Name, Section
 
 MAIN_PROTOCOL = "main"
-"""Name of an evaluation's only protocol, where the task names none."""
+"""Name of an evaluation's only protocol, if the task names none."""
 
 
 class Questions(Section):
-    """Held-out prompts, and how they are answered."""
+    """Held-out prompts, and how they are sampled."""
 
     prompts: int = Field(default=64, ge=1, le=4096)
     attempts: int = Field(default=1, ge=1, le=256)
     """Attempts at each prompt; pass@k is reported for k up to it."""
     temperature: float = Field(default=0.0, ge=0, le=5)
-    """Sampling temperature; 0 takes the likeliest token each time."""
+    """Sampling temperature; 0: greedy decoding."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Seed of the prompts. Training takes its own from other rows and seeds."""
+    """Seed of the prompts. Training uses other rows and seeds."""
     success: float = 1.0
     """Minimum reward of an attempt that passes."""
     options: dict[str, JsonValue] = {}
-    """Environment options in place of the task's: where its prompts are few, those of another split."""
+    """Environment options that override the task's, such as another split of a small data set."""
 
     def check_attempts(self) -> None:
-        """Raises: ValueError when the attempts at a prompt would be the same, or nearly."""
+        """Raises: ValueError if the attempts at a prompt would be (nearly) identical."""
         if 0 < self.temperature < 0.01:
             raise ValueError(f"temperature is {self.temperature:g}: use 0 for the likeliest tokens, or 0.01 and more")
         if self.temperature == 0 and self.attempts > 1:
@@ -37,8 +37,9 @@ class Questions(Section):
 
 
 class Protocol(Questions):
-    """One of several protocols of an evaluation. What it does not set is that of `[evaluation]`; `options` are replaced as a whole.
-    The first protocol decides for `[keep]` and `[stop]`."""
+    """One of several protocols of an evaluation. Unset fields are taken from `[evaluation]`; `options` are replaced as a whole.
+    The first protocol decides for `[keep]` and `[stop]`.
+    """
 
     name: Name
     """Name in events and tables, unique in the task."""
@@ -50,12 +51,13 @@ class Protocol(Questions):
 
 
 class Evaluation(Questions):
-    """Held-out prompts, the same each time, answered by a version that was just trained. They are never trained on."""
+    """Held-out prompts, the same each time, answered by a newly trained version. They are never trained on."""
 
     every: int = Field(default=0, ge=0, le=1_000_000)
-    """Steps between evaluations; 0: none. Version 0 and the last are evaluated as well."""
+    """Steps between evaluations; 0: none. Version 0 and the last version are evaluated as well."""
     decide_by: Literal["lower_bound", "mean"] = "lower_bound"
-    """Value by which `keep.best` and `[stop]` judge a version: the lower bound of the mean reward's 95 % interval, or the mean itself."""
+    """Statistic by which `keep.best` and `[stop]` judge a version: the lower bound of the mean reward's 95 % interval, or the mean
+    itself."""
     protocol: Annotated[tuple[Protocol, ...], Few(8)] = ()
     """Protocols of this evaluation; without any, this section is the only one, and its name is `main`."""
 
@@ -66,7 +68,7 @@ class Evaluation(Questions):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copied = super().model_copy(update=update, deep=deep)
-        vars(copied).pop("protocols", None)  # of the fields before the update
+        vars(copied).pop("protocols", None)  # computed from the fields before the update
         return copied
 
     def named(self, name: str) -> Protocol:
@@ -74,13 +76,13 @@ class Evaluation(Questions):
 
     @property
     def prompts_in_all(self) -> int:
-        """Prompts of one version's evaluation, of all protocols together."""
+        """Prompts of one version's evaluation, summed over all protocols."""
         return sum(one.prompts for one in self.protocols)
 
     @model_validator(mode="before")
     @classmethod
     def _protocols_take_what_they_do_not_set(cls, raw: Any) -> Any:
-        """Defaults that depend on other fields; stored and sent tasks have them written out."""
+        """Fill in defaults that depend on other fields; stored and sent tasks contain them."""
         match raw:
             case {"protocol": [*tables]}:
                 shared = {name: raw[name] for name in Questions.model_fields if name in raw}

@@ -1,4 +1,4 @@
-"""Validation of a submitted task, with complaints for its user."""
+"""Validation of a submitted task, with messages for its user."""
 
 import json
 from collections.abc import Iterator
@@ -15,30 +15,30 @@ from common.formats.wrong_values import MAX_NAME_CHARS, field_of, reason_of
 from common.spec.task import TaskSpec
 
 MAX_BYTES = 1024 * 1024
-"""Maximum size of a task as JSON: parts of it travel with every message about it."""
+"""Maximum bytes of a task as JSON: parts of it travel with every message about it."""
 MAX_ATTEMPTS = 131_072
 """Maximum attempts of a step: one message to the trainer names all of them."""
 MAX_GROUPS = 250_000_000
-"""Maximum groups of a task's training, and of its evaluations, whose numbers begin at 10⁹."""
+"""Maximum groups of a task's training, and of its evaluations, whose numbers start at 10⁹."""
 MAX_ERRORS = 20
 """Maximum validation errors reported per submission."""
 MAX_INTEGER = 2**63 - 1
 """Maximum integer that every message can carry."""
 MIN_PROMPTS = 2
-"""Minimum prompts of an evaluation whose mean has an interval."""
+"""Minimum prompts of an evaluation for its mean to have an interval."""
 MAX_WEIGHT = 1e6
 MAX_DECAY = 10.0
-"""Maximum weight decay: more throws the parameters out of range within a step or two."""
+"""Maximum weight decay: larger values make the parameters diverge within a step or two."""
 
 
 class NotStorable(Reject):
-    """The task has what no message can carry, or PostgreSQL hold."""
+    """The task contains a value that no message can carry, or PostgreSQL cannot store."""
 
 
 def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
-    """The task that `raw` describes.
+    """Validate the task described by `raw`.
 
-    Raises: Reject, naming every wrong field with what was expected.
+    Raises: Reject, naming every invalid field with the expected values.
     """
     _check_storable(raw)
     try:
@@ -54,7 +54,7 @@ def parse_spec(raw: dict[str, JsonValue]) -> TaskSpec:
 
 
 def check_fields(raw: dict[str, JsonValue]) -> None:
-    """Check each field by itself: whether fields agree depends on the pool's defaults, which the scheduler knows.
+    """Check each field separately: whether fields agree depends on the pool's defaults, which the scheduler knows.
 
     Raises: Reject, as `parse_spec`.
     """
@@ -67,7 +67,7 @@ def check_fields(raw: dict[str, JsonValue]) -> None:
 
 
 def _check_storable(raw: dict[str, JsonValue]) -> None:
-    """Raises: NotStorable."""
+    """Raises: NotStorable if messages or PostgreSQL cannot hold the task."""
     written = json.dumps(raw).encode()
     if (size := len(written)) > MAX_BYTES:
         raise NotStorable(f"task: it has {size} bytes as JSON, the maximum is {MAX_BYTES}; move data into files of the environment")
@@ -80,7 +80,7 @@ def _check_storable(raw: dict[str, JsonValue]) -> None:
 
 
 def _is_disagreement(detail: ErrorDetails) -> bool:
-    """Whether a validator of the whole task, or of a section, found it."""
+    """Whether the error comes from a validator of the whole task, or of a section."""
     place = detail["loc"]
     return detail["type"] == "value_error" and (not place or (len(place) == 1 and _model_of(TaskSpec, place[0]) is not None))
 
@@ -91,7 +91,7 @@ def _complaints(found: list[ErrorDetails]) -> list[str]:
 
 
 def _too_much(spec: TaskSpec) -> Iterator[str]:
-    """Violated bounds that only a submission is checked for: an accepted task from before the bound can still be read."""
+    """Violated limits that apply only to submissions: a task accepted before the limit existed can still be read."""
     algorithm = spec.algorithm
     if algorithm.max_refills and algorithm.group_size < 2:
         yield (
@@ -116,7 +116,7 @@ def _too_much(spec: TaskSpec) -> Iterator[str]:
 
 
 def _undecidable(spec: TaskSpec) -> Iterator[str]:
-    """Limits that no evaluation of the task could reach."""
+    """Stop conditions that no evaluation of the task can meet."""
     decides, asked = spec.evaluation.protocols[0], {"reward": spec.stop.reward, "patience": spec.stop.patience}
     if decides.prompts < MIN_PROMPTS and spec.evaluation.decide_by == "lower_bound":
         for name in [name for name, limit in asked.items() if limit is not None]:
@@ -127,7 +127,7 @@ def _undecidable(spec: TaskSpec) -> Iterator[str]:
 
 
 def _not_storable(value: JsonValue, place: str = "") -> Iterator[str]:
-    """Values that neither messages nor PostgreSQL can hold, anywhere in the task, an environment's options included."""
+    """Values that messages or PostgreSQL cannot hold, anywhere in the task, including an environment's options."""
     match value:
         case str() if "\0" in value or not _is_unicode(value):
             yield f"{place or 'task'}: a text with a null character, or with half of a surrogate pair"
@@ -150,7 +150,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _complaints_of(detail: ErrorDetails) -> Iterator[str]:
-    """One, but for a section that is missing: each field of it that is required."""
+    """Messages for one error; for a missing section, one per required field."""
     field, reason = field_of(detail["loc"]) or "task", reason_of(detail)
     section = _model_of(TaskSpec, detail["loc"][0]) if detail["type"] == "missing" and len(detail["loc"]) == 1 else None
     if section is not None:
@@ -174,7 +174,7 @@ def _nearest(loc: tuple[str | int, ...]) -> str:
 
 
 def _model_of(section: type[BaseModel], field: str | int) -> type[BaseModel] | None:
-    """The section that a field holds, alone or as a list of tables; None for any other field."""
+    """Model of the section in a field, alone or as a list of tables; None for any other field."""
     known = section.model_fields.get(str(field))
     annotation = known.annotation if known else None
     annotation = get_args(annotation)[0] if get_origin(annotation) is tuple else annotation

@@ -1,6 +1,6 @@
-"""The whole task, what its sections must agree on, and ids, which clients make.
+"""The whole task, consistency rules between its sections, and task ids, which clients choose.
 
-An id of a tenant's ends in the tenant's mark, so that no other tenant can make it (ADR 43).
+A tenant's ids end in the tenant's mark, so that no other tenant can choose them (ADR 43).
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from common.spec.sections import EnvironmentSection, Name, Section
 MetadataName = Annotated[str, Field(min_length=1, max_length=64)]
 MetadataText = Annotated[str, Field(max_length=512)]
 FOLLOWED = {"correction.proximal": "algorithm.max_staleness", "keep.best": "evaluation.every"}
-"""Field → field of another section that its default follows."""
+"""Field → field of another section on which its default depends."""
 
 
 class TaskSpec(Section):
-    """One task. A field that is not written takes the default of its pool (`profile`, `defaults`), or else the one shown here."""
+    """One task. An omitted field takes the default of its pool (`profile`, `defaults`), or else the one shown here."""
 
     name: Name
     tenant: Name
@@ -32,9 +32,9 @@ class TaskSpec(Section):
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of adapter initialisation, prompts and sampling."""
     priority: int = Field(default=0, ge=-100, le=100)
-    """Precedence among the tenant's own tasks: higher goes first. It takes nothing from other tenants."""
+    """Priority among the tenant's own tasks: higher is served first. Other tenants are not affected."""
     metadata: Annotated[dict[MetadataName, MetadataText], Few(16)] = {}
-    """Texts of the user by which tasks can be found, 16 at most; nothing here depends on them."""
+    """Labels by which the user finds tasks, at most 16; the service does not interpret them."""
     environment: EnvironmentSection
     sampling: sections.Sampling = sections.Sampling()
     limits: sections.Limits = sections.Limits()
@@ -49,7 +49,7 @@ class TaskSpec(Section):
     stop: sections.Stop = sections.Stop()
 
     def environment_of(self, protocol: Protocol) -> EnvironmentSection:
-        """The environment of a protocol's held-out prompts."""
+        """Environment of a protocol's held-out prompts."""
         return self.environment.with_options(protocol.options)
 
     @property
@@ -64,13 +64,13 @@ class TaskSpec(Section):
 
     @property
     def length_limit(self) -> int:
-        """Length from which on the penalty of `overlong` is whole, in sampled tokens of a trajectory or of a turn."""
+        """Length at which the penalty of `overlong` is complete, in sampled tokens of a trajectory or of a turn."""
         return self.reply_tokens if self.overlong.per == "trajectory" else self.sampling.max_tokens
 
     @model_validator(mode="before")
     @classmethod
     def _what_is_stale_is_weighed_from_the_start_of_the_step(cls, raw: Any) -> Any:
-        """A default that depends on another section; stored and sent tasks have it written out."""
+        """Fill in a default that depends on another section; stored and sent tasks contain it."""
         match raw:
             case {"algorithm": {"max_staleness": int(versions)}} if versions > 1 and isinstance(said := raw.get("correction", {}), dict):
                 return {**raw, "correction": {"proximal": "start", **said}}
@@ -80,7 +80,7 @@ class TaskSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _the_best_of_an_evaluated_task_is_kept(cls, raw: Any) -> Any:
-        """Default of `keep.best` for submissions; a stored task has `best` written out."""
+        """Default of `keep.best` for submissions; a stored task contains `best`."""
         match raw:
             case {"evaluation": {"every": int(steps)}} if steps > 0 and isinstance(said := raw.get("keep", {}), dict):
                 return {**raw, "keep": {"best": 1, **said}}
@@ -114,12 +114,12 @@ NAME_CHARS = 39
 
 
 def mark_of(tenant: str) -> str:
-    """Hexadecimal digits that follow from the tenant's name alone."""
+    """A tenant's mark: hexadecimal digits derived from its name."""
     return hashlib.sha256(tenant.encode()).hexdigest()[:MARK_DIGITS]
 
 
 def marked(begin: str, tenant: str) -> str:
-    """The id that a tenant makes of `begin`."""
+    """`begin` with the tenant's mark, a task id that only this tenant can use."""
     return f"{begin}-{mark_of(tenant)}"
 
 
@@ -128,5 +128,5 @@ def is_marked(task: str, tenant: str) -> bool:
 
 
 def new_task_id(name: str, tenant: str) -> str:
-    """An unused id: the task's name, 48 random bits, and the tenant's mark."""
+    """A new id: the task's name, 48 random bits, and the tenant's mark."""
     return marked(f"{name[:NAME_CHARS]}-{secrets.token_hex(6)}", tenant)

@@ -1,4 +1,4 @@
-"""Arguments of a chat template, as a task gives them in `sampling.template`."""
+"""Arguments of a chat template, from a task's `sampling.template`."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,10 +12,10 @@ from common.formats.wrong_values import VARIABLE
 
 MAX_ARGUMENTS = 16
 MAX_ARGUMENT_BYTES = 4096
-"""Maximum size of all arguments as JSON: they are part of every request of a turn."""
+"""Maximum bytes of all arguments as JSON: they are part of every request of a turn."""
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 NOT_ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt", *SPECIAL_TOKENS})
-"""Variables of a chat template that the sampler sets itself, or its tokenizer."""
+"""Variables of a chat template that the sampler or its tokenizer sets."""
 
 
 def _bounded(arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -29,7 +29,7 @@ TemplateArguments = Annotated[dict[Argument, JsonValue], Few(MAX_ARGUMENTS), Aft
 
 
 def unknown_arguments(arguments: Mapping[str, JsonValue], known: Iterable[str]) -> Iterator[str]:
-    """A complaint for each of `arguments` that a template with the variables `known` does not have."""
+    """A message for each of `arguments` that a template with the variables `known` does not have."""
     variables = sorted(set(known) - NOT_ARGUMENTS)
     for name in arguments:
         if name not in variables:

@@ -1,8 +1,8 @@
 """Subjects, streams, consumers and buckets, as data.
 
-    jobs.<verb>.<tenant>[.<key>]                      anyone → scheduler          work queue, a consumer a tenant
-    from.<tenant>.jobs.<verb>.<tenant>[.<key>]        tenant's key → scheduler    work queue, a stream a tenant, stored as the job
-    stored.<stream>.jobs.>                            NATS → scheduler            none: headers of jobs that are stored
+    jobs.<verb>.<tenant>[.<key>]                      anyone → scheduler          work queue, one consumer per tenant
+    from.<tenant>.jobs.<verb>.<tenant>[.<key>]        tenant's key → scheduler    work queue, one stream per tenant, stored as the job
+    stored.<stream>.jobs.>                            NATS → scheduler            none: headers of stored jobs
     prompts.check.<family>.<task>                     scheduler → env             work queue
     prompts.package.<family>.<tenant>.<package>       scheduler → env             work queue
     prompts.open.<family>.<task>.<group>              scheduler → env             work queue
@@ -27,11 +27,11 @@
     filling.<stream>                                  scheduler → none            deleted immediately, see `StreamReader.begin_block`
 
 Verbs of jobs: JOB_VERBS.
-Where a message carries several members of a group, <trajectory> is the first of them. <queue> is the pool, or, of a pool that is on several
-shared accelerators, `<pool>@<accelerator>`: the queue of its executor there (docs/pools.md).
+If a message carries several members of a group, <trajectory> is the first of them. <queue> is the pool, or, for a pool on several shared
+accelerators, `<pool>@<accelerator>`: the queue of its executor there (docs/pools.md).
 
-    stores.py      streams and buckets, with their bounds; what a subject is about
-    subjects.py    subjects, a function for each
+    stores.py      streams and buckets, with their limits; subjects of a task or package
+    subjects.py    subjects, one function for each
     consumers.py   durable consumers
 """
 

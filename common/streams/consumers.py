@@ -16,18 +16,18 @@ class Consumer:
     stage: str
     """Name in dead letters' subjects: `failed.<stage>.<task>`."""
     task_token: int
-    """Position of the task's id among the subject's parts; -1 where there is none."""
+    """Index of the task's id among the subject's tokens; -1 if there is none."""
     ack_wait_s: float = 5.0
-    """Lease of a delivery: without a heartbeat for this long, the message is redelivered (ADR 3)."""
+    """Lease of a delivery in seconds: without a heartbeat for this long, the message is redelivered (ADR 3)."""
     max_attempts: int = 5
-    """Maximum attempts in one process that end in an error of the handler."""
+    """Maximum attempts in one process that end with an error of the handler."""
     max_deliveries: int = 20
-    """Maximum deliveries, less those that this process handed back; many, as a dying process affects innocent messages, too."""
+    """Maximum deliveries, minus those that this process handed back; large, because a dying process also affects innocent messages."""
     headers_only: bool = False
     also: str | None = None
-    """A second filter beside `subject`."""
+    """A second filter in addition to `subject`."""
     unused_s: float | None = None
-    """Seconds without a request after which NATS removes the consumer; its messages stay. None: never."""
+    """Seconds without a request after which NATS removes the consumer; its messages remain. None: never."""
 
 
 SCHEDULER_CHECKED = Consumer("scheduler-checked", "TURNS", "trajectories.checked.>", "settle", task_token=2)
@@ -41,18 +41,18 @@ UNUSED_JOBS_S = 60.0
 
 
 def scheduler_jobs(tenant: str) -> Consumer:
-    """Jobs of one tenant: none waits behind another tenant's."""
+    """Jobs of one tenant, in a consumer of their own so that none waits behind another tenant's."""
     name, subject = f"scheduler-jobs-{tenant}", f"jobs.*.{tenant}"
     return Consumer(name, "JOBS", subject, "jobs", task_token=-1, also=f"{subject}.>", unused_s=UNUSED_JOBS_S)
 
 
 def scheduler_own_jobs(tenant: str) -> Consumer:
-    """Jobs that the tenant's keys have sent. Its name is the same in every tenant's stream, so that the scheduler is permitted no other."""
+    """Jobs sent by the tenant's keys. The name is the same in every tenant's stream, so that the scheduler is permitted no other."""
     return Consumer("scheduler-own-jobs", own_jobs(tenant).name, JOBS.subjects[0], "jobs", task_token=-1, unused_s=UNUSED_JOBS_S)
 
 
 NAMELESS_JOBS = Consumer("scheduler-jobs-_", "JOBS", "jobs.*", "jobs", task_token=-1, unused_s=UNUSED_JOBS_S)
-"""Messages that name no tenant."""
+"""Jobs whose subject names no tenant."""
 
 
 def env_checks(family: str) -> Consumer:
@@ -72,7 +72,7 @@ def env_turns(family: str) -> Consumer:
 
 
 def rollout_samples(queue: str) -> Consumer:
-    """`queue`: the pool, or as of `subjects.queue`."""
+    """`queue`: the pool, or a result of `subjects.queue`."""
     return Consumer(f"rollout-sample-{queue}", "PROMPTS", f"prompts.sample.{queue}.>", "sample", task_token=3)
 
 
@@ -81,5 +81,5 @@ def rollout_serves(pool: str) -> Consumer:
 
 
 def trainer_batches(queue: str) -> Consumer:
-    """`queue`: the pool, or as of `subjects.queue`."""
+    """`queue`: the pool, or a result of `subjects.queue`."""
     return Consumer(f"trainer-batch-{queue}", "BATCHES", f"trajectories.batch.{queue}.>", "train", task_token=3)

@@ -1,4 +1,4 @@
-"""Streams and buckets, with their bounds; what a subject is about, and the subjects of what is stored about a task or a tenant."""
+"""Streams and buckets, with their limits; and the subjects that concern a task, a package or a tenant."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,11 +16,11 @@ HISTORY_BUCKET = "history"
 HTTP_KEYS_BUCKET = "http-keys"
 HTTP_USE_BUCKET = "http-use"
 HTTP_USE_TTL_S = 120.0
-"""More than the minute that limits look back over."""
+"""Longer than the minute covered by the limits."""
 ALIASES_BUCKET = "aliases"
 LEASES_BUCKET = "leases"
 LEASE_TTL_S = 15.0
-"""Seconds after which a lease that is not renewed is free."""
+"""Seconds after which an unrenewed lease is free."""
 CLOCKS_BUCKET = "pools"
 
 
@@ -32,58 +32,59 @@ class Stream:
     subjects: tuple[str, ...]
     retention: Literal["workqueue", "limits"] = "workqueue"
     max_per_subject: int = -1
-    """Maximum messages of one subject. A new one drops the oldest, or is refused where `refuses` says so."""
+    """Maximum messages per subject. A new one drops the oldest, or is refused if `refuses` is set."""
     max_messages: int = -1
-    """Maximum messages in all; a new one is refused where `refuses` says so."""
+    """Maximum messages in total; a new one is refused if `refuses` is set."""
     refuses: bool = False
     stored_as: tuple[str, str] | None = None
-    """Subject of an arriving message, as a pattern, and the one that it is stored under."""
+    """Pattern of an arriving message's subject, and the subject under which it is stored."""
     first_sequence: int | None = None
     announced: str = ""
-    """Subject, for NATS's core, of the headers of each message once it is stored; empty: it is not announced."""
+    """Core NATS subject on which the headers of each stored message are published; empty: none."""
     max_age_s: float = 0.0
-    """0: no limit. Backlogs are bounded by admission, not by dropping messages."""
+    """Maximum age of a message; 0: no limit. Backlogs are limited by admission, not by dropping messages."""
     share: float = 0.0
-    """Of the bytes that all streams together may have (`MARLAAS_NATS_STREAMS_BYTES`)."""
+    """Share of the total bytes of all streams (`MARLAAS_NATS_STREAMS_BYTES`)."""
     drops_oldest: bool = False
-    """What a full stream does. True: it drops the oldest message, which PostgreSQL has the content or the record of. False: it refuses."""
+    """Behaviour when full. True: drops the oldest message, whose content or record is in PostgreSQL. False: refuses new ones."""
     max_message_bytes: int = 8 * 1024 * 1024
     duplicate_window_s: float = 120.0
 
     @property
     def filling(self) -> str:
-        """Subject of messages without content, in streams whose files are begun anew; no consumer takes it."""
+        """Subject of empty filler messages, with which a new file of the stream is started; no consumer takes them."""
         return f"filling.{self.name}"
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A key-value bucket: one value a key. A full one refuses new keys, and values that are larger than those they replace."""
+    """A key-value bucket: one value per key. A full one refuses new keys, and values larger than those they replace."""
 
     name: str
     share: float
-    """Of the bytes that all streams and buckets together may have."""
+    """Share of the total bytes of all streams and buckets."""
     ttl_s: float = 0.0
-    """Seconds that a value is kept; 0: until it is deleted."""
+    """Seconds for which a value is kept; 0: until it is deleted."""
     max_value_bytes: int = 2 * 1024 * 1024
 
 
 MAX_WAITING_JOBS = 100
-"""Jobs of one tenant, verb and key that wait or are handled; NATS refuses more, and takes those of others."""
+"""Maximum jobs of one tenant, verb and key that wait or are handled; NATS refuses more, and still accepts those of others."""
 STORED_JOBS = "stored.*.jobs.>"
-"""By the stream that has stored one."""
+"""Subjects on which stored jobs are announced, by the stream that stored them."""
 JOBS = Stream("JOBS", ("jobs.>",), share=0.05, max_per_subject=MAX_WAITING_JOBS, refuses=True, announced="stored.JOBS.jobs.>")
 MAX_OWN_JOBS = 2 * MAX_WAITING_JOBS
-"""The same of one tenant, all verbs and keys together. No bytes are reserved: those of a thousand tenants would be the whole store."""
+"""Maximum jobs of one tenant, over all verbs and keys. No bytes are reserved: those of a thousand tenants would fill the whole store."""
 OWN_JOBS = "JOBS_"
 FIRST_OWN_JOB = 2**40
-"""Sequence of a tenant's first job in its own stream: with the tenant's name, a sequence names one job there and in JOBS."""
+"""Sequence of the first job in a tenant's own stream: with the tenant's name, a sequence identifies one job there and in JOBS."""
 
 
 def own_jobs(tenant: str) -> Stream:
-    """Jobs that keys of the tenant have sent: what JetStream compares and answers, such as message ids and sequences, is the tenant's own.
+    """Stream of jobs sent by the tenant's keys, so that message ids and sequences, which JetStream compares and returns, are the tenant's
+    own.
 
-    JOBS has those of the operators, and all where NATS wants no keys.
+    JOBS has the operators' jobs, and all jobs if NATS requires no keys.
     """
     arrives, stored = from_tenant(tenant, "jobs.>"), JOBS.subjects[0]
     return replace(
@@ -99,12 +100,12 @@ def own_jobs(tenant: str) -> Stream:
 
 
 def is_own_job(sequence: int) -> bool:
-    """Whether a tenant's key has sent the job with this sequence; otherwise an operator, or any client where NATS wants no keys."""
+    """Whether a tenant's key sent the job with this sequence; otherwise an operator, or any client if NATS requires no keys."""
     return sequence >= FIRST_OWN_JOB
 
 
 def tenant_of(stream: str) -> str:
-    """Inverse of `own_jobs`, of a name; empty for another stream's."""
+    """Tenant of a stream's name, the inverse of `own_jobs`; empty for other streams."""
     return stream.removeprefix(OWN_JOBS) if stream.startswith(OWN_JOBS) else ""
 
 
@@ -125,10 +126,10 @@ SAMPLES = Stream(
 )
 FAILED = Stream("FAILED", ("failed.>",), retention="limits", max_age_s=30 * DAY_S, share=0.04, drops_oldest=True)
 REQUESTS = Stream("REQUESTS", ("prompts.serve.>", "filling.REQUESTS"), max_age_s=600.0, share=0.03)
-"""Requests to versions, of all gateways together: more are refused, and none takes room from training. Nobody waits for one as long."""
+"""Requests to versions, of all gateways together: further ones are refused, and take no space from training. No client waits this long."""
 SERVED = Stream("SERVED", ("served.>",), max_age_s=3 * DAY_S, share=0.02)
 LEASES = Stream("LEASES", ("leases.order.>", "leases.done.>"), retention="limits", max_per_subject=64, max_age_s=DAY_S, share=0.005)
-"""Orders to executors of shared accelerators, of which the last counts, and what became of them."""
+"""Orders to executors of shared accelerators, of which the last counts, and their outcomes."""
 STREAMS = (JOBS, PROMPTS, TURNS, SCORED, BATCHES, WEIGHTS, EVENTS, FAILED, REQUESTS, SERVED, SAMPLES, LEASES)
 REPLICAS = Bucket(REPLICAS_BUCKET, share=0.005, ttl_s=REPLICA_TTL_S)
 TASKS = Bucket(TASKS_BUCKET, share=0.035)
@@ -140,25 +141,25 @@ LEASE_HOLDERS = Bucket(LEASES_BUCKET, share=0.005, ttl_s=LEASE_TTL_S)
 CLOCKS = Bucket(CLOCKS_BUCKET, share=0.005)
 BUCKETS = (REPLICAS, TASKS, HISTORY, HTTP_KEYS, HTTP_USE, ALIASES, LEASE_HOLDERS, CLOCKS)
 MIN_STREAM_BYTES = 32 * 1024 * 1024
-"""Lowest bound of a stream: four of the largest messages."""
+"""Minimum size of a stream: four of the largest messages."""
 MIN_BUCKET_BYTES = 8 * 1024 * 1024
-"""The same of a bucket: four of its largest values."""
+"""Minimum size of a bucket: four of its largest values."""
 
 
 def bound_of(store: Stream | Bucket, streams_bytes: int) -> int:
-    """Bytes of one stream or bucket, of those that all together may have."""
+    """Maximum bytes of one stream or bucket, given the total for all."""
     return max(int(streams_bytes * store.share), MIN_BUCKET_BYTES if isinstance(store, Bucket) else MIN_STREAM_BYTES)
 
 
 def reserved_bytes(streams_bytes: int) -> int:
-    """What NATS reserves for all streams and buckets: more than `streams_bytes` where these are few."""
+    """Bytes that NATS reserves for all streams and buckets; exceeds `streams_bytes` if that is small."""
     return sum(bound_of(store, streams_bytes) for store in (*STREAMS, *BUCKETS))
 
 
 IN_FLIGHT = (PROMPTS, TURNS, SCORED, BATCHES)
-"""Streams whose every message is about one task, and useless once that has ended."""
+"""Streams whose messages each concern one task, and are useless once it has ended."""
 BETWEEN_SERVICES = (*IN_FLIGHT, WEIGHTS)
-"""Streams whose senders wait where they are full."""
+"""Streams whose publishers wait while they are full."""
 
 
 def in_flight(task: str) -> list[tuple[Stream, str]]:
@@ -185,13 +186,13 @@ def stored_reports(task: str) -> list[tuple[Stream, str]]:
 
 
 def token(subject: str, place: int) -> str | None:
-    """A part of a subject; None where it has fewer, which a filter that ends in `>` admits."""
+    """A token of a subject, by index; None if it has fewer, which is possible with a filter that ends in `>`."""
     parts = subject.split(".")
     return parts[place] if 0 <= place < len(parts) else None
 
 
 def is_on(pattern: str, subject: str) -> bool:
-    """Whether a subscription to `pattern` stands for `subject`, by NATS's rule: `*` is one part, a last `>` one or more."""
+    """Whether a subscription to `pattern` matches `subject`, by NATS's rule: `*` is one token, a last `>` one or more."""
     if pattern == subject:
         return True
     wanted, given = pattern.split("."), subject.split(".")
@@ -201,18 +202,18 @@ def is_on(pattern: str, subject: str) -> bool:
 
 
 def task_of(subject: str) -> str:
-    """The task that a message of a stream IN_FLIGHT is about; empty when the subject is none of ours, or about a package."""
+    """Task of a message in a stream of IN_FLIGHT; empty for an unknown subject, and for a package."""
     if token(subject, 1) == "package":
         return ""
     return token(subject, 2 if token(subject, 1) in ("checked", "scored") else 3) or ""
 
 
 def package_of(subject: str) -> tuple[str, str] | None:
-    """Tenant and digest of the package that a message of a stream IN_FLIGHT is about; None where it is about a task."""
+    """Tenant and digest of the package of a message in a stream of IN_FLIGHT; None if it concerns a task."""
     parts = subject.split(".")
     return (parts[-2], parts[-1]) if token(subject, 1) == "package" and len(parts) >= 4 else None
 
 
 def about_packages(tenant: str) -> list[tuple[Stream, str]]:
-    """(stream, subject) of the messages about packages of one tenant."""
+    """(stream, subject filter) of the messages about packages of one tenant."""
     return [(PROMPTS, check_package("*", tenant, "*")), (TURNS, package_checked(tenant, "*"))]

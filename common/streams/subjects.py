@@ -1,4 +1,4 @@
-"""Subjects, a function for each."""
+"""Subjects, one function for each."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ JOB_VERBS = (
 
 
 def job(verb: str, tenant: str | None) -> str:
-    """`tenant`: None for a job that is about no tenant, or about all."""
+    """Subject of a job. `tenant`: None for a job that concerns no tenant, or all."""
     return f"jobs.{verb}.{tenant or EVERY_TENANT}"
 
 
@@ -27,7 +27,7 @@ def resend(tenant: str) -> str:
 
 
 def set_tenant(tenant: str | None) -> str:
-    """`tenant`: None for the default limits of all."""
+    """`tenant`: None for the default limits."""
     return f"jobs.set-tenant.{tenant or EVERY_TENANT}"
 
 
@@ -41,12 +41,12 @@ def set_access(tenant: str | None) -> str:
 
 
 def set_price() -> str:
-    """Prices are of no tenant."""
+    """The subject names no tenant: prices belong to none."""
     return f"jobs.set-price.{EVERY_TENANT}"
 
 
 def move_pool() -> str:
-    """Pools are of no tenant."""
+    """The subject names no tenant: pools belong to none."""
     return f"jobs.move-pool.{EVERY_TENANT}"
 
 
@@ -91,12 +91,12 @@ def delete_webhook(tenant: str) -> str:
 
 
 def sent_by(job: str, key: str) -> str:
-    """A job's subject with the public key of its sender. NATS permits it to that key alone, so it proves who has sent the job."""
+    """A job's subject with its sender's public key. NATS permits it only to that key, so it proves the sender."""
     return f"{job}.{key}"
 
 
 def from_tenant(tenant: str, job: str) -> str:
-    """Subject in the services' account of a job that a key of the tenant has sent; what is stored has `job`'s own."""
+    """Subject in the services' account on which a job sent by a tenant's key arrives; it is stored under `job`."""
     return f"from.{tenant}.{job}"
 
 
@@ -122,30 +122,30 @@ def open_group(family: str, task: str, group: int) -> str:
 
 
 OWN = "@"
-"""Separator in the name of a queue that one executor of a pool has for itself; no name of a pool or accelerator has it."""
+"""Separator in the name of a single executor's queue; it cannot occur in names of pools and accelerators."""
 
 
 def queue(pool: str, accelerator: str | None = None) -> str:
-    """Name of a pool's queue, which every sampler or trainer of it reads, or of the one of its executor on `accelerator`: for tasks that
-    have their home there. A work queue's filters must not overlap, so that they are two tokens and not one subject below the other.
+    """Name of a pool's queue, which all its samplers or trainers read, or of the queue of its executor on `accelerator`, for tasks whose
+    home is there. A work queue's filters must not overlap, so the two names are different tokens instead of one subject below the other.
     """
     return pool if accelerator is None else f"{pool}{OWN}{accelerator}"
 
 
 def pool_of(queue: str) -> str:
-    """Inverse of `queue`."""
+    """Pool of a queue's name, the inverse of `queue`."""
     return queue.partition(OWN)[0]
 
 
 def sample(queue: str, task: str, trajectory: str) -> str:
-    """`queue`: the pool, or as of `queue`."""
+    """`queue`: the pool, or a result of `queue`."""
     return f"prompts.sample.{queue}.{task}.{trajectory}"
 
 
 SHARD = "0"
-"""The only part of a pool's replicas so far."""
+"""The only shard of a pool's replicas so far."""
 BASE_MODEL = "_base"
-"""Task in a subject of serving: the pool's base model. No task can have this name."""
+"""Task in a subject of serving that stands for the pool's base model. Reserved, so no task can have this name."""
 
 
 def serve(pool: str, task: str | None, request: str) -> str:
@@ -170,7 +170,7 @@ def scored(task: str, trajectory: str) -> str:
 
 
 def batch(queue: str, task: str) -> str:
-    """`queue`: the pool, or as of `queue`."""
+    """`queue`: the pool, or a result of `queue`."""
     return f"trajectories.batch.{queue}.{task}"
 
 
@@ -179,7 +179,7 @@ def weight_updated(pool: str, task: str) -> str:
 
 
 def samples(pool: str, task: str, version: int | str) -> str:
-    """`version`: that the step made."""
+    """`version`: made by the step."""
     return f"samples.{pool}.{task}.{version}"
 
 
@@ -210,15 +210,15 @@ def executor_now(accelerator: str, executor: str) -> str:
 
 ASKS = "ask.*.*"
 ASK_QUEUE = "scheduler"
-"""Queue group of the scheduler's replicas: one of them answers."""
+"""Queue group of the scheduler's replicas, one of which answers."""
 EVERY_TENANT = "_all"
-"""Tenant in a subject of `ask`: all of them, for the operator. No tenant can have this name."""
+"""Tenant in a subject of `ask` that stands for all, for the operator. Reserved, so no tenant can have this name."""
 OPERATOR = "_operator"
-"""Tenant in lists by tenant: tasks that the operator has submitted. No tenant can have this name."""
+"""Tenant, in lists by tenant, of tasks submitted by the operator. Reserved, so no tenant can have this name."""
 
 
 def ask(tenant: str | None, verb: str) -> str:
-    """`tenant`: None for all, which only the operator may ask about."""
+    """`tenant`: None for all; only the operator may ask about all."""
     return f"ask.{tenant or EVERY_TENANT}.{verb}"
 
 
@@ -226,5 +226,5 @@ VALUES = "$KV."
 
 
 def value_subject(bucket: str, key: str) -> str:
-    """Subject that sets a key-value entry: a bucket is a stream underneath."""
+    """Subject that sets a key-value entry, because a bucket is stored as a stream."""
     return f"{VALUES}{bucket}.{key}"

@@ -1,14 +1,15 @@
-"""Parser of tool calls in a reply's text, and where each ends. Pure.
+"""Parser of tool calls, and of their ends, in a reply's text. Pure.
 
 It reads three notations, for every model:
 
     <tool_call>{"name": "search", "arguments": {"query": "dams"}}</tool_call>                       Hermes, Qwen 2.5 and 3
     <tool_call><function=search><parameter=query>dams</parameter></function></tool_call>            Qwen 3 Coder and later
-    <search>dams</search>                                        a tool that needs one text, for models that are too small
+    <search>dams</search>                                        a tool with one text parameter, for small models
 
-A tag inside a text of a call is part of that text, except where it ends a parameter or a call as these notations do. Text inside
-`<think>…</think>` holds no calls; some templates open thoughts themselves, so that a reply begins inside. A malformed call is returned
-with a complaint that the policy can learn from."""
+A tag inside an argument is part of that text, unless it ends a parameter or a call by the rules of these notations. Text inside
+`<think>…</think>` contains no calls; some templates open the reasoning themselves, so that a reply starts inside it. A malformed call is
+returned with a complaint from which the policy can learn.
+"""
 
 import json
 import re
@@ -23,21 +24,21 @@ from common.tool_calls.schemas import Schema, text_parameter, values_of
 
 HOW = 'write <tool_call>{"name": "...", "arguments": {...}}</tool_call>'
 DEFAULT_MARKS = ("<think>", "</think>")
-"""Marks of thoughts, where a pool names none."""
+"""Reasoning markers, if a pool defines none."""
 TOOL_CALL = "<tool_call>"
 FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*?)</function>\s*", re.DOTALL)
 ANY_END = re.compile("</parameter>")
 MAX_PARSED_CHARS = 256 * 1024
-"""Maximum length of a reply's end that is parsed."""
+"""Maximum characters that are parsed, at the end of a reply."""
 MAX_CALLS = 256
 """Maximum calls parsed in one reply; a task allows fewer."""
 MAX_QUOTE_CHARS = 40
-"""Maximum length of the policy's text that a complaint quotes."""
+"""Maximum characters of the policy's text that a complaint quotes."""
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call that the policy requests."""
+    """A tool call requested by the policy."""
 
     name: str
     arguments: dict[str, JsonValue]
@@ -52,27 +53,27 @@ class MalformedCall:
 
 @dataclass(frozen=True)
 class _Written:
-    """A call as a reply has it."""
+    """A call as written in a reply."""
 
     tag: str
     body: str
     place: tuple[int, int]
-    """Where it begins and ends, tags included."""
+    """Start and end in the reply, tags included."""
     is_closed: bool
 
 
 @dataclass(frozen=True)
 class Thoughts:
-    """Where a reply holds thoughts, in which there are no calls."""
+    """Position of reasoning in a reply, which contains no calls."""
 
     opening: str = DEFAULT_MARKS[0]
     closing: str = DEFAULT_MARKS[1]
     begins_inside: bool = False
-    """True: the prompt has opened them."""
+    """True: the prompt opened the reasoning."""
 
     @classmethod
     def after(cls, prompt: str, marks: tuple[str, str] | None = None) -> "Thoughts":
-        """Those of a reply to `prompt`, or to its last tokens. `marks`: of the pool."""
+        """Position of reasoning in a reply to `prompt`, or to its last tokens. `marks`: the pool's markers."""
         opening, closing = marks or DEFAULT_MARKS
         return cls(opening, closing, prompt.rstrip().endswith(opening))
 
@@ -81,7 +82,7 @@ UNOPENED = Thoughts()
 
 
 def find_calls(text: str, tools: Mapping[str, Schema], thoughts: Thoughts = UNOPENED) -> list[ToolCall | MalformedCall]:
-    """First MAX_CALLS calls in `text`, in their order; linear in its length. `tools`: schemas of all tools of the episode."""
+    """First MAX_CALLS calls in `text`, in order; linear in its length. `tools`: schemas of all tools of the episode."""
     tags = _tags(tools)
     if len(text) > MAX_PARSED_CHARS:
         text, thoughts = without_thoughts(text, thoughts)[-MAX_PARSED_CHARS:], replace(thoughts, begins_inside=False)
@@ -89,7 +90,7 @@ def find_calls(text: str, tools: Mapping[str, Schema], thoughts: Thoughts = UNOP
 
 
 def without_thoughts(text: str, thoughts: Thoughts = UNOPENED) -> str:
-    """A reply without its thoughts."""
+    """A reply without its reasoning."""
     thought, closed, spoken = text.rpartition(thoughts.closing)
     kept = spoken if closed else "" if thoughts.begins_inside else thought + spoken
     return kept.partition(thoughts.opening)[0]
@@ -105,12 +106,12 @@ def without_calls(text: str, tools: Mapping[str, Schema]) -> str:
 
 
 def _tags(tools: Mapping[str, Schema]) -> dict[str, str]:
-    """Tools that have a plain tag, with the parameter that it fills."""
+    """Tools with a plain tag → the parameter that the tag fills."""
     return {name: parameter for name, schema in tools.items() if (parameter := text_parameter(schema)) is not None}
 
 
 def _written(text: str, tags: Mapping[str, str], thoughts: Thoughts) -> list[_Written]:
-    """The first calls of a reply: none of those inside thoughts, or before the end of thoughts that it did not open itself."""
+    """The first calls of a reply, without those inside reasoning, or before the end of reasoning that the prompt opened."""
     found, at, is_inside, last_end = list[_Written](), 0, thoughts.begins_inside, text.rfind(thoughts.closing)
     while True:
         if is_inside:
@@ -133,7 +134,7 @@ def _written(text: str, tags: Mapping[str, str], thoughts: Thoughts) -> list[_Wr
 
 
 def _calls(text: str, tags: Mapping[str, str], marks: tuple[str, ...], at: int) -> Iterator[_Written]:
-    """Calls from `at` on, and marks outside of them."""
+    """Calls from `at` on, and reasoning markers outside of them."""
     reply, pattern = Reply(text), re.compile("|".join(map(re.escape, [*marks, TOOL_CALL, *(f"<{tag}>" for tag in tags)])))
     while opened := pattern.search(text, at):
         begin, at = opened.span()
@@ -160,7 +161,7 @@ def _call(written: _Written, tools: Mapping[str, Schema], tags: Mapping[str, str
 
 
 def _sayable(call: ToolCall | MalformedCall) -> ToolCall | MalformedCall:
-    """The call, refused where it holds half a surrogate pair: JSON can escape one, and sending it ends a shared connection."""
+    """The call, or a refusal if it contains half a surrogate pair: JSON can escape one, and sending it would end a shared connection."""
     if isinstance(call, MalformedCall):
         return call
     try:
@@ -179,7 +180,7 @@ def _from_json(body: str) -> ToolCall | MalformedCall:
     if not isinstance(call, dict) or not isinstance(name := call.get("name"), str):
         return MalformedCall(f"the tool call {_quoted(body)} has no name: {HOW}")
     arguments = call.get("arguments", {})
-    if isinstance(arguments, str):  # as OpenAI's messages have them
+    if isinstance(arguments, str):  # the format of OpenAI's messages
         try:
             arguments = strict_json.read(arguments)
         except (ValueError, RecursionError):
@@ -190,7 +191,7 @@ def _from_json(body: str) -> ToolCall | MalformedCall:
 
 
 def _parameters(body: str) -> Iterator[tuple[str, str]]:
-    """Name and text of each closed parameter; tags inside a parameter are its text."""
+    """Name and text of each closed parameter; tags inside a parameter are part of its text."""
     at = 0
     while opened := PARAMETER.search(body, at):
         end = PARAMETER_END.search(body, opened.end()) or ANY_END.search(body, opened.end())
@@ -210,26 +211,26 @@ FUNCTION_START = re.compile(r"\s*<function=[^>\s]+>")
 FUNCTION_END = re.compile(r"\s*</function>\s*")
 PARAMETER = re.compile(r"\s*<parameter=([^<>\s]{1,128})>")
 PARAMETER_END = re.compile(r"</parameter>(?=\s*(?:<parameter=[^<>\s]{1,128}>|</function>))")
-"""End of a parameter that its function's end or another parameter follows: any other is text."""
+"""End tag of a parameter, followed by its function's end or another parameter; any other end tag is text."""
 BLANKS = re.compile(r"\s*")
 JSON = json.JSONDecoder()
 LONGEST_TAG = 200
 TOKEN_CHARS = 16
-"""Length of a text's end in which an error of JSON may come from the cut: no literal or escape sequence is longer."""
+"""Characters at a text's end within which a JSON error may be caused by truncation: no literal or escape sequence is longer."""
 
 
 class Reply:
-    """One reply, or the beginning of one. All questions to it together take time linear in its length."""
+    """One reply, or the beginning of one. All calls of its methods together take time linear in its length."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._after_parameter: dict[int, int | None] = {}
-        """Where a function ends, by the place where one of its parameters begins."""
+        """End of a function, by the start of one of its parameters."""
 
     def end_of_call(self, start: int, closing: str, *, is_whole: bool) -> int | None:
-        """Where the closing tag of a call begins, whose opening tag ends at `start`; None: not in this text.
+        """Position of a call's closing tag, given the end of its opening tag, `start`; None if it is not in this text.
 
-        Of a call that is malformed, or has no end outside of its texts, the first closing tag. `is_whole`: no more text comes.
+        For a call that is malformed, or has no end outside of its texts, the first closing tag. `is_whole`: no more text will come.
         """
         first = self._text.find(closing, start)
         if first < 0:
@@ -244,10 +245,11 @@ class Reply:
         return None if is_cut and not is_whole else first
 
     def _end_of_json(self, start: int, first: int) -> int | None:
-        """Where a JSON value and the blanks behind it end; None where the text does not say. `first`: how far to read at least."""
+        """End of a JSON value and of the whitespace after it; None if the text is too short to tell. `first`: minimum position to read
+        to."""
         size = first - start
         while True:
-            part = self._text[start : start + size]  # the decoder counts lines from the beginning of what it is given
+            part = self._text[start : start + size]  # the decoder counts lines from the start of its input
             is_all = start + size >= len(self._text)
             try:
                 return _after_blanks(self._text, start + JSON.raw_decode(part, _after_blanks(part, 0))[1])
@@ -261,7 +263,8 @@ class Reply:
             size *= 2
 
     def _end_of_function(self, start: int) -> int | None:
-        """Where a function and the blanks behind it end, or where it is malformed; None where the text does not say."""
+        """End of a function and of the whitespace after it, or the position where it is malformed; None if the text is too short to
+        tell."""
         at, passed = start, list[int]()
         while at not in self._after_parameter:
             passed.append(at)
@@ -276,7 +279,7 @@ class Reply:
         return self._after_parameter[at]
 
     def _is_cut(self, at: int) -> bool:
-        """Whether the text ends within the tag at `at`."""
+        """Whether the text ends inside the tag at `at`."""
         rest = self._text[at : at + LONGEST_TAG].strip()
         return "</function>".startswith(rest) or ("<parameter=".startswith(rest[:11]) and ">" not in rest)
 
@@ -286,7 +289,7 @@ class Reply:
 
     @cached_property
     def _last_end(self) -> int:
-        """Where the last parameter ends."""
+        """Position of the last parameter's end tag; -1 if there is none."""
         return max((found.start() for found in PARAMETER_END.finditer(self._text)), default=-1)
 
 

@@ -1,4 +1,4 @@
-"""JSON schemas of tools' parameters, as far as the grammar of calls reads them. Pure; whatever is no schema describes nothing."""
+"""JSON schemas of tools' parameters, as far as the grammar of calls needs them. Pure; an invalid schema allows everything."""
 
 from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
@@ -13,11 +13,11 @@ ALL = frozenset({"array", "boolean", "integer", "null", "number", "object", "str
 """Names of JSON's types."""
 TEXT = frozenset({"string"})
 OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
-"""Values as chat templates print them."""
+"""Python literals, as printed by chat templates → JSON."""
 
 
 def text_parameter(schema: Schema) -> str | None:
-    """The parameter that a plain tag fills: the only required or only parameter, where it is a string."""
+    """The parameter that a plain tag fills: the only required, or only, parameter, if it is a string; else None."""
     properties, required = _properties(schema), schema.get("required")
     names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     match names or list(properties):
@@ -28,20 +28,20 @@ def text_parameter(schema: Schema) -> str | None:
 
 
 def values_of(texts: Mapping[str, str], schema: Schema) -> dict[str, JsonValue]:
-    """Arguments from their texts: JSON where the parameter's schema names the type of what it says, or else the text."""
+    """Arguments parsed from their texts: as JSON if the value's type is one that the parameter's schema names, else as text."""
     properties, types = _properties(schema), Types(schema)
     return {name: _value(text, types.of(properties.get(name))) for name, text in texts.items()}
 
 
 class Types:
-    """Types that the parts of one schema allow, each reference followed once."""
+    """Types allowed by the parts of one schema; each reference is resolved once."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._known: dict[str, frozenset[str]] = {}
 
     def of(self, schema: JsonValue) -> frozenset[str]:
-        """Types by their names; ALL also for a schema that names none."""
+        """Names of the allowed types; ALL also for a schema that names none."""
         if not isinstance(schema, dict):
             return ALL
         found = ALL
@@ -65,13 +65,13 @@ class Types:
 
     def _of_reference(self, reference: str) -> frozenset[str]:
         if reference not in self._known:
-            self._known[reference] = ALL  # where it leads to itself
+            self._known[reference] = ALL  # for a reference that leads to itself
             self._known[reference] = self.of(_at(self._root, reference))
         return self._known[reference]
 
 
 def names_of(value: JsonValue) -> frozenset[str]:
-    """Types that a value has; a number may have two."""
+    """Types of a value; a number may have two."""
     match value:
         case None:
             return frozenset({"null"})
@@ -109,7 +109,7 @@ def _with_integers(names: set[str]) -> frozenset[str]:
 
 
 def _at(root: JsonValue, reference: str) -> JsonValue:
-    """What `#/$defs/Place` refers to; `true`, which allows all, for another kind of reference, and for one that leads nowhere."""
+    """Target of a reference such as `#/$defs/Place`; `true`, which allows everything, for other kinds of references and missing targets."""
     if not reference.startswith("#"):
         return True
     found = root

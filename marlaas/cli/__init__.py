@@ -1,6 +1,6 @@
-"""The command line: `marlaas --help`. Its packages are named for who types the commands.
+"""The command line: `marlaas --help`. Its packages are named after the users of the commands.
 
-app.py      the verbs, and how the command ends
+app.py      the verbs, and the command's exit status
 session.py  options, output, data files and the connection that all commands share
 user/       tasks, usage, environments, files, aliases, webhooks, chat
 operator/   tenants, keys, money, audit, streams

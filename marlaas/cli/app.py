@@ -1,6 +1,6 @@
-"""The `marlaas` command: the table of its verbs, and how it ends. Start with `marlaas --help`.
+"""The `marlaas` command: the table of its verbs, and its exit status. Start with `marlaas --help`.
 
-Commands import what they need when they run, so that help and usage errors appear immediately. An error that the user
+Commands import their modules when they run, so that help and usage errors appear immediately. An error that the user
 can correct is one line on stderr and exit status 1.
 """
 
@@ -73,12 +73,12 @@ app.command()(stack.demo)
 @ends_with_its_reader()
 def main() -> None:
     """Entry point of the `marlaas` command."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end `up --foreground` and `demo` in order
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both signals end `up --foreground` and `demo` cleanly
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Exit status of one command; an error that its user can correct is one line on stderr."""
+    """Run one command; returns its exit status. An error that the user can correct is one line on stderr."""
     try:
         app(arguments, prog_name="marlaas")
     except SystemExit as end:

@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DEFAULT_DATA = Path(".marlaas")
 TENANT = "MARLAAS_TENANT"
-"""Variable with the tenant whose tasks the commands show; without it everybody's, which a server with keys grants the operator."""
+"""Variable with the tenant whose tasks the commands show; without it all tenants', which a server with keys permits only to the
+operator."""
 CREDS = "MARLAAS_NATS_CREDS"
 """Variable with the file of a key."""
 HTTP_KEY = "MARLAAS_KEY"
-"""Variable with the text of a key, for a gateway."""
+"""Variable with the text of an HTTP key, for a gateway."""
 INSECURE, CA, CERT, KEY = "MARLAAS_NATS_INSECURE", "MARLAAS_NATS_CA", "MARLAAS_NATS_CERT", "MARLAAS_NATS_KEY"
-"""Variables that services have too (docs/settings.md)."""
+"""Variables shared with services (docs/settings.md)."""
 CHECKOUT = Path(__file__).parents[2]
 KNOWN_BY = "pools.toml"
 PIPE_WIDTH = 100_000
-"""Characters per line where output is no terminal, or with `--wide`: nothing is cut off."""
+"""Characters per line if output is not a terminal, or with `--wide`: nothing is truncated."""
 
 
 def valid_ids(ids: str | list[str] | None) -> str | list[str] | None:
-    """The ids themselves. Raises: WrongId, before anything is read or sent."""
+    """The ids, if valid. Raises: WrongId, before anything is read or sent."""
     from marlaas.client import check_id
 
     for one in [ids] if isinstance(ids, str) else ids or []:
@@ -60,7 +61,7 @@ Wide = Annotated[bool, typer.Option("--wide", help="Print every column and whole
 
 
 def with_client(data: Path, url: str, ask: "Callable[[Client], Coroutine[Any, Any, T]]") -> T:
-    """Connect to the stack, and return what `ask` returns."""
+    """Connect to the stack; returns the result of `ask`."""
     from marlaas.client import Client
     from marlaas.over_http.address import is_http
     from marlaas.stack.state_files import running_stack
@@ -86,7 +87,7 @@ def check_is_nats(url: str) -> None:
 
 
 def quiet() -> None:
-    """Print no logs: the bus has them for a service's operator, and here errors come as one line."""
+    """Disable logs: those of the bus are for a service's operator, and commands report errors as one line."""
     import logging
 
     import structlog
@@ -94,11 +95,11 @@ def quiet() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.getLogger("nats").setLevel(logging.CRITICAL)
     logging.getLogger("httpx2").setLevel(logging.CRITICAL)
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each TLS connection that a server ends
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each TLS connection that a server closes
 
 
 def _creds(data: Path, url: str) -> Path | None:
-    """Key for the NATS at `url`: the one that is named, or the operator's where that is the stack in `data` and has keys."""
+    """Key for the NATS at `url`: the named one, or the operator's if that is the stack in `data` and has keys."""
     from marlaas.stack.state_files import find_stack
 
     if (named := named_creds()) is not None:
@@ -110,24 +111,24 @@ def _creds(data: Path, url: str) -> Path | None:
 
 
 def operator_key(plan: "StackPlan") -> dict[str, str]:
-    """Setting of a program that the operator runs on a stack with keys."""
+    """Environment variable with the operator's key, for a program run on a stack with keys."""
     from common.access.folder import credentials_path
 
     return {"MARLAAS_NATS_CREDS": str(credentials_path(plan.keys, "operator"))} if plan.keys else {}
 
 
 def named_creds() -> Path | None:
-    """File of `marlaas --creds`, which `app` puts where it may also come from."""
+    """File of `marlaas --creds`, which `app` stores in the environment variable CREDS."""
     return Path(name) if (name := os.environ.get(CREDS)) else None
 
 
 def tenant_named() -> str | None:
-    """Whose tasks are shown; None: those of the key."""
+    """Tenant whose tasks are shown; None: the key's."""
     return os.environ.get(TENANT) or None
 
 
 def http_key() -> str | None:
-    """Text of a key for a gateway. No option takes it: others on the machine see those."""
+    """Text of an HTTP key for a gateway. There is no option for it, because other users of the machine can read those."""
     return os.environ.get(HTTP_KEY) or None
 
 
@@ -151,13 +152,13 @@ def open_console(wide: bool = False) -> "Console":
 
 
 def print_table(table: "Callable[[int | None], Table]", wide: bool = False) -> None:
-    """Print a table that is made for a maximum of characters per line; None for no maximum."""
+    """Print a table built for a maximum number of characters per line; None: no maximum."""
     console = open_console(wide)
     console.print(table(None if console.width == PIPE_WIDTH else console.width))
 
 
 def print_found(found: Sequence[T], table: "Callable[[Sequence[T], int | None], Table]", wide: bool, otherwise: str) -> None:
-    """Print a table of what was found, or that there is nothing."""
+    """Print a table of `found`, or `otherwise` if it is empty."""
     if found:
         print_table(lambda width: table(found, width), wide)
     else:
@@ -169,7 +170,7 @@ def echo(text: str, to: TextIO | None = None) -> None:
 
 
 def data_root() -> Path:
-    """The checkout, or the environment's folder where a wheel installs them (`data-files` in pyproject.toml)."""
+    """Root of the data files: the checkout, or the folder into which a wheel installs them (`data-files` in pyproject.toml)."""
     schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
     installed = (Path(sysconfig.get_path("data", scheme)) / "share" / "marlaas" for scheme in schemes)
     return next((folder for folder in (CHECKOUT, *installed) if (folder / KNOWN_BY).exists()), CHECKOUT)
@@ -182,12 +183,12 @@ def pools_file() -> Path:
 
 
 def run_module(module: list[str], env: dict[str, str], *, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run `python -m <module>` with these settings only."""
+    """Run `python -m <module>`, with only these settings."""
     return subprocess.run([sys.executable, "-m", *module], env=_with(env), input=stdin, capture_output=True, text=True, check=False)
 
 
 def record_access(settings: dict[str, str], requests: "Sequence[SetAccess]") -> "list[TenantAccess]":
-    """What PostgreSQL has once these are recorded, while no scheduler runs. Raises: StackError when it does not take them."""
+    """Record access requests while no scheduler runs; returns PostgreSQL's content afterwards. Raises: StackError if they are refused."""
     from common.messages import TenantAccess
     from marlaas.stack.state_files import StackError
 
@@ -198,10 +199,10 @@ def record_access(settings: dict[str, str], requests: "Sequence[SetAccess]") -> 
 
 
 def exec_module(module: list[str], env: dict[str, str]) -> NoReturn:
-    """Become `python -m <module>` with these settings only."""
+    """Replace this process by `python -m <module>`, with only these settings."""
     os.execve(sys.executable, [sys.executable, "-m", *module], _with(env))
 
 
 def _with(env: dict[str, str]) -> dict[str, str]:
-    """Variables of this process, but of a stack those of `env` only."""
+    """This process's environment, with its MARLAAS_ variables replaced by `env`."""
     return {name: value for name, value in os.environ.items() if not name.startswith("MARLAAS_")} | env

@@ -16,7 +16,7 @@ from marlaas.over_http.connection import Busy, Connection, Params, no_gateway
 
 DONE = "[DONE]"
 RETRIES = 3
-"""Maximum times that a reply is requested again when it has no place."""
+"""Maximum retries of a reply for which the gateway has no capacity."""
 Turn = dict[str, str]
 """`role` and `content` of a message."""
 
@@ -27,13 +27,13 @@ class Piece:
 
     text: str = ""
     thought: str = ""
-    """Part of what comes before the reply, where the pool says how that is marked."""
+    """Part of the reasoning before the reply, if the pool defines its markers."""
     finish: str | None = None
-    """Why the reply ends; on the last piece only."""
+    """Reason why the reply ends; on the last piece only."""
 
 
 class Chat:
-    """A conversation with one version. `settings`: of sampling, as `/v1/chat/completions` has them."""
+    """A conversation with one version. `settings`: sampling parameters of `/v1/chat/completions`."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Chat:
         settings: Mapping[str, JsonValue],
         waits: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`waits` is called with a line that says why a reply comes later."""
+        """`waits` is called with the reason if a reply is delayed."""
         self._connection = connection
         self._waits = waits
         self._params = params
@@ -56,7 +56,7 @@ class Chat:
         return self._turns
 
     async def say(self, text: str) -> AsyncGenerator[Piece]:
-        """The reply; text and reply are part of the conversation once it has ended. Raises: ClientError; NoAnswer."""
+        """Send a turn; yields the reply. Both become part of the conversation when the reply has ended. Raises: ClientError; NoAnswer."""
         turns, reply = [*self._turns, {"role": "user", "content": text}], ""
         async with aclosing(self._sampled({**self._body, "messages": turns})) as pieces:
             async for piece in pieces:
@@ -65,7 +65,7 @@ class Chat:
         self._turns = [*turns, {"role": "assistant", "content": reply}]
 
     async def _sampled(self, body: Mapping[str, object]) -> AsyncGenerator[Piece]:
-        """A whole reply, requested RETRIES times more while the gateway says when to ask again. Raises: as `say`."""
+        """A complete reply, retried up to RETRIES times while the gateway asks to retry later. Raises: as `say`."""
         for retry in range(1, RETRIES + 2):
             try:
                 async with self._connection.stream("POST", "/v1/chat/completions", self._params, body=body) as response:
@@ -74,14 +74,14 @@ class Chat:
                             return
                         yield self._piece(sent.data)
                 raise ClientError("the reply broke off; say it again")
-            except Busy as error:  # nothing of the reply has come: it is an answer of its own
+            except Busy as error:  # before any part of the reply, so the response as a whole is an error
                 if retry > RETRIES:
                     raise
                 self._waits(f"{error}; asking again in {error.after_s:.0f} s ({retry} of {RETRIES})")
                 await asyncio.sleep(error.after_s * random.uniform(1, 1.25))
 
     def _piece(self, data: str) -> Piece:
-        """Raises: ClientError for an error that ends the reply."""
+        """The piece in an event's data. Raises: ClientError for an error that ends the reply."""
         found: Any = json.loads(data)
         if isinstance(error := found.get("error"), dict):
             raise ClientError(str(error.get("message")))

@@ -1,4 +1,4 @@
-"""Connection: requests to a gateway, repeated while nothing answers; refusals and failures on the way as errors of the client."""
+"""Connection: requests to a gateway, retried while no gateway answers; refusals and transport failures as errors of the client."""
 
 import asyncio
 import json
@@ -18,21 +18,22 @@ from common.client_api.errors import ClientError, NoAnswer, NotPermitted, TooMan
 from common.resilience.backoff import Backoff
 
 REPEATED = (408, 429, 502, 503, 504)
-"""Statuses after which the same request may succeed."""
+"""Statuses after which the same request may succeed later."""
 MAX_SHOWN = 300
 CONNECT_S = 5.0
 ANSWER_S = 45.0
-"""Maximum time for an answer, and between two parts of one: more than a gateway takes for a submission, and three comments of a stream."""
+"""Maximum seconds for an answer, and between two parts of one: more than a gateway needs for a submission, and three comments of a
+stream."""
 PAUSE = Backoff(first_s=0.1, max_s=2.0)
 MAX_RETRY_AFTER_S = 60.0
 
 
 class Lost(NoAnswer):
-    """The connection failed: the request may have had its effect."""
+    """The connection failed: the request may have taken effect."""
 
 
 class Busy(NoAnswer):
-    """The gateway takes such a request later; `after_s`: seconds after which it says that it does."""
+    """The gateway is busy (429 or 503): retry after `after_s` seconds."""
 
     def __init__(self, said: str, after_s: float) -> None:
         super().__init__(said)
@@ -40,7 +41,7 @@ class Busy(NoAnswer):
 
 
 class Invalid(ClientError):
-    """The gateway finds the request wrong; `reasons` begin with the field, where one is meant."""
+    """The gateway finds the request invalid; each of `reasons` starts with the field, if it concerns one."""
 
     def __init__(self, reasons: list[str]) -> None:
         super().__init__("; ".join(reasons))
@@ -53,7 +54,7 @@ def no_gateway(shown: str, status: int | None = None) -> ClientError:
 
 
 def refusal(status: int, body: bytes, shown: str, *, has_key: bool, location: str = "") -> ClientError:
-    """The error that an answer is. `shown`: the gateway's address."""
+    """Error for a response that is not a success. `shown`: the gateway's address."""
     detail, code, reasons = _read(body)
     if 300 <= status < 400:
         return ClientError(f"{shown} is answered from elsewhere: use {location.partition('/v1/')[0] or 'the address that it names'}")
@@ -81,7 +82,7 @@ def refusal(status: int, body: bytes, shown: str, *, has_key: bool, location: st
 
 
 def failure(error: httpx2.TransportError, shown: str) -> ClientError:
-    """The error that a failure of the connection is; `Lost` where another attempt may succeed."""
+    """Error for a failed connection; `Lost` if a retry may succeed."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             why = cause.verify_message.rstrip(".") or "it is not valid"
@@ -96,7 +97,7 @@ def failure(error: httpx2.TransportError, shown: str) -> ClientError:
 
 
 def _read(body: bytes) -> tuple[str, str, list[str]]:
-    """Detail, code and reasons of a problem, or of an error in OpenAI's shape; empty where the answer is neither."""
+    """Detail, code and reasons of a problem, or of an error in OpenAI's format; empty if the response is neither."""
     try:
         found: Any = json.loads(body)
     except ValueError:
@@ -122,7 +123,7 @@ Params = Sequence[tuple[str, str]]
 
 
 class Connection:
-    """Requests to one gateway, or to a balancer before several. `patience_s`: how long a request is repeated."""
+    """Requests to one gateway, or to a load balancer. `patience_s`: seconds for which a request is retried."""
 
     def __init__(self, url: str, http: httpx2.AsyncClient, *, has_key: bool, patience_s: float) -> None:
         self.shown = without_password(url).rstrip("/")
@@ -133,7 +134,7 @@ class Connection:
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str, key: str | None, tls: TlsFiles, patience_s: float) -> AsyncGenerator["Connection"]:
-        """Nothing is sent yet. Raises: Fatal when a file of `tls` cannot be used."""
+        """Set up a connection; nothing is sent yet. Raises: Fatal if a file of `tls` cannot be used."""
         headers = {"Accept-Encoding": "identity", "User-Agent": "marlaas"} | ({"Authorization": f"Bearer {key}"} if key else {})
         timeout = httpx2.Timeout(ANSWER_S, connect=CONNECT_S)
         verify = tls.context() if tls.are_given else True
@@ -151,10 +152,10 @@ class Connection:
         answer_s: float = ANSWER_S,
         patience_s: float | None = None,
     ) -> httpx2.Response:
-        """The answer, of a status below 300. The request may arrive more than once.
+        """Send a request; returns its response with a status below 300. The request may arrive more than once.
 
-        `body`: sent as JSON. `answer_s`: maximum time for the answer. `patience_s`: in place of the connection's.
-        Raises: ClientError when it is refused; NoAnswer.
+        `body`: sent as JSON. `answer_s`: maximum seconds for the answer. `patience_s`: overrides the connection's.
+        Raises: ClientError if it is refused; NoAnswer.
         """
         patience_s = self.patience_s if patience_s is None else patience_s
         began, attempt = time.monotonic(), 0
@@ -173,7 +174,7 @@ class Connection:
     async def _attempt(
         self, method: str, path: str, params: Params, body: Any, headers: dict[str, str], answer_s: float
     ) -> httpx2.Response | Lost:
-        """Raises: ClientError for a failure that another attempt has too."""
+        """One attempt; `Lost` if the connection failed. Raises: ClientError for a failure that a retry would repeat."""
         timeout = httpx2.Timeout(answer_s, connect=CONNECT_S)
         try:
             sent = httpx2.QueryParams(list(params))
@@ -190,8 +191,10 @@ class Connection:
     async def stream(
         self, method: str, path: str, params: Params = (), *, headers: Mapping[str, str] | None = None, body: Any = None
     ) -> AsyncGenerator[httpx2.Response]:
-        """An answer that is read as it comes, requested once. Raises: ClientError when it is refused, Busy where a later request may
-        succeed; Lost, also while it is read."""
+        """A streamed response, requested once. Raises: ClientError if it is refused, Busy if a later request may succeed; Lost, also while
+        it
+        is read.
+        """
         sent = httpx2.QueryParams(list(params))
         try:
             async with self._http.stream(method, path, params=sent, headers=headers, json=body) as response:
@@ -209,6 +212,6 @@ class Connection:
 
 
 def _retry_after(response: httpx2.Response) -> float:
-    """Seconds that the answer names; 0 where it names none."""
+    """Seconds in the header Retry-After; 0 without it."""
     said = response.headers.get("retry-after", "")
     return min(float(said), MAX_RETRY_AFTER_S) if said.isascii() and said.isdigit() else 0.0

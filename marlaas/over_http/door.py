@@ -1,4 +1,4 @@
-"""HttpDoor: questions, jobs and events over HTTP, as the messages that NATS has; live events are a stream, which reconnects."""
+"""HttpDoor: questions, jobs and events over HTTP, with the same messages as over NATS; live events arrive by a stream, which reconnects."""
 
 import asyncio
 import json
@@ -20,24 +20,24 @@ from marlaas.over_http.address import is_plain_beyond_this_machine, objection_to
 from marlaas.over_http.connection import PAUSE, Connection, Invalid, Params, no_gateway, refusal
 
 MAX_WAITING = 1_000
-"""Maximum events that wait for a reader; then the stream waits for it."""
+"""Maximum events that wait for a reader; beyond it, reading the stream pauses."""
 HEADERS = {"Accept": "text/event-stream"}
 M = TypeVar("M", bound=Message)
 
 
 class LiveEvents:
-    """What `HttpDoor.listening` gives."""
+    """Live events of `HttpDoor.listening`."""
 
     def __init__(self, connection: Connection, params: Params) -> None:
         self._connection = connection
         self._params = params
         self._found = asyncio.Queue[Event | ClientError | None](MAX_WAITING)
-        """None: it is connected again, and events may have been lost meanwhile."""
+        """None marks a reconnection: events may have been lost before it."""
         self._begun = asyncio.Event()
 
     @asynccontextmanager
     async def read(self) -> AsyncGenerator["LiveEvents"]:
-        """Read it beside the block, in which no event is missed unseen. Raises: ClientError when it is refused; NoAnswer."""
+        """Read the stream during the block; lost events are detected. Raises: ClientError if it is refused; NoAnswer."""
         reader = asyncio.create_task(self._read())
         try:
             await self._begin()
@@ -47,7 +47,8 @@ class LiveEvents:
             await asyncio.gather(reader, return_exceptions=True)
 
     async def next(self, timeout_s: float) -> Event | None:
-        """None when none comes for so long, or some may have been lost. Raises: ClientError when the stream is refused."""
+        """The next event; None after `timeout_s` without one, or if some may have been lost. Raises: ClientError if the stream is
+        refused."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 found = await self._found.get()
@@ -83,7 +84,7 @@ class LiveEvents:
             await asyncio.sleep(PAUSE.pause_s(attempt))
 
     async def _once(self) -> AsyncGenerator[Event | None]:
-        """Events until the stream ends. Raises: ClientError; NoAnswer."""
+        """Events until the stream ends; None after a reconnection. Raises: ClientError; NoAnswer."""
         async with self._connection.stream("GET", "/v1/events", self._params, headers=HEADERS) as response:
             async for sent in httpx2.EventSource(response, max_event_size=None):
                 if sent.event == "listening":
@@ -98,7 +99,7 @@ class LiveEvents:
 
 
 class HttpDoor(Asking):
-    """`AnyDoor` of a gateway. `tenant`: whose data it asks for; None for everybody's, which only an admin's key has."""
+    """`AnyDoor` over a gateway. `tenant`: tenant whose data it reads; None: all, which needs an admin's key."""
 
     def __init__(self, connection: Connection, tenant: str | None) -> None:
         self.connection = connection
@@ -106,16 +107,16 @@ class HttpDoor(Asking):
 
     @property
     def key(self) -> Credentials | None:
-        """None: a gateway has the key that NATS sees."""
+        """None: the gateway has the key that NATS sees."""
         return None
 
     def params(self, tenant: str | None = None) -> Params:
-        """Parameter that names the tenant. `tenant`: in place of the door's own; EVERY_TENANT: all."""
+        """Query parameter that names the tenant. `tenant`: overrides the door's own; EVERY_TENANT: all."""
         named = tenant or self.tenant
         return [] if named in (None, streams.EVERY_TENANT) else [("tenant", str(named))]
 
     async def ask(self, verb: str, request: Message, answer: type[M], *, tenant: str | None = None) -> M:
-        """The answer. Raises: UnknownHere; ClientError when the request is wrong or not permitted; NoAnswer."""
+        """Ask a question; returns its answer. Raises: UnknownHere; ClientError if the request is wrong or not permitted; NoAnswer."""
         try:
             found = await self.connection.request("POST", f"/v1/ask/{verb}", self.params(tenant), body=_fields(request))
         except Invalid as error:
@@ -126,25 +127,27 @@ class HttpDoor(Asking):
             raise no_gateway(self.connection.shown) from None
 
     async def publish(self, out: Outgoing) -> None:
-        """Send a job. Raises: ClientError when it is wrong, not permitted, or as many wait as may; NoAnswer when NATS may not have it."""
+        """Send a job. Raises: ClientError if it is wrong, not permitted, or the maximum number is waiting; NoAnswer if NATS may not have
+        it."""
         _, verb, tenant = out.subject.split(".")
         headers = {"Idempotency-Key": out.message_id}
         await self.connection.request("POST", f"/v1/jobs/{verb}", self.params(tenant), body=_fields(out.message), headers=headers)
 
     @asynccontextmanager
     async def listening(self, tenant: str | None, task: str | None) -> AsyncGenerator[LiveEvents]:
-        """Live events; of all tenants, or of all tasks, where None is given. Raises: ClientError when that is not permitted; NoAnswer."""
+        """Listen to live events of a tenant (None: all) and task (None: all). Raises: ClientError if that is not permitted; NoAnswer."""
         about: Sequence[tuple[str, str]] = [] if task is None else [("task", task)]
         async with LiveEvents(self.connection, [*self.params(tenant), *about]).read() as live:
             yield live
 
     async def next_event(self, live: LiveEvents, timeout_s: float) -> Event | None:
-        """None when none comes for so long, or some may have been lost. Raises: ClientError when the stream is refused."""
+        """The next event; None after `timeout_s` without one, or if some may have been lost. Raises: ClientError if the stream is
+        refused."""
         return await live.next(timeout_s)
 
 
 def _fields(message: Message) -> dict[str, object]:
-    """Without those that say what is the default: an older gateway does not know all of them."""
+    """Fields of a message that differ from their defaults: an older gateway does not know all fields."""
     return message.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -152,10 +155,10 @@ def _fields(message: Message) -> dict[str, object]:
 async def entered(
     url: str, tenant: str | None, *, key: str | None, insecure: bool, tls: TlsFiles, timeout_s: float, patience_s: float
 ) -> AsyncGenerator[HttpDoor]:
-    """The door of the gateway at `url`, for `tenant`, or else for that of the key.
+    """The door of the gateway at `url`, for `tenant`, or else for the key's tenant.
 
-    Raises: ClientError when the address or the key is wrong, or the gateway does not take the key; NoAnswer when none answers within
-    `timeout_s`; Fatal when a file of `tls` cannot be used.
+    Raises: ClientError if the address or the key is invalid, or the gateway refuses the key; NoAnswer if no gateway answers within
+    `timeout_s`; Fatal if a file of `tls` cannot be used.
     """
     if objection := objection_to_gateway(url):
         raise ClientError(objection)

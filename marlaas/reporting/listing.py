@@ -1,6 +1,6 @@
-"""Tables that fit any width: less important columns are dropped first, reasons are cut last.
+"""Tables that fit any width: less important columns are dropped first, reasons are truncated last.
 
-Pure functions to rich's renderables. Width None (a pipe, or `--wide`): every column and whole reasons.
+Pure functions to rich's renderables. Width None (a pipe, or `--wide`): every column and complete reasons.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ R = TypeVar("R")
 PADDING = 2
 """Characters between two columns."""
 MIN_REASON_WIDTH = 24
-"""Minimum characters of a reason before a column is dropped."""
+"""Minimum width of a reason, for which columns are dropped."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Field(Generic[R]):
     header: str
     cell: Callable[[R], Text | str]
     rank: int = 0
-    """0: always shown; of the others, the highest rank is dropped first."""
+    """0: always shown; among others, the highest rank is dropped first."""
 
 
 def listing(records: Sequence[R], fields: Sequence[Field[R]], reason: Callable[[R], str], width: int | None) -> Table:
-    """`fields` of every record, as many as fit in `width` characters, then its reason in what remains of the line."""
+    """Table with as many `fields` as fit in `width` characters, and each record's reason in the rest of the line."""
     cells = {field.header: [_text(field.cell(record)) for record in records] for field in fields}
     widths = {header: max(len(header), *(cell.cell_len for cell in column)) for header, column in cells.items()}
     reasons = [" ".join(reason(record).split()) for record in records]
@@ -59,7 +59,7 @@ def _wanted(reasons: Sequence[str]) -> int:
 
 
 def _whole(header: str) -> Column:
-    """A column that is never truncated: ids are there to be copied."""
+    """A column that is never truncated, because ids are copied from it."""
     return Column(header, no_wrap=True, overflow="ignore")
 
 

@@ -1,4 +1,4 @@
-"""Live views of a start and of running tasks; lines where output is no terminal."""
+"""Live views of a start and of running tasks; lines if output is not a terminal."""
 
 import time
 from collections.abc import AsyncIterator

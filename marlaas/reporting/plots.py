@@ -1,4 +1,4 @@
-"""Plots of a run, as PNG: reward, staleness, and when each task was sampled and trained. The door to matplotlib."""
+"""Plots of a run, as PNG: reward, staleness, and when each task was sampled and trained. Wraps matplotlib."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from marlaas.reporting.progress import Progress
 SIZE_INCHES = (9.0, 4.5)
 DOTS_PER_INCH = 120
 WINDOW = 5
-"""Values of a moving average."""
+"""Number of values in a moving average."""
 
 
 def draw(tasks: Sequence[Progress], folder: Path) -> list[Path]:
@@ -77,7 +77,7 @@ def _staleness(tasks: Sequence[Progress], path: Path) -> Path:
 
 
 def _timeline(tasks: Sequence[Progress], path: Path) -> Path:
-    """Two lanes a task: first sampled trajectory to batch, and batch to new version."""
+    """Two lanes per task: first sampled trajectory to batch, and batch to new version."""
     figure, axes = _figure()
     origin_s = min((step.first_sampled_s for one in tasks for step in one.steps if step.first_sampled_s), default=0.0)
     for number, one in enumerate(tasks):

@@ -13,7 +13,7 @@ from common.messages.status import PACE_STEPS, expected_end_s
 from common.spec import TaskSpec
 
 EDGE_STEPS = 5
-"""Steps at either end whose mean reward counts as before and after."""
+"""Number of steps at either end whose mean reward counts as before and after."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -62,7 +62,7 @@ class Progress:
         elif event.event == "rejected" and self.accepted_s is not None:
             pass  # another submission under the same id
         elif event.event == "resent":
-            pass  # about a message, not about the task
+            pass  # about a message, not the task
         elif event.event in ("accepted", "resumed"):
             self.state = "running"
             self.accepted_s = self.accepted_s or event.at_s
@@ -98,20 +98,20 @@ class Progress:
         return fmean(known) if known else None
 
     def tokens_per_s(self) -> float | None:
-        """Tokens sampled and trained, over the latest steps; None before there are two."""
+        """Sampled tokens per second of wall time over the latest steps; None before there are two."""
         recent = self.steps[-PACE_STEPS - 1 :]
         if len(recent) < 2 or recent[-1].at_s <= recent[0].at_s:
             return None
         return sum(step.sampled_tokens for step in recent[1:]) / (recent[-1].at_s - recent[0].at_s)
 
     def left_s(self) -> float | None:
-        """Estimated time of the remaining steps, at the latest speed; None when unknown."""
+        """Estimated seconds for the remaining steps at the latest pace; None if unknown."""
         end_s = expected_end_s([step.at_s for step in self.steps], self.spec.steps - self.version)
         return None if end_s is None or self.ended_s is not None else end_s - self.steps[-1].at_s
 
 
 def step_of(event: Event) -> TrainedStep:
-    """The step in an event's data; missing fields are None or 0."""
+    """The step in an event's data; missing fields become None or 0."""
     data = event.data
     times = data.get("times")
     times = times if isinstance(times, dict) else {}
@@ -136,7 +136,7 @@ def step_of(event: Event) -> TrainedStep:
 
 
 def sparkline(values: list[float], width: int = 16) -> str:
-    """`values` in at most `width` characters, each the mean of its share, scaled from minimum to maximum."""
+    """`values` as at most `width` characters, each the mean of a section, scaled from minimum to maximum."""
     if not values:
         return ""
     width = min(width, len(values))

@@ -13,7 +13,7 @@ from marlaas.reporting.listing import Field, listing
 
 
 def samples_table(samples: StepSamples, width: int | None = None) -> Table:
-    """Every attempt, one line each, in `width` characters; None: whole lines."""
+    """Every attempt, one line each, in `width` characters; None: complete lines."""
     fields: list[Field[KeptAttempt]] = [
         Field("group", lambda one: str(one.group)),
         Field("member", lambda one: str(one.member)),
@@ -31,7 +31,7 @@ def samples_table(samples: StepSamples, width: int | None = None) -> Table:
 
 
 def json_lines(samples: StepSamples) -> list[str]:
-    """One JSON object for each attempt; lists have an entry for each token, numbers that are not finite are null."""
+    """One JSON object per attempt; lists have an entry per token, non-finite numbers are null."""
     return [json.dumps(_as_json(samples.version, one)) for one in samples.attempts]
 
 

@@ -37,7 +37,7 @@ def stack_table(stack: Stack) -> Table:
 
 
 def starting_table(stack: Stack, now_s: float) -> Table:
-    """`stack_table` during the start: seconds so far, or those it took."""
+    """`stack_table` during the start: seconds elapsed, or duration of a completed start."""
     table = Table.grid(padding=(0, 2))
     for one in stack.components:
         seconds = one.took_s if one.took_s is not None else None if one.condition == "waiting" else now_s - one.since_s
@@ -52,8 +52,10 @@ def status_table(
     more: Sequence[Field[TaskStatus]] = (),
     parked: Mapping[str, float] = NOT_PARKED,
 ) -> Table:
-    """Every task, one line each, in `width` characters; None: whole lines. `more`: columns at the end. `parked`: seconds until a sampler is
-    expected to wake, by pool whose samplers are all parked."""
+    """Every task, one line each, in `width` characters; None: complete lines. `more`: columns at the end. `parked`: expected seconds until
+    a
+    sampler wakes, for pools whose samplers are all parked.
+    """
     now_s = now_s or time.time()
     fields: list[Field[TaskStatus]] = [
         Field("task", lambda one: one.task),
@@ -74,7 +76,7 @@ def status_table(
 
 
 def failures_table(failures: Sequence[Failure], width: int | None = None) -> Table:
-    """Dead letters, one line each, in `width` characters; None: whole lines."""
+    """Dead letters, one line each, in `width` characters; None: complete lines."""
     fields: list[Field[Failure]] = [
         Field("letter", lambda one: str(one.letter)),
         Field("task", lambda one: one.task or f"- ({one.subject})"),
@@ -85,7 +87,7 @@ def failures_table(failures: Sequence[Failure], width: int | None = None) -> Tab
 
 
 def task_table(status: TaskStatus, evaluated: Evaluated | None = None, now_s: float | None = None) -> Table:
-    """Every field of one task, a line each, and its evaluations; long texts are wrapped and never cut."""
+    """Every field of one task, one per line, and its evaluations; long texts are wrapped and never truncated."""
     now_s = now_s or time.time()
     adapter = status.adapter
     rows: dict[str, Text | str] = {
@@ -130,7 +132,7 @@ def _evaluation_rows(evaluated: Evaluated) -> dict[str, Text | str]:
 
 
 def comparison_lines(found: Comparison) -> list[str]:
-    """Both results, and the paired difference with what it says."""
+    """Both results, and the paired difference with its verdict."""
     lines = [f"protocol {found.reports[0].protocol}, {found.difference.prompts} prompts in common"]
     for task, report in zip(found.tasks, found.reports, strict=True):
         lines.append(f"{task} version {report.version}: reward {_with_interval(report.reward, report.interval)}, {report.prompts} prompts")
@@ -174,7 +176,7 @@ def summary_table(tasks: Sequence[Progress]) -> Table:
 
 
 def _reason_of(status: TaskStatus, parked: Mapping[str, float]) -> str:
-    """The reason of the task's state, what its pool waits for, then its active warnings."""
+    """Reason of the task's state, the accelerator wait of its pool, and its active warnings."""
     reasons = [status.reason] if status.reason else []
     if status.state == "running" and status.pool in parked:
         reasons.append(f"waits for its accelerator, about {parked[status.pool]:.0f} s")
@@ -212,14 +214,14 @@ def _evaluation(report: EvaluationReport) -> str:
 
 
 def _with_interval(value: float | None, interval: tuple[float, float] | None, *, sign: str = "") -> str:
-    """0.500 (0.381 to 0.619): a value, and its 95 % interval where it has one."""
+    """A value and its 95 % interval, if any: 0.500 (0.381 to 0.619)."""
     if value is None:
         return "-"
     return f"{value:{sign}.3f}" + ("" if interval is None else f" ({interval[0]:{sign}.3f} to {interval[1]:{sign}.3f})")
 
 
 def duration(seconds: float) -> str:
-    """3 s, 4 min 05 s, 2 h 07 min, 3 d 04 h."""
+    """A duration as 3 s, 4 min 05 s, 2 h 07 min or 3 d 04 h."""
     whole = int(seconds)
     if seconds < 60:
         return f"{max(0.0, seconds):.0f} s"

@@ -28,7 +28,7 @@ PHASES = (
 
 
 class TrackerError(MarlaasError):
-    """Points cannot be logged there; the text says what to do."""
+    """Points cannot be logged; the text says what to do."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Tracker(Protocol):
     def log(self, point: Point) -> None: ...
 
     def close(self) -> None:
-        """Write everything that was logged."""
+        """Write all points that were logged."""
         ...
 
 
@@ -76,7 +76,7 @@ def point_of(event: Event) -> Point | None:
 def open_tracker(address: str) -> Tracker:
     """The tracker at `tensorboard:<folder>`, `wandb:<project>` or `trackio:<project>`.
 
-    Raises: TrackerError when there is no such kind, or its package is not installed.
+    Raises: TrackerError if there is no such kind, or its package is not installed.
     """
     kind, _, place = address.partition(":")
     if kind not in PACKAGES or not place:
@@ -91,7 +91,7 @@ def open_tracker(address: str) -> Tracker:
 
 
 class TensorBoard:
-    """A folder of event files below `folder` for each task. `Any`: the package comes without types."""
+    """Writes one folder of event files below `folder` per task. `Any`: the package has no types."""
 
     def __init__(self, package: Any, folder: Path) -> None:
         self._package = package
@@ -123,20 +123,20 @@ class _Runs:
 
 
 class WeightsAndBiases(_Runs):
-    """Grouped by tenant. WANDB_MODE=offline writes to ./wandb without a server."""
+    """Runs of Weights & Biases, grouped by tenant. WANDB_MODE=offline writes to ./wandb without a server."""
 
     def log(self, point: Point) -> None:
         run = self._runs.get(point.task)
         if run is None:
             run = self._package.init(project=self._project, id=point.task, name=point.task, group=point.tenant, reinit="create_new")
             run.define_metric("version")
-            run.define_metric("*", step_metric="version")  # an evaluation comes after later steps
+            run.define_metric("*", step_metric="version")  # an evaluation arrives after later steps
             self._runs[point.task] = run
         run.log({**point.values, "version": point.version})
 
 
 class Trackio(_Runs):
-    """Kept on this machine."""
+    """Runs of Trackio, stored on this machine."""
 
     def log(self, point: Point) -> None:
         if point.task not in self._runs:

@@ -1,9 +1,9 @@
 """The one-machine stack.
 
 control.py             plan, start and stop
-first_start.py         what it needs before its first start: packages, keys, passwords and folders
-keys.py                folder of keys, NATS's configuration about them, and whose its streams are
-supervised_process.py  one process: started, watched, restarted when it dies
+first_start.py         prerequisites of the first start: packages, keys, passwords and folders
+keys.py                folder of keys, NATS's account configuration, and the owner of its streams
+supervised_process.py  one process: started, monitored, restarted when it dies
 servers.py             NATS and PostgreSQL as commands and addresses
 state_files.py         the supervisor's plan, state and lock; the gateway's address
 database_folder.py     PostgreSQL's folder

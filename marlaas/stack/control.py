@@ -2,7 +2,7 @@
 
 plan = make_plan(data, pools_file)          what to run
 starting = start(plan)                      spawns the supervisor; `wait_until_ready` follows it
-stop(data)                                  ends it, and whatever a crash may have left behind
+stop(data)                                  ends the supervisor, and processes left behind by a crash
 """
 
 import os
@@ -37,7 +37,7 @@ from marlaas.stack.state_files import (
 from marlaas.stack.supervised_process import last_words, tail
 
 START_TIMEOUT_S = 600.0
-"""Seconds until all components are ready: a first start may compile kernels, failures are reported earlier."""
+"""Maximum seconds until all components are ready: a first start may compile kernels; failures are reported earlier."""
 STOP_TIMEOUT_S = 120.0
 LEFTOVERS_GRACE_S = 15.0
 LOG_LINES = 15
@@ -54,11 +54,11 @@ def make_plan(
     keys: Path | None = None,
     without_keys: bool = False,
 ) -> StackPlan:
-    """The whole stack for the pools in `pools_file`; default ports are those of the last run, or free ones.
+    """Plan of the whole stack for the pools in `pools_file`; default ports are those of the last run, or free ones.
 
-    `settings`: environment variables of the services, which override the plan's. `keys`: folder of signing keys, made where there is
-    none; default: that of the last run, or `keys` in `data` (`keys.folder_of`). `without_keys`: NATS refuses no client.
-    Raises: Fatal when the pools file is wrong; StackError when the streams belong to keys that are not there.
+    `settings`: environment variables of the services, which override the plan's. `keys`: folder of signing keys, created if missing;
+    default: that of the last run, or `keys` in `data` (`keys.folder_of`). `without_keys`: NATS refuses no client.
+    Raises: Fatal if the pools file is invalid; StackError if the streams belong to missing keys.
     """
     data = data.resolve()
     before = read_stack(data)
@@ -109,7 +109,7 @@ def _database_url(data: Path, port: int, role: str) -> str:
 
 
 def keys_of_last_run(data: Path) -> Path | None:
-    """Folder of signing keys of the last run on `data`; None where there was none, or it had no keys."""
+    """Folder of signing keys of the last run on `data`; None if there was no run, or it had no keys."""
     return read_plan(data).keys if (data / "plan.json").exists() else None
 
 
@@ -119,7 +119,7 @@ def _hosts_file() -> Path | None:
 
 
 def _key_env(keys: Path | None, service: str) -> dict[str, str]:
-    """`service`: its name in the stack, such as rollout-tiny."""
+    """Setting with the service's key. `service`: its name in the stack, such as rollout-tiny."""
     return {"MARLAAS_NATS_CREDS": str(credentials_path(keys, service.partition("-")[0]))} if keys else {}
 
 
@@ -143,21 +143,22 @@ def _service(data: Path, name: str, package: str, env: dict[str, str]) -> Servic
 
 
 def _env_env() -> dict[str, str]:
-    """The user of this stack may name any module and data set, tenants with keys what is installed and their own packages, unless that user
-    says otherwise."""
+    """Default permissions on environments: the user of this stack may name any module and data set, tenants with keys only installed
+    environments and their own packages. The user's environment variables override them.
+    """
     defaults = {"MARLAAS_ENV_ALLOWED": "installed,_operator=*", "MARLAAS_ENV_DATASETS": "_operator=*", "MARLAAS_ENV_OWN": "auto"}
     return {name: os.environ.get(name, default) for name, default in defaults.items()}
 
 
 @dataclass(frozen=True)
 class Starting:
-    """A stack whose supervisor was spawned."""
+    """A stack whose supervisor has been spawned."""
 
     plan: StackPlan
     supervisor: subprocess.Popen[bytes]
 
     def look(self) -> Stack | None:
-        """The state that this supervisor wrote; None when it has not yet."""
+        """The state written by this supervisor; None if it has not written one yet."""
         stack = read_stack(self.plan.data)
         return stack if stack is not None and stack.supervisor.pid == self.supervisor.pid else None
 
@@ -165,7 +166,7 @@ class Starting:
 def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
     """Spawn the supervisor, detached from this process, or ending with it.
 
-    Raises: StackError when packages are missing, a stack runs there already, a port is in use, or `data` is not writable or has no room.
+    Raises: StackError if packages are missing, a stack already runs there, a port is in use, or `data` is not writable or has no room.
     """
     data = plan.data
     if missing := first_start.missing_packages():
@@ -195,7 +196,7 @@ def start(plan: StackPlan, *, end_with_parent: bool = False) -> Starting:
 
 
 def wait_until_ready(starting: Starting, report: Callable[[Stack], None], timeout_s: float = START_TIMEOUT_S) -> Stack:
-    """Follow the start until every component is ready; `report` receives each state on the way.
+    """Follow the start until every component is ready; `report` receives each intermediate state. Returns the running stack.
 
     Raises: StackError, with the last lines of the failing component's log; everything is stopped by then.
     """
@@ -228,16 +229,16 @@ def _check_port(port: int, what: str, option: str) -> None:
 
 
 def failure(data: Path, component: Component) -> str:
-    """The last log lines of a failing component."""
+    """Message about a failing component, with its last log lines."""
     path = log_path(data, component.name)
     lines = "\n".join(f"  {line[:400]}" for line in tail(path, LOG_LINES))
     return f"{component.name} does not run: {component.detail}\n{lines}\nthe whole log: {path}"
 
 
 def stop(data: Path, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-    """End the stack on `data`, services first; returns whether anything ran.
+    """End the stack on `data`, services first; returns whether any process was running.
 
-    Raises: StackError when the supervisor does not end.
+    Raises: StackError if the supervisor does not end.
     """
     data = data.resolve()
     if not is_locked(data):
@@ -259,7 +260,7 @@ def stop(data: Path, timeout_s: float = STOP_TIMEOUT_S) -> bool:
 
 
 def end_leftovers(data: Path) -> list[os_processes.Identity]:
-    """End the processes that a killed supervisor has left behind; returns them."""
+    """End processes that a killed supervisor left behind; returns them."""
     stack = read_stack(data)
     known = [component.process for component in stack.components if component.process] if stack else []
     marked = [process for process in os_processes.marked_with(MARK, str(data)) if process not in known]

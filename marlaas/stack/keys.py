@@ -1,4 +1,4 @@
-"""Keys of a one-machine stack: their folder, NATS's configuration, and whose its streams are."""
+"""Keys of a one-machine stack: their folder, NATS's configuration, and the owner of its streams."""
 
 import re
 import tomllib
@@ -12,15 +12,15 @@ from marlaas.stack import servers
 from marlaas.stack.state_files import StackError
 
 EVERYBODY = "$G"
-"""NATS's own name of the account of a server without accounts."""
+"""Name that NATS gives the account of a server without accounts."""
 ACCOUNT = re.compile(r"^A[A-Z2-7]{55}$")
 
 
 def folder_of(data: Path, *, given: Path | None, last: Path | None, without: bool) -> Path | None:
-    """Folder of the signing keys of the stack in `data`; None where NATS refuses no client.
+    """Folder of the signing keys of the stack in `data`; None if NATS refuses no client.
 
-    `given`: as the user names it. `last`: that of the last run. `without`: the user wants no keys. Default: `keys` in `data`.
-    Raises: StackError when the streams belong to keys that are not in that folder, or to none; Fatal when others can read it.
+    `given`: named by the user. `last`: that of the last run. `without`: the user wants no keys. Default: `keys` in `data`.
+    Raises: StackError if the streams belong to keys that are not in that folder, or to none; Fatal if others can read it.
     """
     nats = data / "nats"
     folder = None if without else given or last or data / "keys"
@@ -37,16 +37,16 @@ def folder_of(data: Path, *, given: Path | None, last: Path | None, without: boo
 
 
 def installed_families(hosts_file: Path | None) -> list[str]:
-    """Families that an environment replica on this machine may serve, as `env_svc.registry` lists them."""
+    """Families that an environment replica on this machine may serve, as listed by `env_svc.registry`."""
     hosted = list(tomllib.loads(hosts_file.read_text())) if hosts_file and hosts_file.exists() else []
     return [*hosted, *sorted({one.name for one in entry_points(group="marlaas.environments")}), "module", FILE_FAMILY, OWN_FAMILY]
 
 
 def prepared(folder: Path, nats: Path, deployment: Deployment, *, resolver: str = "") -> str:
-    """NATS's configuration about accounts, once the services' keys are written.
+    """Write the services' keys; returns NATS's account configuration.
 
     `resolver`: the folder of tenants' tokens as NATS sees it; default: `accounts` in `nats`.
-    Raises: Fatal when the folder of keys is not complete, or others can read it.
+    Raises: Fatal if the folder of keys is incomplete, or others can read it.
     """
     keys = open_or_make(folder)
     issue_service_keys(keys, deployment)
@@ -54,10 +54,10 @@ def prepared(folder: Path, nats: Path, deployment: Deployment, *, resolver: str 
 
 
 def rekey(folder: Path, nats: Path) -> None:
-    """Make new keys in `folder`, and give the streams of lost or stolen ones to them. Repeated after an interruption, it does the rest.
+    """Make new keys in `folder`, and transfer the streams of lost or stolen keys to them. Repeat it after an interruption.
 
-    NATS looks for the streams of an account in a folder with its name. No tenant has an account of the new keys yet.
-    Raises: StackError when there are no streams of other keys; Fatal when others can read the folder.
+    NATS looks for an account's streams in a folder with its name. No tenant has an account of the new keys yet.
+    Raises: StackError if there are no streams of other keys; Fatal if others can read the folder.
     """
     if not belongs_to_accounts(nats):
         raise StackError(f"no streams in {nats} belong to keys that could be replaced; `marlaas up` makes keys for a new stack")
@@ -68,15 +68,15 @@ def rekey(folder: Path, nats: Path) -> None:
 
 
 def has_store_of(folder: Path, nats: Path) -> bool:
-    """Whether the streams belong to the services' account of the keys in `folder`; False where it has no keys."""
+    """Whether the streams belong to the services' account of the keys in `folder`; False if it has no keys."""
     return holds_keys(folder) and (_accounts(nats) / open_folder(folder).services.public).is_dir()
 
 
 def belongs_to_accounts(nats: Path) -> bool:
-    """Whether NATS's streams are in an account, so that a server without keys would show none of them."""
+    """Whether NATS's streams belong to an account; a server without keys would show none of them."""
     return _accounts(nats).is_dir() and any(ACCOUNT.match(path.name) for path in _accounts(nats).iterdir())
 
 
 def _accounts(nats: Path) -> Path:
-    """Folder with a folder of streams for each account."""
+    """Folder that contains a folder of streams for each account."""
     return nats / servers.STORE / "jetstream"

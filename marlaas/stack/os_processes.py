@@ -1,6 +1,6 @@
 """Processes of this machine: identity, liveness and termination.
 
-A process id may be reused after its process has ended, and surely is after a reboot. So a process is identified by its id,
+A process id may be reused after its process has ended, and certainly is after a reboot. So a process is identified by its id,
 its start time and the id of the boot.
 """
 
@@ -21,7 +21,7 @@ START_TIME_FIELD = 19
 
 
 class Identity(BaseModel):
-    """One process; distinct from later ones with the same id."""
+    """Identity of one process; distinct from later processes with the same id."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -31,7 +31,7 @@ class Identity(BaseModel):
 
 
 def identify(pid: int) -> Identity | None:
-    """The process under `pid`; None when there is none, or only a zombie."""
+    """Identity of the process with id `pid`; None if there is none, or only a zombie."""
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -71,7 +71,7 @@ def end(processes: Iterable[Identity], grace_s: float) -> list[Identity]:
 
 
 def send(process: Identity, signum: int) -> None:
-    """Signal a process; no effect when it is gone."""
+    """Signal a process; no effect if it has ended."""
     if is_running(process):
         with suppress(ProcessLookupError):
             os.kill(process.pid, signum)
@@ -84,12 +84,13 @@ def end_group(leader_pid: int) -> None:
 
 
 def ends_with_parent(signum: int, leaves: Collection[int] = (), parent: int | None = None) -> Callable[[], None]:
-    """`preexec_fn` with which the child gets `signum` when its parent dies (Linux). It runs on no core of `leaves`, if it has others.
+    """`preexec_fn` that makes the child get `signum` when its parent dies (Linux), and keeps it off the cores `leaves`, if there are
+    others.
 
     `parent`: its process id; None: this process.
     """
     parent, cores = parent or os.getpid(), os.sched_getaffinity(0).difference(leaves)
-    prctl = ctypes.CDLL(None).prctl  # looked up before the fork: little is safe between fork and exec
+    prctl = ctypes.CDLL(None).prctl  # looked up before the fork: few calls are safe between fork and exec
 
     def arrange() -> None:
         prctl(PR_SET_PDEATHSIG, signum)

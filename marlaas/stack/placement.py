@@ -19,9 +19,9 @@ from common.pools import Accelerator, Accelerators, Pools, cpu_cores
 @dataclass(frozen=True)
 class Machine:
     cores: tuple[int, ...]
-    """Core numbers available to this process."""
+    """Numbers of the cores available to this process."""
     gpus: tuple[str, ...] = ()
-    """Numbers or UUIDs, in the form of CUDA_VISIBLE_DEVICES."""
+    """GPU numbers or UUIDs, in the format of CUDA_VISIBLE_DEVICES."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Share:
     """Cores and GPUs of one pool's rollout and trainer. Empty: no restriction."""
 
     rollout: tuple[int, ...] = ()
-    """Cores."""
+    """Core numbers."""
     trainer: tuple[int, ...] = ()
     rollout_gpu: str = ""
     trainer_gpu: str = ""
@@ -45,7 +45,7 @@ def has_gpu() -> bool:
 
 
 def objection(accelerators: Accelerators, machine: Machine) -> str | None:
-    """What a shared accelerator of the pools file wants that the machine lacks; None where it has all."""
+    """Requirement of a shared accelerator in the pools file that this machine does not meet; None if it meets all."""
     for name, one in accelerators.items():
         if absent := sorted(set(one.cores).difference(machine.cores)):
             return f"accelerator.{name}.cores has {absent[0]}, but this machine has {', '.join(map(str, machine.cores))}"
@@ -88,7 +88,7 @@ def shares(machine: Machine, pools: int) -> list[Share]:
 
 
 def _slice(cores: tuple[int, ...], start: int, count: int) -> tuple[int, ...]:
-    """`count` cores from `start`, wrapping around where the machine has fewer."""
+    """`count` cores from `start`, wrapping around if the machine has fewer."""
     return tuple(cores[(start + offset) % len(cores)] for offset in range(count))
 
 
@@ -103,11 +103,13 @@ class Executor:
     service: Executing
     env: dict[str, str]
     leaves: tuple[int, ...] = ()
-    """Cores of all shared CPUs, of which it uses its own, for what computes alone; only those where the machine has no others."""
+    """Cores on which the process does not start: those of all shared CPUs if the machine has others, else its own accelerator's. Only the
+    computing threads are pinned to the latter.
+    """
 
 
 def executors(data: Path, pools: Pools, accelerators: Accelerators, machine: Machine) -> Iterator[Executor]:
-    """Every sampler and trainer. Pools without a shared accelerator divide the cores that no accelerator has, if there are any."""
+    """Every sampler and trainer. Pools without a shared accelerator divide the cores that belong to no accelerator, if there are any."""
     shared = cpu_cores(accelerators)
     free = tuple(core for core in machine.cores if core not in shared)
     own = Machine(free or machine.cores, machine.gpus)

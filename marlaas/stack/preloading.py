@@ -1,9 +1,9 @@
-"""Parents that import what services need, once, and fork services, which takes milliseconds where the imports take seconds.
+"""Preloading processes that import services' modules once and fork services: that takes milliseconds, importing seconds.
 
     supervisor → parent: imports, and has one thread, no event loop and no connection → child, which ends → service
 
-The supervisor adopts the service (PR_SET_CHILD_SUBREAPER): it waits for it and signals it, and the service ends with it, as where it is
-spawned. That is what happens to a service that adds variables which are no settings, and where a parent is gone or has several threads.
+The supervisor adopts the service (PR_SET_CHILD_SUBREAPER): it waits for it and signals it, and the service ends with it, like a spawned
+one. A service is spawned instead if it adds variables other than settings, or if a parent has died or has several threads.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from marlaas.stack.servers import Command
 
 PR_SET_CHILD_SUBREAPER = 36
 MAX_BYTES = 64 * 1024
-"""Of a request: names of modules, and settings."""
+"""Maximum bytes of a request: names of modules, and settings."""
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""Otherwise NumPy starts threads as it is imported."""
+"""Otherwise NumPy starts threads when it is imported."""
 SETTING = "MARLAAS_"
-"""What variables begin with that a process reads at its start; others may be read by the interpreter or a library as it is loaded."""
+"""Prefix of variables that a process reads at its start; others may be read by the interpreter or a library at load time."""
 
 MIGRATIONS = ("alembic.command", "psycopg", "scheduler_svc.settings", "scheduler_svc.base.rights", "scheduler_svc.base.roles")
 """Imports of `scheduler_svc.migrate`."""
@@ -46,7 +46,7 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "rollout_svc": ("rollout_svc.engine.start:preload", "rollout_svc.replica"),
     "trainer_svc": ("trainer_svc.service",),
 }
-"""Modules that a service imports as it starts, or functions that import them, as `module:function`."""
+"""Modules that a service imports at its start, or functions that import them, as `module:function`."""
 EXECUTORS = ("rollout_svc", "trainer_svc")
 
 FORK = b"fork"
@@ -57,14 +57,14 @@ log = structlog.get_logger()
 
 
 def parents(machine: Machine) -> list[list[str]]:
-    """Modules of each parent: one for samplers and trainers, where no GPU is to be opened, and one for all others."""
+    """Modules of each parent: without a GPU, one for samplers and trainers and one for the rest; with a GPU, only the latter."""
     executors = [module for service in EXECUTORS for module in IMPORTS[service]]
     others = [module for service, modules in IMPORTS.items() if service not in EXECUTORS for module in modules]
     return [[*MIGRATIONS, *others]] if machine.gpus else [executors, [*MIGRATIONS, *others]]
 
 
 class _Request(BaseModel):
-    """A service to fork."""
+    """Request to fork a service."""
 
     name: str
     module: str
@@ -97,12 +97,12 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, signum: int) -> None:
-        if self.returncode is None:  # its id is its own until it is waited for
+        if self.returncode is None:  # its process id is not reused until it is waited for
             os.kill(self.pid, signum)
 
 
 class Parent:
-    """A process that imports `modules`, and forks services on request. Made before this process has threads or an event loop."""
+    """A process that imports `modules`, and forks services on request. Create it before this process has threads or an event loop."""
 
     def __init__(self, modules: Sequence[str], others: Iterable["Parent"] = ()) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -120,7 +120,8 @@ class Parent:
         self._is_closed = False
 
     async def fork(self, command: Command, env: dict[str, str], output: BinaryIO) -> ForkedProcess | None:
-        """The process of `command`, once its modules are imported; `env`: settings that are added. None where it has to be spawned."""
+        """Fork `command` once its modules are imported; returns the process, or None if it has to be spawned. `env`: additional
+        settings."""
         if self._is_closed or not command.imports or not self._modules.issuperset(command.imports):
             return None
         if command.argv[:2] != [sys.executable, "-m"] or not all(name.startswith(SETTING) for name in env):
@@ -140,11 +141,11 @@ class Parent:
         return ForkedProcess(int(pid)) if pid else None
 
     async def _forked(self, request: bytes, output: BinaryIO) -> bytes:
-        """The process id, or nothing."""
+        """Process id of the forked service as bytes; empty if the parent has ended."""
         loop = asyncio.get_running_loop()
         try:
             socket.send_fds(self._requests, [request], [output.fileno()])
-            if await loop.sock_recv(self._requests, MAX_BYTES):  # it has imported
+            if await loop.sock_recv(self._requests, MAX_BYTES):  # the parent has finished its imports
                 async with _adopting:
                     prctl(PR_SET_CHILD_SUBREAPER, 1)
                     try:
@@ -153,14 +154,14 @@ class Parent:
                     finally:
                         prctl(PR_SET_CHILD_SUBREAPER, 0)
         except ConnectionError:
-            pass  # as at the end of its messages
+            pass  # treated like the end of its messages
         if not self._is_closed:
             log.warning("spawned_instead", reason="the parent that forks services is gone, or has threads")
             self.close()
         return b""
 
     def close(self) -> None:
-        """End it; services that it has forked are not affected."""
+        """Kill the parent; services that it has forked are not affected."""
         if not self._is_closed:
             self._is_closed = True
             os.kill(self._pid, signal.SIGKILL)
@@ -168,8 +169,8 @@ class Parent:
 
 
 def _serve(requests: socket.socket, modules: list[str]) -> NoReturn:
-    """Import, and fork what is asked for, until the supervisor is gone. In a forked process, run the service."""
-    gc.disable()  # imports leave no garbage
+    """Import modules, and fork services on request, until the supervisor has ended. In a forked process, run the service."""
+    gc.disable()  # imports produce no garbage
     while True:
         if modules and not select.select([requests], [], [], 0)[0]:
             _import(modules.pop(0))
@@ -190,7 +191,7 @@ def _serve(requests: socket.socket, modules: list[str]) -> NoReturn:
 
 
 def _fork(request: _Request, requests: socket.socket, output: int) -> bytes:
-    """Id of the process, once the supervisor has adopted it, since the child that has forked it has ended."""
+    """Fork a service; returns its process id once the supervisor has adopted it, after the intermediate child has ended."""
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
@@ -226,7 +227,7 @@ def _import(module: str) -> None:
 
 
 def _become(request: _Request, output: int) -> NoReturn:
-    """Run the service as `python -m` does, with nothing that is its parent's but what is imported."""
+    """Run the service as `python -m` does, keeping nothing of the parent but the imported modules."""
     os.setpgid(0, 0)
     os_processes.ends_with_parent(request.stop_signal, request.leaves, request.supervisor)()
     for standard in (1, 2):
@@ -234,7 +235,7 @@ def _become(request: _Request, output: int) -> NoReturn:
     os.close(output)
     os.environ |= request.env
     _name(request.name)
-    if "numpy.random" in sys.modules:  # Python's own is seeded by itself
+    if "numpy.random" in sys.modules:  # Python's own generator reseeds itself after a fork
         sys.modules["numpy.random"].seed()
     gc.enable()
     sys.argv = [request.module, *request.arguments]
@@ -243,8 +244,8 @@ def _become(request: _Request, output: int) -> NoReturn:
 
 
 def _name(name: str) -> None:
-    """The name that `ps` and `top` show. `SPT_NOENV`: the variables, by which processes of a stack are found, stay readable."""
+    """Set the name shown by `ps` and `top`. `SPT_NOENV` keeps the environment readable, by which a stack's processes are found."""
     os.environ["SPT_NOENV"] = "1"
-    with suppress(ImportError):  # it comes with vLLM
+    with suppress(ImportError):  # setproctitle is a dependency of vLLM
         import_module("setproctitle").setproctitle(f"marlaas {name}")
     del os.environ["SPT_NOENV"]

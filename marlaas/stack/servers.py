@@ -43,30 +43,31 @@ jetstream {{
 NATS_MAX_STORE_BYTES = 64 * 1024**3
 NATS_SHARE_OF_DISK = 0.9
 BLOBS_SHARE = 0.9
-"""Share of NATS's storage for blobs: when it is full of them, messages still fit, also those that delete."""
+"""Fraction of NATS's storage for blobs: if they fill it, messages still fit, including those that delete blobs."""
 MIN_BLOBS_BYTES = 64 * 1024**2
 STREAMS_SHARE = 0.08
-"""The same for messages and values by key."""
+"""Fraction of NATS's storage for messages and key-value entries."""
 SPARE_BYTES = 16 * 1024**2
-"""Reserved for nothing: what else is written to the disk between plan and start of NATS takes as much of its store at most."""
+"""Unreserved bytes: other data written to the disk between plan and start of NATS may shrink its store by at most this."""
 NATS_LOG = """\
 log_file: "{path}"
 log_size_limit: {bytes}    # then it is renamed, and the oldest of {files} deleted
 logfile_max_num: {files}
 """
 NATS_LOG_BYTES, NATS_LOG_FILES = 10 * 1024**2, 5
-"""Size of a log file of NATS, and number of files: each refusal is a line, and anyone who reaches the server can make many."""
+"""Size of a NATS log file, and number of files: each refusal is a line, and any client that reaches the server can cause many."""
 NATS_MEMORY = "512MiB"
 """Go's soft memory limit: nats-server periodically reads whole 8 MiB blocks, and garbage would grow to their size."""
 FULL_BELOW_BYTES = 16 * 1024**2
-"""Twice the largest message."""
+"""Free bytes below which a disk counts as full: twice the largest message."""
 STORE = "jetstream"
 
 
 @dataclass(frozen=True)
 class Command:
-    """A process to start: its name in logs, arguments, what it adds to the environment, the signal that ends it, cores that it leaves,
-    and modules that the parent which forks it has imported by then; none: it is spawned."""
+    """A process to start: its name in logs, arguments, additions to the environment, stop signal, cores that it leaves, and modules that
+    the parent must have imported to fork it; none: it is spawned.
+    """
 
     name: str
     argv: list[str]
@@ -88,7 +89,7 @@ def free_port() -> int:
 
 
 def lasting_port() -> int:
-    """A free port that connections do not take meanwhile: the kernel gives those ports from its own range, by default from 32,768 on.
+    """A free port that connections do not take meanwhile: the kernel assigns their ports from its own range, by default from 32,768.
 
     Drawn from the system's randomness: libraries seed Python's own (vLLM does, with 0), and two processes would choose the same port.
     """
@@ -107,7 +108,7 @@ def is_listening(port: int) -> bool:
 
 
 def wait_until_listening(port: int, process: subprocess.Popen[bytes], name: str, timeout_s: float = 30) -> None:
-    """Raises: ServerError when the process ends first, or at the timeout."""
+    """Wait until a server listens on `port`. Raises: ServerError if the process ends first, or at the timeout."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -121,10 +122,10 @@ def wait_until_listening(port: int, process: subprocess.Popen[bytes], name: str,
 def nats_command(
     folder: Path, port: int, *, sync: str = "always", accounts: str = "", log: Path | None = None, log_bytes: int = NATS_LOG_BYTES
 ) -> Command:
-    """nats-server with JetStream, storing below `folder`; `sync`: when it flushes to disk.
+    """Command of nats-server with JetStream, storing below `folder`; `sync`: when it flushes to disk.
 
-    `accounts`: the part of its configuration about keys (`common/access/folder.py`); empty: everybody who reaches it may do everything.
-    `log`: file that it writes and rotates, and the size of one; None: its standard error.
+    `accounts`: account section of its configuration (`common/access/folder.py`); empty: every client that reaches it may do everything.
+    `log`: file that it writes and rotates, with its maximum size; None: its standard error.
     """
     binary = _beside_python("nats-server")
     folder.mkdir(parents=True, exist_ok=True)
@@ -146,13 +147,13 @@ class NatsDisk:
         self._was_full = False
 
     def has_recovered(self) -> bool:
-        """True once after each time that the disk was full. Call it about every second."""
+        """Whether a full disk has recovered since the last call; True once per recovery. Call it about every second."""
         before, self._was_full = self._was_full, shutil.disk_usage(self._folder / STORE).free < FULL_BELOW_BYTES
         return before and not self._was_full
 
 
 def full_disk(folder: Path) -> str | None:
-    """That the disk below `folder` is full, and what to do; None where it has room."""
+    """Message that the disk below `folder` is full, with advice; None if it has room."""
     free = shutil.disk_usage(folder).free
     if free >= FULL_BELOW_BYTES:
         return None
@@ -160,7 +161,7 @@ def full_disk(folder: Path) -> str | None:
 
 
 def room_objection(folder: Path) -> str | None:
-    """Why NATS in `folder` has too little room for a deployment; None where it has enough."""
+    """Reason why NATS in `folder` has too little room for a deployment; None if it has enough."""
     there, needed = _max_store_bytes(folder / STORE), reserved_bytes(0) + MIN_BLOBS_BYTES + SPARE_BYTES
     if there >= needed:
         return None
@@ -169,46 +170,46 @@ def room_objection(folder: Path) -> str | None:
 
 
 def _max_store_bytes(store: Path) -> int:
-    """A share of the disk: above it JetStream refuses messages; on a full disk it shuts down."""
+    """Maximum bytes of NATS's store, a fraction of the disk: above it JetStream refuses messages; on a full disk it shuts down."""
     used = sum(path.stat().st_size for path in store.rglob("*") if path.is_file()) if store.is_dir() else 0
     there = next(path for path in (store, *store.parents) if path.is_dir())
     return min(NATS_MAX_STORE_BYTES, int(NATS_SHARE_OF_DISK * (shutil.disk_usage(there).free + used)))
 
 
 def _reserved_in(store: Path) -> int:
-    """Bytes that the streams in `store` have reserved, by the files in which nats-server keeps their configurations.
+    """Bytes reserved by the streams in `store`, read from the files in which nats-server keeps their configurations.
 
-    With less it refuses every change of a stream, also one that reserves less (`checkBytesLimits` of nats-server 2.12).
+    With a smaller store it refuses every change of a stream, even one that reserves less (`checkBytesLimits` of nats-server 2.12).
     """
     reserved = 0
     for path in store.glob("jetstream/*/streams/*/meta.inf"):
-        with suppress(ValueError):  # a file that was cut off: nats-server reports it
+        with suppress(ValueError):  # a truncated file: nats-server reports it
             reserved += max(0, json.loads(path.read_text())["max_bytes"])
     return reserved
 
 
 def bounds(folder: Path) -> "Bounds":
-    """Limits of blobs and messages in NATS's `folder`, which may be absent yet."""
+    """Maximum bytes of blobs and messages in NATS's `folder`, which need not exist yet."""
     return bounds_in(_max_store_bytes(folder / STORE))
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bytes of NATS's storage."""
+    """Maximum bytes of NATS's storage, by use."""
 
     blobs: int
     streams: int
-    """Of all messages and values; in a small store their streams reserve more (`streams.reserved_bytes`)."""
+    """For all messages and values; in a small store their streams reserve more (`streams.reserved_bytes`)."""
 
 
 def bounds_in(store_bytes: int) -> Bounds:
-    """What NATS reserves for both fits into `store_bytes`, with SPARE_BYTES left."""
+    """Bounds whose reservations fit into `store_bytes`, with SPARE_BYTES left."""
     messages = int(STREAMS_SHARE * store_bytes)
     return Bounds(max(0, min(int(BLOBS_SHARE * store_bytes), store_bytes - SPARE_BYTES - reserved_bytes(messages))), messages)
 
 
 async def has_jetstream(port: int) -> bool | None:
-    """JetStream's state in the server's INFO line on `port`; None when no server responds."""
+    """Whether the INFO line of the server on `port` reports JetStream; None if no server responds."""
     try:
         async with asyncio.timeout(2):
             reader, writer = await asyncio.open_connection(HOST, port)
@@ -225,20 +226,20 @@ def nats_url(port: int) -> str:
 
 
 def postgres_command(folder: Path, port: int) -> Command:
-    """PostgreSQL on `folder`, which is prepared at first use."""
+    """Command of PostgreSQL on `folder`, which is prepared at first use."""
     database_folder.prepare(folder)
-    # SIGINT disconnects clients and shuts down cleanly; SIGTERM would wait for every client to leave.
+    # SIGINT disconnects clients and shuts down cleanly; SIGTERM would wait for every client to disconnect.
     return Command("postgres", database_folder.server(folder, port, HOST), stop_signal=signal.SIGINT)
 
 
 def database_url(port: int, database: str = DATABASE, *, role: str = APP, passfile: Path | None = None) -> str:
-    """Address of a database for a role. It holds no password: that is in `passfile`, or where libpq looks by itself."""
+    """Address of a database for a role. It contains no password: that is in `passfile`, or libpq's default file."""
     named = f"?passfile={quote(str(passfile))}" if passfile else ""
     return f"postgresql+psycopg://{role}@{HOST}:{port}/{database}{named}"
 
 
 def create_database(port: int, database: str = DATABASE, *, passfile: Path | None = None) -> None:
-    """Create the database unless it exists; waits while the server still recovers."""
+    """Create the database unless it exists; waits while the server is recovering."""
     import psycopg
     from psycopg import sql
 

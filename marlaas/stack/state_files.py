@@ -6,8 +6,9 @@
     keys/         signing keys, and the keys of services and of the operator: mode 0700 (common/access/folder.py)
     nats/ postgres/ secrets/ cache/ logs/<component>.log
 
-A stack runs while its lock is held, whatever the files say: the kernel releases the lock when its holder dies, so nothing
-needs cleaning up after a crash."""
+A stack runs while its lock is held, regardless of the files: the kernel releases the lock when its holder dies, so a crash needs no
+clean-up.
+"""
 
 import fcntl
 import os
@@ -32,18 +33,18 @@ GATEWAY_PORT, GATEWAY_HOST, GATEWAY_CERTIFICATE, GATEWAY_DRAIN = (
 )
 """Settings of the gateway (gateway_svc/settings.py)."""
 DRAIN_S = "10"
-"""Less than the time that the supervisor gives a process to end: a stack that stops has nobody left who answers a chat."""
+"""Seconds less than the supervisor's grace period: in a stack that is stopping, no other process can answer a chat."""
 DASHBOARD = "/ui"
-"""Where the gateway has its pages."""
+"""Path of the gateway's web pages."""
 WILDCARDS = ("0.0.0.0", "::")
 
 
 class StackError(Exception):
-    """The stack cannot do the request; the text says what to do."""
+    """The stack cannot carry out the request; the text says what to do."""
 
 
 class Service(BaseModel):
-    """A service to run: the supervisor adds MARLAAS_HTTP_PORT and asks /readyz there."""
+    """A service to run: the supervisor adds MARLAAS_HTTP_PORT and probes /readyz there."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -51,19 +52,19 @@ class Service(BaseModel):
     argv: list[str]
     env: dict[str, str] = {}
     leaves: list[int] = []
-    """Cores that its process does not start on, where it has others: of a shared CPU, which another may hold."""
+    """Cores of shared CPUs, which other executors may hold: its process does not start on them, if it has others."""
     imports: list[str] = []
-    """Modules that are imported before it is forked (`preloading.py`); none: it is spawned."""
+    """Modules that must be imported before it is forked (`preloading.py`); none: it is spawned."""
 
 
 class Gateway(BaseModel):
-    """Where the stack answers by HTTP."""
+    """HTTP address of the stack."""
 
     model_config = ConfigDict(frozen=True)
 
     port: int
     url: str
-    """As a browser on this machine reaches it, without a `/` at its end."""
+    """Address for a browser on this machine, without a trailing `/`."""
 
 
 class StackPlan(BaseModel):
@@ -79,25 +80,25 @@ class StackPlan(BaseModel):
     pools_file: Path
     """Absolute path."""
     keys: Path | None = None
-    """Absolute path of the folder of signing keys; None where NATS refuses no client."""
+    """Absolute path of the folder of signing keys; None if NATS refuses no client."""
     families: list[str] = []
-    """Families of environments, for the key of the service that serves them."""
+    """Families of environments, for the permissions of the environment service's key."""
     pools: list[str] = []
     sampler_queues: list[str] = []
-    """As of Deployment, as the next one."""
+    """As in Deployment, like `trainer_queues`."""
     trainer_queues: list[str] = []
     prepare: list[str]
     """Migrations, run once the servers are ready. Empty: none."""
     prepare_env: dict[str, str] = {}
     prepare_imports: list[str] = []
-    """As of Service."""
+    """As in Service."""
     parents: list[list[str]] = []
-    """Modules that each process imports which forks services. One forks those whose imports are among its own."""
+    """Modules imported by each preloading process. It forks services whose imports are among them."""
     services: list[Service]
 
     @property
     def deployment(self) -> Deployment:
-        """What the services' keys are made for."""
+        """Names that determine the permissions of the services' keys."""
         names = (self.pools, self.families, self.sampler_queues, self.trainer_queues)
         return Deployment(*(tuple(each) for each in names))
 
@@ -127,7 +128,7 @@ class Stack(BaseModel):
     nats_url: str
     gateway: Gateway
     operator_key: Path | None = None
-    """File with the key of this stack's user; None where NATS refuses no client."""
+    """File with the key of this stack's user; None if NATS refuses no client."""
     database_url: str
     started_s: float
     components: list[Component]
@@ -149,7 +150,7 @@ def log_path(data: Path, component: str) -> Path:
 
 
 def read_stack(data: Path) -> Stack | None:
-    """State of the running or last stack; None when there never was one."""
+    """State of the running or last stack; None if there never was one."""
     try:
         return Stack.model_validate_json((data / "stack.json").read_bytes())
     except FileNotFoundError:
@@ -161,12 +162,12 @@ def read_stack(data: Path) -> Stack | None:
 
 
 def read_plan(data: Path) -> StackPlan:
-    """Plan of the running or last stack on `data`. Raises: FileNotFoundError when there never was one."""
+    """Plan of the running or last stack on `data`. Raises: FileNotFoundError if there never was one."""
     return StackPlan.model_validate_json((data / "plan.json").read_bytes())
 
 
 def plan_pools_file(data: Path) -> Path | None:
-    """Pools file of the running or last stack on `data`."""
+    """Pools file of the running or last stack on `data`; None if there never was one."""
     return read_plan(data).pools_file if (data / "plan.json").exists() else None
 
 
@@ -178,7 +179,7 @@ def write_stack(data: Path, stack: Stack) -> None:
 
 
 def running_stack(data: Path) -> Stack:
-    """State of the running stack on `data`. Raises: StackError when none runs."""
+    """State of the running stack on `data`. Raises: StackError if none runs."""
     stack = find_stack(data)
     if stack is None:
         raise StackError(f"no stack runs on {data}; start one with `marlaas up`, or name another with --data or --url")
@@ -186,13 +187,13 @@ def running_stack(data: Path) -> Stack:
 
 
 def find_stack(data: Path) -> Stack | None:
-    """State of the running stack on `data`; None when none runs."""
+    """State of the running stack on `data`; None if none runs."""
     stack = read_stack(data) if is_locked(data) else None
     return stack if stack is not None and is_running(stack.supervisor) else None
 
 
 def is_locked(data: Path) -> bool:
-    """Whether a supervisor lives."""
+    """Whether a supervisor holds the lock."""
     try:
         with (data / "lock").open("r") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -206,9 +207,9 @@ def is_locked(data: Path) -> bool:
 
 
 def prepare_folder(data: Path) -> None:
-    """Make the directory of a new stack, or close one that others could enter: adapters, prompts and logs are of all tenants.
+    """Create the directory of a new stack, or make an existing one private: adapters, prompts and logs belong to all tenants.
 
-    Raises: StackError when it is not writable, or a stack runs there already.
+    Raises: StackError if it is not writable, or a stack already runs there.
     """
     try:
         for folder in reversed((data / "logs", data, *data.parents)):
@@ -222,7 +223,7 @@ def prepare_folder(data: Path) -> None:
 
 @contextmanager
 def locked(data: Path) -> Generator[None]:
-    """Hold the data directory. Raises: StackError when another supervisor does."""
+    """Lock the data directory for the block. Raises: StackError if another supervisor holds the lock."""
     file = os.open(data / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -247,7 +248,7 @@ def gateway_env(address: Gateway) -> dict[str, str]:
 
 
 def gateway_at(port: int, settings: Mapping[str, str]) -> Gateway:
-    """`settings`: environment variables of the service."""
+    """Address of the gateway on `port`. `settings`: its environment variables."""
     host = settings.get(GATEWAY_HOST, servers.HOST)
     shown = servers.HOST if host in WILDCARDS else host
     scheme = "https" if settings.get(GATEWAY_CERTIFICATE) else "http"
@@ -255,7 +256,7 @@ def gateway_at(port: int, settings: Mapping[str, str]) -> Gateway:
 
 
 def dashboard_of(stack: Stack) -> str:
-    """Address of the dashboard of a running stack. Raises: StackError when its gateway is not ready."""
+    """Address of the dashboard of a running stack. Raises: StackError if its gateway is not ready."""
     gateway = stack.component("gateway")
     if gateway.condition != "ready":
         raise StackError(f"the gateway is {gateway.condition}; next: marlaas status, then marlaas logs gateway")

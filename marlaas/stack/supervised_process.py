@@ -1,9 +1,9 @@
-"""One supervised process: started, watched until ready, restarted when it dies, stopped on request.
+"""One supervised process: started, monitored until ready, restarted when it dies, stopped on request.
 
     waiting → starting → ready → (dies) → restarting → starting …      and → stopping → stopped from anywhere
                   └→ faulty: died too often in a row; still restarted, with the maximum pause
 
-A command that is to end by itself (`until_done`) goes starting → done instead of ready.
+A command that is expected to end (`until_done`) goes starting → done instead of ready.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from marlaas.stack.state_files import Component, Condition, StackError, log_path
 MAX_EXCEPTION_CHARS = 300
 """Maximum characters reported of an exception."""
 FAULTY_AFTER_AT_START = 2
-"""Maximum deaths in a row of a process that was never ready: more tries rarely help, and a user waits."""
+"""Successive deaths after which a process that was never ready is faulty: more attempts rarely help, and a user waits."""
 RESTART = Backoff(first_s=0.5, max_s=30.0)
 PROBE_EVERY_S = 0.1
 HEALTH_EVERY_S = 1.0
 BAD_SETTINGS = 2
-"""Exit status of a service with wrong settings: a restart cannot help."""
+"""Exit status of a service with invalid settings: a restart cannot help."""
 MAX_LOG_BYTES = 64 * 1024**2
 TAIL_BYTES = 64 * 1024
 
@@ -53,7 +53,7 @@ class ProcessSpec:
     """Built at each start; may take a moment (a database is initialised here)."""
     is_ready: Probe
     is_well: Callable[[], Awaitable[bool]] | None = None
-    """Health probe, called periodically once it is ready; False restarts it, no answer does not."""
+    """Health probe, called periodically once the process is ready; False restarts it, a missing answer does not."""
     until_done: bool = False
     grace_s: float = 20.0
     """Seconds from its stop signal to SIGKILL."""
@@ -72,12 +72,12 @@ class SupervisedProcess:
         self._changed = changed
         self._deaths = 0
         self._ended = ""
-        """How the latest process ended; the next one reports it (`common/runtime/lives.py`)."""
+        """How the previous process ended; the next one reports it (`common/runtime/lives.py`)."""
         self._ready_since = 0.0
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Returns when the process is done, or stopped."""
+        """Run the process until it is done, or stopped."""
         while not self._stopping.is_set():
             try:
                 outcome = await self._live()
@@ -99,11 +99,11 @@ class SupervisedProcess:
         self._set("stopped")
 
     def stop(self) -> None:
-        """Ask `run` to end the process and return."""
+        """Request `run` to end the process and return."""
         self._stopping.set()
 
     async def _live(self) -> str:
-        """One life of the process; returns how it ended."""
+        """Start the process and wait for its end; returns how it ended."""
         self._set("starting", took_s=None)
         started = time.monotonic()
         command = await asyncio.to_thread(self.spec.command)
@@ -118,7 +118,7 @@ class SupervisedProcess:
         try:
             await asyncio.wait({dying, stopping, probing}, return_when=asyncio.FIRST_COMPLETED)
             if not dying.done() and not stopping.done():
-                probing.result()  # raises the probe's exception: then the process is of no use
+                probing.result()  # raises the probe's exception: then the process cannot be used
                 self._ready_since = time.monotonic()
                 self._set("ready", took_s=self._ready_since - started)
                 log.info("component_ready", component=self.spec.name, took_s=round(self.component.took_s or 0, 2))
@@ -138,20 +138,20 @@ class SupervisedProcess:
         if process.returncode == BAD_SETTINGS:
             self._deaths = FAULTY_AFTER
         words = last_words(path, log_start)
-        if (status := process.returncode or 0) < 0:  # what it logged last has nothing to do with it
+        if (status := process.returncode or 0) < 0:  # killed by a signal: its last log line is unrelated
             self._ended = f"killed by {signal.Signals(-status).name}"
             return f"{self._ended}; its last line: {words}"
         self._ended = f"exit status {status}: {words}"
         return self._ended
 
     async def _begin(self, command: Command, path: Path, port: int) -> tuple[asyncio.subprocess.Process | ForkedProcess, int]:
-        """The process, and the byte at which its log begins."""
+        """Fork or spawn the process; returns it, and the byte offset at which its log starts."""
         env = {**command.env, "MARLAAS_HTTP_PORT": str(port), "MARLAAS_PREDECESSOR": self._ended}
         with _open_log(path) as output:
             for parent in self._parents:
                 if (forked := await parent.fork(command, env, output)) is not None:
                     return forked, output.tell()
-            if self._stopping.is_set():  # while the parent had still to import
+            if self._stopping.is_set():  # while the parent was still importing
                 raise StackError("it is to stop")
             process = await asyncio.create_subprocess_exec(
                 *command.argv,
@@ -189,7 +189,7 @@ class SupervisedProcess:
             await dying
 
     def _count_death(self, outcome: str) -> float:
-        """Note that the process died; returns the pause before its next start, in seconds."""
+        """Record a death; returns the seconds to pause before the next start."""
         component = self.component
         proven = component.condition == "ready" and time.monotonic() - self._ready_since > WORKED_S
         self._deaths = 1 if proven else self._deaths + 1
@@ -215,7 +215,7 @@ class SupervisedProcess:
 
 
 def _open_log(path: Path) -> BinaryIO:
-    """Open for appending; rotate it first when it is large."""
+    """Open for appending; a large file is rotated first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(path.with_suffix(".log.1"))
@@ -243,7 +243,7 @@ def raised(exception: Sequence[Mapping[str, Any]]) -> str:
 
 
 def tail(path: Path, lines: int, start: int = 0) -> list[str]:
-    """The last lines of a large file, from byte `start`; none when it is absent."""
+    """The last lines of a large file, from byte `start`; empty if it does not exist."""
     try:
         with path.open("rb") as file:
             file.seek(max(start, path.stat().st_size - TAIL_BYTES))

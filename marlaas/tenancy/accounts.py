@@ -1,4 +1,4 @@
-"""Accounts of tenants: made, suspended, deleted with all that is stored of the tenant, and NATS made to agree with PostgreSQL."""
+"""Accounts of tenants: created, suspended, deleted with all data of the tenant, and synchronized from PostgreSQL to NATS."""
 
 import asyncio
 import math
@@ -21,11 +21,11 @@ from marlaas.tenancy.recording import Operator
 
 PUSHES = 8
 PUSH_AGAIN_S = 0.5
-"""Pause before another push, where another command has pushed meanwhile."""
+"""Seconds before another push, if another command has pushed concurrently."""
 
 
 async def create_tenant(operator: Operator, name: str) -> bool:
-    """A tenant with an account, in NATS too; False when there was one. Raises: Fatal for a wrong name; ClientError; NoAnswer."""
+    """Create a tenant with an account, in NATS too; False if it had one. Raises: Fatal for an invalid name; ClientError; NoAnswer."""
     check_tenant_name(name)
     before = await recording.read(operator.door, name)
     if before is not None and before.deleted:
@@ -39,7 +39,7 @@ async def create_tenant(operator: Operator, name: str) -> bool:
 
 
 async def suspend_tenant(operator: Operator, name: str, *, suspended: bool) -> None:
-    """Close all its connections and take none, or take them again. Tasks go on. Raises: ClientError; NoAnswer."""
+    """Suspend a tenant: close its connections and refuse new ones; or end that. Its tasks continue. Raises: ClientError; NoAnswer."""
     await recording.with_account(operator.door, name)
     await recording.record(operator.door, name, suspended=suspended)
     crashpoints.reached("before_push")
@@ -47,15 +47,15 @@ async def suspend_tenant(operator: Operator, name: str, *, suspended: bool) -> N
 
 
 async def push_tenant(operator: Operator, name: str) -> bool:
-    """Make NATS agree about one tenant, or ADMIN; whether anything had to be changed. Raises: ClientError; NoAnswer; Fatal."""
+    """Synchronize one tenant, or ADMIN, to NATS; returns whether anything changed. Raises: ClientError; NoAnswer; Fatal."""
     return await push_access(operator.signing, operator.system, await recording.with_account(operator.door, name))
 
 
 async def push_all(operator: Operator, *, delete_others: bool, new_accounts: bool = False) -> tuple[list[str], set[str]]:
-    """Make NATS agree with PostgreSQL: names of tenants whose account was told, and accounts that PostgreSQL knows nothing of.
+    """Synchronize all accounts from PostgreSQL to NATS; returns names of tenants that changed, and accounts that PostgreSQL does not have.
 
-    `delete_others`: delete those from NATS. `new_accounts`: give tenants whose account is not of this folder one that is; their keys are
-    revoked. Raises: ClientError; NoAnswer; Fatal when the folder lacks a tenant's key.
+    `delete_others`: delete the latter from NATS. `new_accounts`: replace accounts that are not of this folder's keys; the tenants' keys are
+    revoked. Raises: ClientError; NoAnswer; Fatal if the folder lacks a tenant's key.
     """
     told = await _renewed(operator) if new_accounts else []
     found = [one for one in await recording.read_all(operator.door) if one.tenant is None or one.account is not None]
@@ -69,19 +69,19 @@ async def push_all(operator: Operator, *, delete_others: bool, new_accounts: boo
 
 
 async def _renewed(operator: Operator) -> list[str]:
-    """Tenants that had an account of other signing keys than this folder's, and have one of its own now."""
+    """Replace accounts of other signing keys than this folder's; returns the names of their tenants."""
     tenants = [one.tenant for one in await recording.read_all(operator.door) if one.tenant and one.account and not one.deleted]
     return [name for name in tenants if await create_tenant(operator, name)]
 
 
 async def remove_account(operator: Operator, name: str) -> None:
-    """Make NATS forget a deleted tenant, and close its connections. Harmless when repeated. Raises: ClientError; NoAnswer."""
+    """Delete a deleted tenant's account from NATS, and close its connections. Idempotent. Raises: ClientError; NoAnswer."""
     if (access := await recording.read(operator.door, name)) is not None:
         await _remove(operator, access)
 
 
 async def _remove(operator: Operator, access: TenantAccess) -> bool:
-    """Whether NATS knew it."""
+    """Delete an account and its seed; returns whether NATS had the account."""
     assert access.tenant is not None and access.deleted
     known = access.account is not None and access.account in await operator.system.accounts.known()
     if known and access.account is not None:
@@ -92,12 +92,12 @@ async def _remove(operator: Operator, access: TenantAccess) -> bool:
 
 
 async def _agree(operator: Operator, access: TenantAccess) -> bool:
-    """Whether NATS had another token, or an account of a deleted tenant."""
+    """Synchronize one account to NATS; returns whether NATS had another token, or the account of a deleted tenant."""
     return await (_remove(operator, access) if access.deleted else push_access(operator.signing, operator.system, access))
 
 
 async def push_access(signing: SigningKeys, system: Bus, access: TenantAccess) -> bool:
-    """Make NATS agree about one account, of a tenant or ADMIN; whether it had another token. Raises: ClientError; Unavailable; Fatal."""
+    """Push one account's token, of a tenant or ADMIN; returns whether NATS had another one. Raises: ClientError; Unavailable; Fatal."""
     name = access.tenant or ADMIN
     account = signing.tenant(name).public
     if access.tenant is not None and account != access.account:
@@ -133,25 +133,26 @@ def limits_of(access: TenantAccess) -> AccountLimits:
 
 
 def revocations(access: TenantAccess) -> dict[str, int]:
-    """Public key of a revoked user, or EVERYONE → Unix time; none made until then is taken."""
+    """Public key of a revoked user, or EVERYONE → Unix time; NATS refuses tokens made until then."""
     revoked = {one.key: math.ceil(one.revoked.timestamp()) for one in access.keys if one.revoked is not None}
     return revoked | ({EVERYONE: SUSPENDED_UNTIL_S} if access.suspended else {})
 
 
 def _made_at(token: str | None) -> int:
-    """Unix time at which a token says that it was made. NATS keeps the one that it has, unless another says a later second."""
+    """Unix time at which a token was made; 0 without a token. NATS keeps its token unless another one has a later second."""
     return int(decode(token)["iat"]) if token else 0
 
 
 def _content(token: str | None) -> dict[str, Any] | None:
-    """What a token says, without when it was made. `Any`: it is JSON."""
+    """Content of a token, without the time at which it was made. `Any`: it is JSON."""
     return {name: value for name, value in decode(token).items() if name not in ("iat", "jti")} if token else None
 
 
 async def delete_with_account(operator: Operator, name: str, timeout_s: float) -> dict[str, JsonValue]:
-    """The receipt. An interrupted command is completed by repeating it: the account goes, and the error says what became of the rest.
+    """Delete a tenant with its account; returns the receipt. Repeat an interrupted command: the account is deleted, and the error reports
+    the state of the rest.
 
-    Raises: ClientError when there is no such tenant, or it is deleted already; NoAnswer.
+    Raises: ClientError if there is no such tenant, or it is deleted already; NoAnswer.
     """
     access = await recording.read(operator.door, name)
     if access is not None and access.account is not None and not access.deleted:

@@ -24,10 +24,10 @@ OWN = "operator"
 
 @dataclass(frozen=True)
 class Receiver:
-    """The holder's side of a new key."""
+    """Destination of a new key: its holder's file, or output."""
 
     file: Path | None
-    """None: an HTTP key is shown."""
+    """None: an HTTP key is printed."""
     show: Callable[[str], None]
 
     def give(self, seed: Seed, token: str, *, is_http: bool) -> None:
@@ -41,7 +41,8 @@ class Receiver:
     def refuse_unfit(self, signing: SigningKeys, tenant: str, name: str, *, is_http: bool) -> None:
         """Check the file before a key is made.
 
-        Raises: ClientError when a key for NATS has no file, or the file has no folder, or is there and no interrupted command wrote it.
+        Raises: ClientError if a key for NATS has no file, or the file has no folder, or exists and was not written by an interrupted
+        command.
         """
         if self.file is None:
             if is_http:
@@ -67,17 +68,17 @@ def _holds(file: Path, seed: Seed, *, is_http: bool) -> bool:
 async def create_key(
     operator: Operator, tenant: str, name: str, role: Role, to: Receiver, ends: datetime | None, *, is_http: bool = False
 ) -> None:
-    """Make a key, and give it to its holder. An interrupted command is completed by repeating it: it gives the same key.
+    """Make a key, and give it to its holder. Repeat an interrupted command: it gives the same key.
 
     `is_http`: whether it is for a gateway, by HTTP, instead of for NATS.
-    Raises: ClientError when the tenant is unknown, the name is taken, or the file is there; NoAnswer; Fatal.
+    Raises: ClientError if the tenant is unknown, the name is taken, or the file exists; NoAnswer; Fatal.
     """
     access = await recording.with_account(operator.door, tenant)
     if (role == "admin") != (tenant == ADMIN):
         raise ClientError(f"the role admin is that of '{ADMIN}', which acts for all tenants; a tenant's are owner, member and reader")
     resumed = operator.signing.is_pending(tenant, name)
     for known in valid_keys(access, operator.signing.pending(tenant, name).public) if resumed else []:
-        role, ends = known.role, known.ends  # as the interrupted command has recorded them
+        role, ends = known.role, known.ends  # as recorded by the interrupted command
         if known.is_http != is_http:
             kind = "with --http" if known.is_http else "without --http"
             raise ClientError(f"a command that was interrupted has made key '{name}' {kind}; repeat that one, or revoke the key")
@@ -90,9 +91,9 @@ async def create_key(
 
 
 async def rotate_key(operator: Operator, tenant: str, name: str, to: Receiver, *, keep_old: bool) -> None:
-    """Make a successor of the same kind, name, role and end, then revoke the key. An interrupted command is completed by repeating it.
+    """Make a successor of the same kind, name, role and end, then revoke the key. Repeat an interrupted command to complete it.
 
-    `keep_old`: leave it valid, until `revoke_key` is given its public key. Raises: as `create_key`.
+    `keep_old`: leave it valid, until `revoke_key` is called with its public key. Raises: as `create_key`.
     """
     access = await recording.with_account(operator.door, tenant)
     old = valid_keys(access, name)
@@ -113,7 +114,8 @@ async def rotate_key(operator: Operator, tenant: str, name: str, to: Receiver, *
 
 
 async def revoke_key(operator: Operator, tenant: str, name: str) -> int:
-    """Revoke all keys of that name, or one public key, and close their connections; how many were valid. Raises: ClientError; NoAnswer."""
+    """Revoke all keys of that name, or one public key, and close their connections; returns how many were valid. Raises: ClientError;
+    NoAnswer."""
     access = await recording.with_account(operator.door, tenant)
     valid = [one.key for one in valid_keys(access, name)]
     if not valid and not any(name in (one.name, one.key) for one in access.keys):
@@ -127,7 +129,7 @@ async def revoke_key(operator: Operator, tenant: str, name: str) -> int:
 
 
 async def own_http_key(operator: Operator) -> str:
-    """Text of the operator's own key for gateways, made where there is none that is valid. Raises: as `create_key`."""
+    """Text of the operator's own key for gateways, made if there is no valid one. Raises: as `create_key`."""
     file = operator.signing.folder / "creds" / f"{OWN}.key"
     valid = valid_keys(await recording.with_account(operator.door, ADMIN), OWN)
     seed = seed_of(file.read_text().strip()) if file.exists() else None
@@ -141,7 +143,7 @@ async def own_http_key(operator: Operator) -> str:
 
 
 async def _make(operator: Operator, tenant: str, new: NewKey, to: Receiver, *, is_http: bool, beside: bool) -> None:
-    """PostgreSQL knows a key before there is a file, or a text, that opens NATS with it. `new`: its seed is pending."""
+    """Record a key in PostgreSQL, then give it to its holder: only a recorded key opens NATS. `new`: its seed is pending."""
     seed, account = operator.signing.pending(tenant, new.name), operator.signing.tenant(tenant)
     end_s = int(new.ends.timestamp()) if new.ends else 0
     token = tenant_user_token(account, seed.public, new.name, tenant, new.role, int(time.time()), end_s)

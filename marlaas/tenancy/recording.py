@@ -1,4 +1,4 @@
-"""What PostgreSQL has of accounts and keys, read and changed through the scheduler."""
+"""PostgreSQL's records of accounts and keys, read and changed through the scheduler."""
 
 import asyncio
 import secrets
@@ -26,12 +26,12 @@ class Operator:
     signing: SigningKeys
     door: Door
     system: Bus
-    """Connection of the account in which NATS takes accounts' tokens."""
+    """Connection of the system account, through which NATS accepts accounts' tokens."""
 
 
 @asynccontextmanager
 async def connected(signing: SigningKeys, url: str, *, insecure: bool = False, tls: TlsFiles = NO_FILES) -> AsyncGenerator[Operator]:
-    """Raises: NoAnswer when NATS is unavailable; Fatal when it refuses the folder's keys."""
+    """Connect with the folder's keys. Raises: NoAnswer if NATS is unavailable; Fatal if it refuses the folder's keys."""
     try:
         async with asyncio.timeout(CONNECT_S):
             bus = await Bus.connect(url, "operator", creds=signing.credentials("operator"), insecure=insecure, tls=tls)
@@ -53,14 +53,14 @@ async def read_all(door: Door) -> list[TenantAccess]:
 
 
 async def read(door: Door, tenant: str) -> TenantAccess | None:
-    """None when there is no such tenant. `tenant`: ADMIN for the operators' keys. Raises: ClientError; NoAnswer."""
+    """A tenant's access; None if there is no such tenant. `tenant`: ADMIN for the operators' keys. Raises: ClientError; NoAnswer."""
     if tenant == ADMIN:
         return next(one for one in await read_all(door) if one.tenant is None)
     return next(iter((await door.ask("access", AskAccess(), AccessAnswer, tenant=tenant)).tenants), None)
 
 
 async def with_account(door: Door, tenant: str) -> TenantAccess:
-    """Raises: ClientError when there is no such tenant, or it has no account for keys; NoAnswer."""
+    """A tenant's access, with an account. Raises: ClientError if there is no such tenant, or it has no account for keys; NoAnswer."""
     found = await read(door, tenant)
     if found is None:
         raise ClientError(f"there is no tenant '{tenant}'; `marlaas tenants list` shows those there are")

@@ -1,7 +1,7 @@
-"""All streams of a deployment saved to a folder, and restored from it: a backup, and the way of a store into a cluster or an account.
+"""All streams of a deployment saved to a folder, and restored from it: for backups, and for moving a store into a cluster or an account.
 
 <stream>.snapshot   JetStream's snapshot
-<stream>.json       its settings, state, size and digest; written last, so that a stream without it is not saved
+<stream>.json       its settings, state, size and digest; written last, so that a stream without it counts as not saved
 """
 
 import secrets
@@ -32,14 +32,14 @@ PERMITTED = Permissions(
     INBOX,
 )
 VALID_S = 24 * 3600
-"""Time after which the key of one command is refused."""
+"""Lifetime in seconds of the key of one command."""
 
 
 @asynccontextmanager
 async def connected(url: str, signing: SigningKeys | None, *, insecure: bool = False, tls: TlsFiles = NO_FILES) -> AsyncGenerator[Bus]:
-    """A connection that may save and restore. With keys it has one of its own, which no service has and which ends with the block.
+    """A connection that may save and restore. With keys, it uses a temporary key, which no service has and which ends with the block.
 
-    Raises: Fatal when NATS refuses it.
+    Raises: Fatal if NATS refuses it.
     """
     if signing is None:
         async with await Bus.connect(url, NAME, tls=tls) as bus:
@@ -55,7 +55,7 @@ async def connected(url: str, signing: SigningKeys | None, *, insecure: bool = F
 
 
 async def save(bus: Bus, folder: Path) -> AsyncIterator[tuple[str, Snapshot]]:
-    """Save every stream; yields each. Raises: ClientError where the folder has streams already; Unavailable; Reject; OSError."""
+    """Save every stream; yields each. Raises: ClientError if the folder is not empty; Unavailable; Reject; OSError."""
     _make_empty(folder)
     for stream in await bus.snapshots.names():
         snapshot = await bus.snapshots.save(stream, folder / f"{stream}.snapshot")
@@ -66,7 +66,7 @@ async def save(bus: Bus, folder: Path) -> AsyncIterator[tuple[str, Snapshot]]:
 async def restore(bus: Bus, folder: Path, *, replicas: int | None) -> AsyncIterator[tuple[str, Snapshot, bool]]:
     """Restore every stream of the folder; yields each, and whether it was absent. An interrupted restore may be repeated.
 
-    Raises: ClientError where the folder has none, or one that is not whole; Unavailable; Reject.
+    Raises: ClientError if the folder has none, or an incomplete one; Unavailable; Reject.
     """
     for stream in _saved(folder):
         snapshot = _read(folder / f"{stream}.json")

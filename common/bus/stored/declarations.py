@@ -16,17 +16,17 @@ from common.errors import Undeclared
 from common.streams import BLOBS_BUCKET, BUCKETS, JOBS, Bucket, Consumer, Stream, bound_of
 
 STORE_TOO_SMALL = 10047
-"""JetStream's error code for a bound that is more than its store may take."""
+"""JetStream's error code for a limit larger than its store has left."""
 CORRECT = "more max_file_store of NATS, or less MARLAAS_NATS_STREAMS_BYTES or MARLAAS_NATS_BLOBS_BYTES: both are reserved in it"
 PERMITTED_S = 60.0
 """Seconds until a consumer that the key does not permit is declared again."""
 ROOM = 0.5
-"""Share of a new bound that a subject may have filled: with more, messages that arrive meanwhile could be dropped by it."""
+"""Maximum share of a new limit that may be filled already: above it, messages that arrive meanwhile could be dropped by the new limit."""
 LAST = JOBS
-"""Stream that is declared last: where it is, the others are."""
+"""Stream that is declared last: if it exists, the others do."""
 
 BOUNDS = ("retention", "discard", "discard_new_per_subject", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_age")
-"""What of a stream bounds it."""
+"""Settings of a stream that limit it."""
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ class Declarations:
             await self._set_bounds(bounds)
 
     async def _set_bounds(self, bounds: Sequence[tuple[str, api.DiscardPolicy, int]]) -> None:
-        """Stream, what it does when it is full, and bytes. One error names all for which NATS's store has no room."""
+        """Apply limits: stream, discard policy, maximum bytes. One error names all streams for which NATS's store has no room."""
         refused: dict[str, str] = {}
         for name, discard, max_bytes in bounds:
             found = await self._retry_until_ready(partial(self._bound, name, discard, max_bytes))
@@ -66,9 +66,9 @@ class Declarations:
             log.error("streams_not_bounded", streams=sorted(refused), bytes=needed, reason=reason, correct=CORRECT)
 
     async def differences(self, streams: Sequence[Stream], buckets: Sequence[Bucket] = ()) -> dict[str, list[str]]:
-        """Bounds that stored streams, and those behind buckets, do not have as they are declared, each with both values, by stream.
+        """Limits of stored streams and buckets that differ from their declarations, each with both values, by stream.
 
-        How many bytes is each deployment's; where any stream has such a bound, all must. Raises: Unavailable.
+        The size in bytes depends on the deployment; if any stream has a size limit, all must have one. Raises: Unavailable.
         """
         with unavailable_as("look at the streams"):
             present = {stream: await self._present(stream.name) for stream in streams}
@@ -83,7 +83,7 @@ class Declarations:
         return None
 
     async def wait(self) -> None:
-        """Wait until `declare` has been completed once in this store, by some process."""
+        """Wait until some process has completed `declare` in this store."""
         for attempt in itertools.count(1):
             try:
                 await self._retry_until_ready(self._declared)
@@ -93,7 +93,7 @@ class Declarations:
                 await asyncio.sleep(self._backoff.pause_s(attempt))
 
     async def _declared(self) -> None:
-        """Raises: LookupError when the streams are not there."""
+        """Check for the stream that is declared last. Raises: LookupError if it does not exist."""
         try:
             await self._js.stream_info(LAST.name)
         except NotFoundError:
@@ -101,7 +101,7 @@ class Declarations:
 
     async def declare_consumer(self, consumer: Consumer) -> None:
         config = api.ConsumerConfig(
-            name=consumer.name,  # with it the request's subject names the filter, so that NATS can permit this consumer alone
+            name=consumer.name,  # with it the request's subject contains the filter, so that NATS can permit this consumer alone
             durable_name=consumer.name,
             filter_subject=None if consumer.also else consumer.subject,
             filter_subjects=[consumer.subject, consumer.also] if consumer.also else None,
@@ -115,7 +115,7 @@ class Declarations:
         await self._retry_until_ready(lambda: self._js.add_consumer(consumer.stream, config))
 
     async def declare_when_permitted(self, consumer: Consumer) -> None:
-        """The same of a consumer that this process works without: its key may be older than the pools file, and permit it later."""
+        """Declare a consumer that the process can work without: its key may be older than the pools file, and permit it later."""
         while True:
             try:
                 return await self.declare_consumer(consumer)
@@ -124,7 +124,7 @@ class Declarations:
                 await asyncio.sleep(PERMITTED_S)
 
     async def add(self, stream: Stream, *, like: Stream) -> None:
-        """Create one that is not there, with as many copies as `like` has. Raises: Undeclared."""
+        """Create a missing stream, with as many replicas as `like` has. Raises: Undeclared."""
 
         async def add() -> None:
             replicas = (await self._js.stream_info(like.name)).config.num_replicas or 1
@@ -135,7 +135,7 @@ class Declarations:
     async def recreate(self, stream: Stream, *, first_sequence: int) -> None:
         """Delete a stream with its messages, message ids and consumers, and create it empty.
 
-        Raises: Unavailable when NATS does not answer.
+        Raises: Unavailable if NATS does not answer.
         """
         with unavailable_as(f"recreate stream {stream.name}"):
             present = (await self._js.stream_info(stream.name)).config
@@ -163,7 +163,8 @@ class Declarations:
             log.error("stream_not_updated", stream=config.name, reason=found, correct=CORRECT)
 
     async def _update(self, config: api.StreamConfig) -> str | None:
-        """Why the stream stays as it was; None when it is changed. NATS refuses any change while more is reserved than it may store."""
+        """Update a stream; returns the reason if it stays unchanged, else None. NATS refuses any change while its store is
+        over-reserved."""
         try:
             await self._js.update_stream(config)
         except APIError as error:
@@ -173,15 +174,15 @@ class Declarations:
         return None
 
     async def _is_filled(self, config: api.StreamConfig) -> bool:
-        """Whether a subject has so many messages that the new bound might drop some: NATS enforces one on what is stored."""
+        """Whether a subject has too many messages for the new limit, which could drop some: NATS applies limits to stored messages."""
         assert config.name is not None
         stored = (await self._js.stream_info(config.name, subjects_filter=">")).state.subjects or {}
         return max(stored.values(), default=0) > ROOM * (config.max_msgs_per_subject or 0)
 
     async def _bound(self, name: str, discard: api.DiscardPolicy, max_bytes: int) -> str | None:
-        """Reserve `max_bytes` of NATS's store for a stream; why not, where there is no room for it.
+        """Reserve `max_bytes` of NATS's store for a stream; returns the reason if there is no room for it.
 
-        One that has almost as many keeps its bound until a later start.
+        A stream filled close to the new limit keeps its old one until a later start.
         """
         info = await self._js.stream_info(name)
         if info.config.max_bytes == max_bytes and info.config.discard == discard:
@@ -213,7 +214,7 @@ class Declarations:
             await self._replicate(f"OBJ_{BLOBS_BUCKET}", replicas)
 
     async def _bound_blobs(self, max_bytes: int) -> None:
-        """Reserve `max_bytes` of NATS's store for blobs, and no more: a full blob store must leave room for messages."""
+        """Limit the blob store to `max_bytes`: a full blob store must leave room for messages."""
         config = (await self._js.stream_info(f"OBJ_{BLOBS_BUCKET}")).config
         if config.max_bytes == max_bytes:
             return
@@ -221,19 +222,19 @@ class Declarations:
             log.error("blobs_not_bounded", bytes=max_bytes, reason=found, correct="MARLAAS_NATS_BLOBS_BYTES, below max_file_store of NATS")
 
     async def _replicate(self, stream: str, replicas: int) -> None:
-        """Raise an existing bucket's replication to `replicas`."""
+        """Raise an existing bucket's number of replicas to `replicas`."""
         config = (await self._js.stream_info(stream)).config
         if (config.num_replicas or 1) < replicas:
             await self._js.update_stream(config.evolve(num_replicas=replicas))
 
 
 def _bound(value: Any) -> Any:
-    """None where there is no bound, which the server has several values for. `Any`: a number, a text or a truth value."""
+    """The limit, or None for "unlimited", for which the server has several values. `Any`: a number, a text or a truth value."""
     return None if value in (-1, 0) else value
 
 
 def _when_full(stream: Stream) -> api.DiscardPolicy:
-    """What a stream of so many bytes does with another message."""
+    """Discard policy of a stream that has a size limit."""
     return api.DiscardPolicy.OLD if stream.drops_oldest else api.DiscardPolicy.NEW
 
 
@@ -260,12 +261,12 @@ def _bucket_differences(bucket: Bucket, present: api.StreamConfig | None, *, siz
 
 
 def _behind(bucket: Bucket) -> str:
-    """Stream of a bucket."""
+    """Name of the stream behind a bucket."""
     return f"KV_{bucket.name}"
 
 
 def _shown(bound: Any) -> str:
-    """`Any`: as of `_bound`."""
+    """`Any`: as in `_bound`."""
     return str(getattr(bound, "value", bound) or "none")
 
 

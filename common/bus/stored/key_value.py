@@ -19,20 +19,20 @@ from common.streams import value_subject
 M = TypeVar("M", bound=Message)
 
 MAX_EMPTY_READS = 3
-"""Attempts to read a bucket that looks empty but has entries; a deleted entry leaves a marker, which counts as one for a while."""
+"""Maximum attempts to read a bucket that looks empty but has entries; a deleted entry leaves a marker, which counts as one for a while."""
 
 WRONG_REVISION = (10071, 10164)
-"""JetStream's error codes for an entry that has another revision than its sender expects."""
+"""JetStream's error codes for an entry whose revision is not the expected one."""
 
 FILLING = "filling"
-"""Key of messages that fill a file, and are deleted markers to readers."""
+"""Key of messages that fill a file, and look like deletion markers to readers."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class Revised(Generic[M]):
-    """An entry."""
+    """An entry and its revision."""
 
     value: M
     revision: int
@@ -49,12 +49,12 @@ class KeyValueStore:
         await store.put(key, value.model_dump_json().encode())
 
     async def get(self, bucket: str, key: str, model: type[M]) -> M | None:
-        """None when there is no such entry. Raises: Unavailable when NATS does not answer."""
+        """The entry's value; None if it does not exist. Raises: Unavailable if NATS does not answer."""
         found = await self.find(bucket, key, model)
         return found.value if found else None
 
     async def find(self, bucket: str, key: str, model: type[M]) -> Revised[M] | None:
-        """An entry with the revision that `replace` wants."""
+        """An entry with its revision, for `replace`; None if it does not exist."""
         with unavailable_as(f"read {key} of {bucket}"):
             try:
                 entry = await (await self._bucket(bucket)).get(key)
@@ -63,24 +63,24 @@ class KeyValueStore:
         return Revised(model.decode(entry.value or b""), entry.revision or 0)
 
     async def replace(self, bucket: str, key: str, value: Message, *, revision: int) -> int:
-        """Set an entry that still has `revision`, 0 where there must be none; returns its new one.
+        """Set an entry that still has `revision` (0: must not exist); returns its new revision.
 
-        Raises: Retry when another process has set it; Unavailable when NATS is, and then it may be set or not.
+        Raises: Retry if another process has set it; Unavailable if NATS does not answer, in which case it may or may not be set.
         """
         body = value.model_dump_json().encode()
         with unavailable_as(f"set {key} of {bucket}"):
             store = await self._bucket(bucket)
             try:
                 return await (store.update(key, body, last=revision) if revision else store.create(key, body))
-            except (KeyWrongLastSequenceError, KeyNotFoundError):  # the latter: `create` looked at what expired meanwhile
+            except (KeyWrongLastSequenceError, KeyNotFoundError):  # the latter: `create` found an entry that expired meanwhile
                 raise Retry(f"{key} of {bucket} was set by another process") from None
 
     async def values(self, bucket: str, model: type[M], keys: str = ">") -> list[M]:
-        """Every current entry. `keys`: those of this pattern."""
+        """Values of all current entries whose keys match the pattern `keys`."""
         return [*(await self.entries(bucket, model, keys)).values()]
 
     async def entries(self, bucket: str, model: type[M], keys: str = ">") -> dict[str, M]:
-        """The same by key."""
+        """Current entries by key, for keys that match the pattern `keys`."""
         store = await self._bucket(bucket)
         found: dict[str, M] = {}
         for _ in range(MAX_EMPTY_READS):
@@ -110,7 +110,7 @@ class KeyValueStore:
             await (await self._bucket(bucket)).delete(key)
 
     async def release(self, bucket: str, key: str, *, revision: int) -> None:
-        """Delete an entry that still has `revision`. Raises: Retry when another process has set it; Unavailable."""
+        """Delete an entry that still has `revision`. Raises: Retry if another process has set it; Unavailable."""
         with unavailable_as(f"delete {key} of {bucket}"):
             try:
                 await (await self._bucket(bucket)).delete(key, last=revision)
@@ -120,30 +120,30 @@ class KeyValueStore:
                 raise Retry(f"{key} of {bucket} was set by another process") from None
 
     async def remove(self, bucket: str, keys: Collection[str]) -> None:
-        """Remove entries without a marker, which `delete` leaves and which takes room. Watchers hear nothing. Raises: Unavailable."""
+        """Remove entries without the marker that `delete` leaves and that takes space. Watchers are not notified. Raises: Unavailable."""
         with unavailable_as(f"remove entries of {bucket}"):
             for key in keys:
                 await self._connection.js.purge_stream(f"KV_{bucket}", subject=value_subject(bucket, key))
 
     async def keys(self, bucket: str) -> set[str]:
-        """Keys of all entries, and of those that were deleted and have left a marker. Raises: Unavailable."""
+        """Keys of all entries, including deleted ones that have left a marker. Raises: Unavailable."""
         start = value_subject(bucket, "")
         with unavailable_as(f"look at {bucket}"):
             info = await self._connection.js.stream_info(f"KV_{bucket}", subjects_filter=">")
         return {subject.removeprefix(start) for subject in info.state.subjects or {}}
 
     async def filled_share(self, bucket: str) -> float:
-        """Share of the bytes that the bucket may have; 0 where it has no bound. Raises: Unavailable."""
+        """Used fraction of the bucket's size limit; 0 if it has none. Raises: Unavailable."""
         with unavailable_as(f"look at {bucket}"):
             info = await self._connection.js.stream_info(f"KV_{bucket}")
         most = info.config.max_bytes or -1
         return info.state.bytes / most if most > 0 else 0.0
 
     async def erase(self, bucket: str, keys: Collection[str]) -> None:
-        """Remove entries, and the bytes of all earlier values of the bucket from NATS's files. Raises: Unavailable.
+        """Remove entries, and erase the bytes of all earlier values of the bucket from NATS's files. Raises: Unavailable.
 
-        A bucket permits no erasure of single messages. So every other entry is stored again, in a new file, and NATS removes the
-        old files, which then hold no entry. An entry that is set meanwhile is in the new file already.
+        A bucket does not permit erasure of single messages. So every other entry is stored again, in a new file, and NATS removes the
+        old files, which then contain no entry. An entry that is set meanwhile is already in the new file.
         """
         stream, filling = f"KV_{bucket}", value_subject(bucket, FILLING)
         with unavailable_as(f"erase entries of {bucket}"):
@@ -158,7 +158,7 @@ class KeyValueStore:
             await js.purge_stream(stream, subject=filling)
 
     async def watch(self, bucket: str, model: type[M]) -> AsyncIterator[tuple[str, M | None]]:
-        """(key, value) of every entry, then of every change; None when deleted. An entry that expires is no change."""
+        """(key, value) of every entry, then of every change; value None for a deletion. Expiry of an entry is not reported."""
 
         async def watch() -> KeyValue.KeyWatcher:
             return await (await self._bucket(bucket)).watchall()
@@ -176,7 +176,7 @@ class KeyValueStore:
             await watcher.stop()
 
     async def _bucket(self, bucket: str) -> KeyValue:
-        """Looked up once. Raises: BucketNotFoundError; Unavailable when NATS is."""
+        """The bucket, looked up once. Raises: BucketNotFoundError; Unavailable if NATS does not answer."""
         if bucket in self._buckets:
             return self._buckets[bucket]
         try:

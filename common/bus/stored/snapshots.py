@@ -1,6 +1,6 @@
-"""Whole streams as files: the snapshots of JetStream, which a cluster, a single server and any account can restore.
+"""Whole streams as files: JetStream snapshots, which a cluster, a single server and any account can restore.
 
-A snapshot holds the stream's messages, its settings and its consumers with what they have acknowledged. Buckets of values and of blobs
+A snapshot contains the stream's messages, its settings, and its consumers with their acknowledgements. Buckets of values and of blobs
 are streams as well. Protocol: NATS ADR-50 and `server/jetstream_api.go` (STREAM.SNAPSHOT, STREAM.RESTORE).
 """
 
@@ -23,21 +23,21 @@ from common.resilience.event_loop import cancellation_kept
 NAMES, SNAPSHOT, RESTORE = "$JS.API.STREAM.NAMES", "$JS.API.STREAM.SNAPSHOT", "$JS.API.STREAM.RESTORE"
 CHUNK_BYTES = 256 * 1024
 SILENCE_S = 30.0
-"""Maximum time between two parts of a snapshot."""
+"""Maximum seconds between two parts of a snapshot."""
 UNKNOWN_S = 0.1
-"""Pause before a part is sent again that no server of the cluster had a listener for."""
+"""Seconds before a part is resent for which no server of the cluster had a subscription."""
 RESTORED_S = 600.0
-"""Maximum time that NATS may take to unpack a restored stream."""
+"""Maximum seconds for NATS to unpack a restored stream."""
 NO_SUCH_STREAM = 10059
 COMPLETE = "204"
-"""Status of the last message of a snapshot that is whole."""
+"""Status of the last message of a complete snapshot."""
 
 
 class Snapshot(BaseModel):
-    """What is written beside a snapshot, as JSON."""
+    """Metadata written beside a snapshot, as JSON."""
 
     config: dict[str, JsonValue]
-    """The stream's settings, in JetStream's words."""
+    """The stream's settings, in JetStream's format."""
     state: dict[str, JsonValue]
     bytes: int
     sha256: str
@@ -48,7 +48,7 @@ class Snapshot(BaseModel):
 
     @property
     def content(self) -> tuple[JsonValue, JsonValue]:
-        """Two states of a stream that was not changed in between are equal in this."""
+        """Message count and last sequence: equal if the stream did not change in between."""
         return self.state.get("messages"), self.state.get("last_seq")
 
 
@@ -57,7 +57,7 @@ class Snapshots:
         self._connection = connection
 
     async def names(self) -> list[str]:
-        """Streams of the account. Raises: Unavailable; Forbidden where the key does not permit it."""
+        """Names of the account's streams. Raises: Unavailable; Forbidden if the key does not permit it."""
         names: list[str] = []
         while True:
             page = await self._api(NAMES, {"offset": len(names)}, "list the streams")
@@ -66,7 +66,7 @@ class Snapshots:
                 return sorted(names)
 
     async def save(self, stream: str, file: Path) -> Snapshot:
-        """Write the stream to `file`. Other clients may use it meanwhile. Raises: Unavailable; Reject; OSError."""
+        """Write the stream to `file`; other clients may use the stream meanwhile. Raises: Unavailable; Reject; OSError."""
         client, digest, size = self._connection.client, hashlib.sha256(), 0
         inbox = client.new_inbox()
         parts = await client.subscribe(inbox)
@@ -83,7 +83,7 @@ class Snapshots:
                     digest.update(part.data)
                     size += len(part.data)
                     if part.reply:
-                        await part.respond(b"")  # NATS sends a few megabytes ahead of these
+                        await part.respond(b"")  # NATS sends a few megabytes ahead of these responses
         finally:
             await parts.unsubscribe()
         if (ended := (part.headers or {}).get("Status", COMPLETE)) != COMPLETE:
@@ -91,10 +91,11 @@ class Snapshots:
         return Snapshot(config=about["config"], state=about["state"], bytes=size, sha256=digest.hexdigest())
 
     async def restore(self, stream: str, file: Path, snapshot: Snapshot, *, replicas: int | None = None) -> bool:
-        """Create the stream from `file`; False where it is there already with the same content.
+        """Create the stream from `file`; False if it already exists with the same content.
 
-        `replicas`: copies in a cluster; None as it was. Raises: Unavailable; Reject where the file is damaged, or the stream is there
-        with other content, or NATS refuses it.
+        `replicas`: copies in a cluster; None: as in the snapshot. Raises: Unavailable; Reject if the file is damaged, the stream exists
+        with
+        other content, or NATS refuses it.
         """
         if (there := await self._state(stream)) is not None:
             if Snapshot(config={}, state=there, bytes=0, sha256="").content == snapshot.content:
@@ -138,7 +139,10 @@ def _is_whole(file: Path, snapshot: Snapshot) -> bool:
 
 
 async def send_part(client: Client, subject: str, part: bytes) -> Msg:
-    """NATS's answer. In a cluster, the server that restores may listen before the others know it: until then no server took the part."""
+    """Send a part; returns NATS's answer. In a cluster, the restoring server's subscription may not be known to the others yet: retried
+    until
+    a server takes the part.
+    """
     deadline = time.monotonic() + SILENCE_S
     while True:
         try:

@@ -1,6 +1,6 @@
-"""Reading streams without consuming them, and deleting what they store, also what must not stay in NATS's files (ADR 25).
+"""Reading streams without consuming them, deleting stored messages, and erasing their bytes from NATS's files (ADR 25).
 
-Raises: Unavailable when NATS does not answer.
+Raises: Unavailable if NATS does not answer.
 """
 
 import asyncio
@@ -20,25 +20,25 @@ from common.streams import Consumer, Stream
 
 @dataclass(frozen=True)
 class FullStream:
-    """A stream that may refuse messages: it has no room for the largest one."""
+    """A stream that may refuse messages: it has no room for one of the maximum size."""
 
     name: str
     used_bytes: int
     max_bytes: int
     oldest: str
-    """Subject of the oldest message, whose receiver makes room; empty where it has just been taken."""
+    """Subject of the oldest message, whose consumer makes room; empty if it was consumed meanwhile."""
 
 
 @dataclass(frozen=True)
 class Queue:
-    """Messages of a consumer; none where it is not declared."""
+    """Messages of a consumer; all 0 if it is not declared."""
 
     pending: int
-    """Never delivered."""
+    """Messages never delivered."""
     unacknowledged: int
-    """Delivered, and neither acknowledged nor dead letters: with a handler, handed back, or their receiver has died."""
+    """Messages delivered and not settled: a handler works on them, they were handed back, or their receiver has died."""
     delivered: int = 0
-    """Deliveries so far, repeated ones included."""
+    """Deliveries so far, redeliveries included."""
 
 
 class StreamReader:
@@ -47,14 +47,14 @@ class StreamReader:
         self._js = connection.js
 
     async def follow(self, stream: Stream, subject: str, *, last_only: bool = False) -> AsyncIterator[Delivery]:
-        """Messages of a limits stream on `subject`, oldest first, then as they come; nothing is acknowledged or removed.
+        """Messages of a limits stream on `subject`, oldest first, then new ones as they arrive; nothing is acknowledged or removed.
 
-        `last_only` starts with the last of each subject.
+        `last_only`: start with the last message of each subject.
         """
         policy = api.DeliverPolicy.LAST_PER_SUBJECT if last_only else api.DeliverPolicy.ALL
 
         async def subscribe() -> JetStreamContext.PushSubscription:
-            config = api.ConsumerConfig(deliver_policy=policy)  # nats-py fills it in: a new one for each attempt
+            config = api.ConsumerConfig(deliver_policy=policy)  # a new one for each attempt, because nats-py modifies it
             heartbeat_s = self._connection.timings.idle_heartbeat_s
             return await self._js.subscribe(subject, stream=stream.name, ordered_consumer=True, idle_heartbeat=heartbeat_s, config=config)
 
@@ -67,7 +67,7 @@ class StreamReader:
                 await subscription.unsubscribe()
 
     async def read(self, stream: Stream, sequence: int) -> Delivery:
-        """One stored message, body included. Raises: LookupError when it was deleted."""
+        """One stored message, body included. Raises: LookupError if it was deleted."""
         with unavailable_as(f"read message {sequence} of {stream.name}"):
             try:
                 stored = await self._js.get_msg(stream.name, sequence)
@@ -76,7 +76,7 @@ class StreamReader:
         return Delivery(stored.subject or "", stored.headers or {}, stored.data or b"", sequence, attempt=0)
 
     async def last(self, stream: Stream, subject: str) -> Delivery | None:
-        """The newest stored message on exactly `subject`."""
+        """The newest stored message on exactly `subject`; None if there is none."""
         with unavailable_as(f"read the last message on {subject}"):
             try:
                 stored = await self._js.get_last_msg(stream.name, subject)
@@ -103,7 +103,7 @@ class StreamReader:
             return (await self._js.stream_info(stream.name, subjects_filter=subject)).state.subjects or {}
 
     async def full(self, streams: Sequence[Stream]) -> list[FullStream]:
-        """Those of the streams that may refuse messages, in their order."""
+        """Those of the streams that may refuse messages, in the given order."""
         with unavailable_as("look at streams"):
             found = await asyncio.gather(*(self._full(stream) for stream in streams))
         return [one for one in found if one is not None]
@@ -119,14 +119,14 @@ class StreamReader:
         return FullStream(stream.name, used, most, oldest)
 
     async def purge(self, stream: Stream, subject: str, *, before: int | None = None) -> None:
-        """Delete stored messages on `subject`, those below sequence `before` only where it is given."""
+        """Delete stored messages on `subject`; with `before`, only those below that sequence."""
         with unavailable_as(f"purge {subject}"):
             await self._js.purge_stream(stream.name, subject=subject, seq=before)
 
     async def erase(self, stream: Stream, subject: str) -> int:
         """Delete stored messages on `subject` one by one, which overwrites their bytes; `purge` leaves those in NATS's files.
 
-        Returns their number. Takes some milliseconds each.
+        Returns their number. Takes some milliseconds per message.
         """
         erased, sequence = 0, 1
         with unavailable_as(f"erase {subject}"):
@@ -140,14 +140,14 @@ class StreamReader:
                 erased, sequence = erased + 1, found.seq + 1
 
     async def erase_one(self, stream: Stream, sequence: int) -> None:
-        """Delete a stored message and overwrite its bytes; does nothing where it is gone."""
+        """Delete a stored message and overwrite its bytes; does nothing if it is gone."""
         with unavailable_as(f"erase message {sequence} of {stream.name}"):
             await erase_message(self._js, stream.name, sequence)
 
     async def begin_block(self, stream: Stream) -> None:
-        """Make NATS append to a new file, so that it frees older ones of the bytes of deleted messages.
+        """Make NATS append to a new file, so that it removes the bytes of deleted messages from older files.
 
-        NATS removes a file without messages, also the one that it appends to. It rewrites another once less than half of it is
+        NATS removes a file without messages, even the one that it appends to. It compacts any other file once less than half of it is
         messages, within two minutes, but never the one that it appends to.
         """
         with unavailable_as(f"fill {stream.name}"):
@@ -156,7 +156,7 @@ class StreamReader:
                 await self._js.purge_stream(stream.name, subject=stream.filling)
 
     async def acknowledged(self, consumer: Consumer) -> int:
-        """Last sequence that `consumer` acknowledged with all before it; 0 at first."""
+        """Last sequence up to which `consumer` has acknowledged all messages; 0 at first."""
         with unavailable_as(f"look at consumer {consumer.name}"):
             try:
                 floor = (await self._js.consumer_info(consumer.stream, consumer.name)).ack_floor
@@ -165,7 +165,8 @@ class StreamReader:
         return floor.stream_seq if floor else 0
 
     async def queue(self, consumer: Consumer) -> Queue:
-        """What waits for a consumer. It has no wrapper of nats-py around it, which takes longer than the server. Raises: Unavailable."""
+        """Number of messages waiting for a consumer. Bypasses nats-py's wrapper, which takes longer than the server. Raises:
+        Unavailable."""
         subject = f"$JS.API.CONSUMER.INFO.{consumer.stream}.{consumer.name}"
         with unavailable_as(f"look at consumer {consumer.name}"):
             answer = json.loads((await self._connection.client.request(subject, timeout=self._connection.timings.answer_timeout_s)).data)
@@ -178,11 +179,11 @@ class StreamReader:
 
 FILLING_BYTES = 1024 * 1024
 FILLINGS = 9
-"""Messages that are more than one file of NATS's store, which has 8 MiB at most."""
+"""Number of messages that exceed one file of NATS's store, which has at most 8 MiB."""
 
 
 async def erase_message(js: JetStreamContext, stream: str, sequence: int) -> None:
-    """Delete a message and overwrite its bytes; does nothing where it is gone. Raises: NATS's own errors."""
+    """Delete a message and overwrite its bytes; does nothing if it is gone. Raises: NATS's own errors."""
     try:
         await js.delete_msg(stream, sequence)
     except APIError:
@@ -192,6 +193,6 @@ async def erase_message(js: JetStreamContext, stream: str, sequence: int) -> Non
 
 
 async def fill(js: JetStreamContext, subject: str, headers: dict[str, str] | None = None) -> None:
-    """Store messages without content, more than one file of NATS's store. Raises: NATS's own errors."""
+    """Store empty messages larger than one file of NATS's store in total. Raises: NATS's own errors."""
     for _ in range(FILLINGS):
         await js.publish(subject, bytes(FILLING_BYTES), headers=headers)

@@ -1,7 +1,7 @@
 """The connection to NATS.
 
-connection.py  a connection that survives the server's absence
+connection.py  a connection that survives outages of the server
 address.py     addresses of servers, and certificates
-refusals.py    what a connection is told about its key
+refusals.py    errors about a key and its permissions
 timings.py     timeouts and intervals
 """

@@ -1,5 +1,5 @@
-"""Addresses of NATS servers: one, or those of a cluster's nodes separated by commas. TLS of a connection to them: files with certificates,
-and a client that never goes on without TLS where it was asked for.
+"""Addresses of NATS servers: one, or those of a cluster's nodes separated by commas. TLS to them: certificate files, and a client that
+never falls back to plain text if TLS was requested.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from common.errors import Fatal
 from common.resilience.event_loop import cancellation_kept
 
 SCHEMES = ({"nats", "tls"}, {"ws", "wss"})
-"""Schemes of an address; all nodes of a cluster use one set."""
+"""Schemes of an address; all nodes of a cluster use one of these sets."""
 
 
 def objection_to_address(url: str) -> str | None:
-    """Why `url` names no NATS servers; None when it does. nats-py's own error would look like an unavailable server."""
+    """Reason why `url` is not an address of NATS servers; None if it is. nats-py's own error would look like an unavailable server."""
     schemes = {_scheme(node) for node in nodes(url)}
     if schemes and any(schemes <= kind for kind in SCHEMES):
         return None
@@ -33,17 +33,17 @@ def objection_to_address(url: str) -> str | None:
 
 
 def is_plain_beyond_loopback(url: str) -> bool:
-    """Whether some node is on another machine and is reached without TLS."""
+    """Whether any node is on another machine and is reached without TLS."""
     return any(_scheme(node) not in ("tls", "wss") and not is_loopback(_parts(node).hostname or "") for node in nodes(url))
 
 
 def is_beyond_loopback(url: str) -> bool:
-    """Whether some node is on another machine."""
+    """Whether any node is on another machine."""
     return any(not is_loopback(_parts(node).hostname or "") for node in nodes(url))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a name or an IP address."""
+    """Whether a name or an IP address is loopback."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -59,11 +59,11 @@ def without_password(url: str) -> str:
 
 
 def _scheme(node: str) -> str | None:
-    """Scheme of one server's address, `nats` by default; None when it is no address."""
+    """Scheme of one server's address, `nats` by default; None if the address is invalid."""
     try:
         parts = _parts(node)
         return parts.scheme if parts.hostname and parts.port != 0 else None
-    except ValueError:  # a port that is no number, or above 65535
+    except ValueError:  # the port is not a number, or above 65535
         return None
 
 
@@ -73,12 +73,12 @@ def _parts(node: str) -> SplitResult:
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Files in PEM. With any of them, the server must offer TLS also at a `nats://` address."""
+    """PEM files. If any is set, the server must offer TLS even at a `nats://` address."""
 
     ca: Path | None = None
-    """Certificates of the authorities that the server's certificate is checked against; None: those of this system."""
+    """CA certificates against which the server's certificate is verified; None: the system's."""
     cert: Path | None = None
-    """This process's certificate, for a server that asks for one."""
+    """This process's certificate, for a server that requests one."""
     key: Path | None = None
     """The private key of `cert`."""
 
@@ -87,7 +87,7 @@ class TlsFiles:
         return any((self.ca, self.cert, self.key))
 
     def context(self) -> ssl.SSLContext:
-        """Raises: Fatal, naming the setting and its file."""
+        """TLS context of the files. Raises: Fatal, naming the setting and its file."""
         if (self.cert is None) != (self.key is None):
             raise Fatal("MARLAAS_NATS_CERT and MARLAAS_NATS_KEY belong together: set both, or neither")
         try:
@@ -111,13 +111,13 @@ class PlainServer(NatsError):
 
 
 class NatsClient(Client):
-    """nats-py's client, which needs five things more.
+    """nats-py's client with five corrections.
 
-    It alone would take `tls://` for `nats://` where the server, or who sits in between, offers no TLS. And where who waits for the answer
-    to a ping has gone, cancelled or out of patience, the answer would end its loop that reads, and with it the connection. And a request
-    that the server refuses would wait for an answer until its time is over, and then look as if NATS were unavailable. And its ping
-    overtakes what is still to be written, so that the answer to it would not say that the server has a subscription, or has ended one.
-    And wherever it waits for the server it may lose a cancellation (`common/resilience/event_loop.py`).
+    Without them, the client accepts plain text for `tls://` if the server, or a man in the middle, offers no TLS. If the task that waits
+    for
+    the answer to a ping was cancelled or timed out, the answer ends the read loop, and with it the connection. A refused request waits
+    until its timeout, and then looks as if NATS were unavailable. A ping overtakes data still to be written, so its answer does not prove
+    that the server has processed a subscription. And any wait for the server may lose a cancellation (`common/resilience/event_loop.py`).
     """
 
     def __init__(self, key: Credentials | None, *, needs_tls: bool) -> None:
@@ -126,12 +126,12 @@ class NatsClient(Client):
         self.refusals = Refusals(key)
 
     async def connect(self, *args: Any, **options: Any) -> None:
-        """`Any`: as nats-py takes them, here and below."""
+        """`Any`: nats-py's own arguments, here and below."""
         with cancellation_kept():
             await super().connect(*args, **options)
 
     async def request(self, subject: str, *args: Any, **options: Any) -> Msg:
-        """Raises: Refused; as nats-py's."""
+        """Send a request; a refused subject fails immediately. Raises: Refused; nats-py's own errors."""
         with self.refusals.awaited(subject), cancellation_kept():
             return await super().request(subject, *args, **options)
 
@@ -140,12 +140,12 @@ class NatsClient(Client):
             await super().flush(*args, **options)
 
     async def _flush_pending(self, *args: Any, **options: Any) -> None:
-        """All that publishes, subscribes or unsubscribes ends here."""
+        """Every publish, subscribe and unsubscribe ends here."""
         with cancellation_kept():
             await super()._flush_pending(*args, **options)
 
     def _connect_command(self) -> bytes:
-        """The first message of ours, with the credentials; sent after TLS has been agreed on, at every connection."""
+        """The client's first message, with the credentials; sent after the TLS handshake, on every connection."""
         assert self._current_server is not None
         if (self._needs_tls or self._current_server.uri.scheme == "tls") and not self._server_info.get("tls_required"):
             raise PlainServer("the server offers no TLS")
@@ -159,12 +159,12 @@ class NatsClient(Client):
 
     async def _process_pong(self) -> None:
         if self._pongs and self._pongs[0].done():
-            self._pongs[0] = asyncio.get_running_loop().create_future()  # in place of one that nobody waits for
+            self._pongs[0] = asyncio.get_running_loop().create_future()  # replaces a future whose waiter has gone
         await super()._process_pong()
 
 
 def tls_failure(error: Exception) -> str | None:
-    """What is wrong with a server's certificate, or with its lack of TLS; None for an error of another kind."""
+    """The problem with a server's certificate, or its lack of TLS; None for errors of another kind."""
     if isinstance(error, PlainServer):
         return "it offers no TLS: correct the server, or use nats:// where the network is trusted"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""A connection to NATS that survives the server's absence: it reconnects for ever, and logs each failure."""
+"""A connection to NATS that survives outages of the server: it reconnects forever, and logs each failure."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
@@ -34,24 +34,24 @@ from common.heartbeats import Heartbeats
 T = TypeVar("T")
 
 MIN_SERVER = (2, 10)
-"""Minimum version: older servers ignore several consumer filters without an error."""
+"""Minimum server version: older servers silently ignore multiple consumer filters."""
 DISCARD_S = 1.0
 TOO_FEW_NODES = 10005
-"""JetStream's error code for a declaration that needs nodes of the cluster that are not there yet."""
+"""JetStream's error code for a declaration that needs cluster nodes that have not joined yet."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where to connect, and with what."""
+    """Address and credentials of a server."""
 
     url: str
-    """One address, or those of a cluster's nodes separated by commas."""
+    """One address, or comma-separated addresses of a cluster's nodes."""
     name: str
-    """What the connection is called in NATS's own lists."""
+    """Name of the connection in NATS's own lists."""
     creds: Path | Credentials | None = None
-    """A key, or its file; None where the server wants none."""
+    """A key, or its file; None if the server requires none."""
     insecure: bool = False
     """Whether a key may be used without TLS beyond loopback."""
     tls: TlsFiles = NO_FILES
@@ -70,14 +70,14 @@ class Connection:
         self.timings = timings
         self.js: JetStreamContext = client.jetstream(timeout=timings.answer_timeout_s)
         self.reconnected: Callable[[], None] = lambda: None
-        """Called after each reconnection; the server has then forgotten pending pull requests."""
+        """Callback after each reconnection; the server has then forgotten pending pull requests."""
         self.forbidden = 0
-        """Messages and subscriptions that NATS has refused this connection's key."""
+        """Number of messages and subscriptions that NATS refused this connection's key."""
         self.closed: set[Callable[[], None]] = set()
-        """Called once the connection is closed for good."""
+        """Callbacks for when the connection is closed permanently."""
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._attempt: int | None = None
-        """Attempts to reconnect, the current one included: 0 while connected, None before the first connection."""
+        """Number of the current attempt to reconnect; 0 while connected, None before the first connection."""
         self._last_error: Exception | None = None
         self._is_closing = False
 
@@ -124,18 +124,18 @@ class Connection:
         return connection
 
     def _why_refused(self, error: Exception) -> str | None:
-        """Why no later attempt would succeed, until somebody corrects it here or at the server; None where one may."""
+        """Reason why retries cannot succeed until the configuration is corrected here or at the server; None if a retry may succeed."""
         if failure := tls_failure(error):
             return f"NATS at {self._server.shown}: {failure}"
         if not _is_about_credentials(error):
             return None
-        # A server that takes keys sends a nonce to be signed.
+        # A server that accepts keys sends a nonce to be signed.
         return refused_key(self._server.shown, self.key, wants_key="nonce" in self.client._server_info)
 
     async def _connect(self) -> None:
         await self.client.connect(
             **_options(self._server, self.key, self.timings),
-            # `open` retries the first connection, to log the reason; the client retries later ones, for ever.
+            # `open` retries the first connection, to log the reason; the client retries later ones, forever.
             max_reconnect_attempts=1,
             allow_reconnect=False,
             error_cb=self._on_error,
@@ -155,18 +155,19 @@ class Connection:
             await self.client.close()
 
     async def wait_fatal(self) -> None:
-        """Never returns. Raises: Fatal when the server closes the connection for good. A refused subject ends what needs it, alone."""
+        """Never returns. Raises: Fatal if the server closes the connection permanently. A refused subject fails only the call that uses
+        it."""
         await asyncio.shield(self._fatal)
 
     def raise_if_refused(self) -> None:
-        """Raises: Fatal when NATS has closed the connection for good: no later attempt would succeed."""
+        """Raises: Fatal if NATS has closed the connection permanently: no retry would succeed."""
         if self.client.is_closed and self._fatal.done() and not self._is_closing:
             self._fatal.result()
 
     async def unless_refused(self, subject: str, action: Awaitable[T]) -> T:
-        """What `action`, which publishes or subscribes to `subject`, returns. NATS refuses one by an error that names no message.
+        """Await `action`, which publishes or subscribes to `subject`; returns its result. NATS's refusal is an error that names no message.
 
-        Raises: Forbidden as soon as NATS refuses the subject; what `action` raises.
+        Raises: Forbidden as soon as NATS refuses the subject; exceptions of `action`.
         """
         try:
             with self.client.refusals.awaited(subject):
@@ -177,7 +178,7 @@ class Connection:
     async def retry_until_ready(self, action: Callable[[], Awaitable[T]]) -> T:
         """Retry `action` until JetStream answers: it may be starting, or overloaded.
 
-        Raises: Undeclared when a declaration is refused, or the key does not permit it; Unavailable when this connection is closed.
+        Raises: Undeclared if a declaration is refused, or the key does not permit it; Unavailable if this connection is closed.
         """
         attempt = 0
         while True:
@@ -196,7 +197,7 @@ class Connection:
                 await asyncio.sleep(self.timings.backoff.pause_s(attempt))
 
     async def _on_error(self, error: Exception) -> None:
-        self._last_error = error  # reported by `open`, and by `wait_fatal` where it was the last
+        self._last_error = error  # reported by `open`, and by `wait_fatal` if it was the last
         if self._attempt is None:
             return
         if (found := violated(str(error))) is not None:
@@ -220,7 +221,7 @@ class Connection:
             log.warning("nats_disconnected")
 
     async def _on_closed(self) -> None:
-        """nats-py makes no other connection after some errors, as when the server was given other passwords."""
+        """nats-py stops reconnecting after some errors, for example if the server's passwords were changed."""
         for end in list(self.closed):
             end()
         if self._attempt is None or self._is_closing:
@@ -232,7 +233,7 @@ class Connection:
     def _end(self, reason: str) -> None:
         if not self._fatal.done():
             self._fatal.set_exception(Fatal(reason))
-            self._fatal.exception()  # a client waits for nothing here, and asyncio would complain
+            self._fatal.exception()  # clients do not await it, and asyncio would warn about an unretrieved exception
 
     async def _on_reconnected(self) -> None:
         log.info("nats_reconnected")
@@ -243,7 +244,7 @@ class Connection:
 
 @contextmanager
 def unavailable_as(action: str) -> Generator[None]:
-    """Raises: Unavailable ("could not <action>: …") when NATS does not answer inside the block."""
+    """Raises: Unavailable ("could not <action>: …") if NATS does not answer inside the block."""
     try:
         yield
     except (TimeoutError, NatsError, OSError) as error:
@@ -251,12 +252,12 @@ def unavailable_as(action: str) -> Generator[None]:
 
 
 def _is_about_credentials(error: Exception) -> bool:
-    """Whether the server refuses this user, whoever asks again; it says "authorization" and, of tokens, "authentication"."""
+    """Whether the server refuses these credentials; it says "authorization", or "authentication" for tokens."""
     return any(word in str(error).lower() for word in ("authorization", "authentication"))
 
 
 def _options(server: Server, key: Credentials | None, timings: Timings) -> dict[str, Any]:
-    """`Any`: nats-py's annotations want whole seconds, its code takes fractions."""
+    """Options for nats-py. `Any`: its annotations require whole seconds, its code accepts fractions."""
     options: dict[str, Any] = {
         "servers": nodes(server.url),
         "name": server.name,
@@ -271,14 +272,14 @@ def _options(server: Server, key: Credentials | None, timings: Timings) -> dict[
 
 
 async def _discard(client: NatsClient) -> None:
-    """Close a connection that the server may have taken. A handshake of TLS that has failed never reports its end to nats-py."""
+    """Close a connection that the server may have accepted. nats-py never learns that a failed TLS handshake has ended."""
     with suppress(TimeoutError, OSError, NatsError):
         async with asyncio.timeout(DISCARD_S):
             await client.close()
 
 
 def _signing(key: Credentials) -> dict[str, Any]:
-    """nats-py reads a file again at each connection."""
+    """Credentials option; nats-py rereads a file at each connection."""
     return {"user_credentials": str(key.source) if isinstance(key.source, Path) else RawCredentials(key.source.text())}
 
 

@@ -1,4 +1,4 @@
-"""What a connection is told when NATS refuses a key, or something that a key may not do."""
+"""Errors with which NATS refuses a key, or an action that a key does not permit."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ VIOLATION = re.compile(r'permissions violation for (?P<what>publish|subscription
 
 
 def refused_key(where: str, key: Credentials | None, *, wants_key: bool) -> str:
-    """Why the server at `where` takes neither this key nor its absence. `wants_key`: whether it asks for keys at all."""
+    """Reason why the server at `where` refuses this key, or requires one. `wants_key`: whether the server uses keys."""
     if key is None and wants_key:
         return f"NATS at {where} takes nobody without a key; name its file with --creds, or in MARLAAS_NATS_CREDS"
     if key is None:
@@ -31,13 +31,13 @@ def refused_key(where: str, key: Credentials | None, *, wants_key: bool) -> str:
 
 
 def violated(error: str) -> tuple[str, bool] | None:
-    """The subject that NATS refused, and whether it was published; None for another error."""
+    """The subject that NATS refused, and whether it was a publish; None for other errors."""
     found = VIOLATION.search(error)
     return (found["subject"], found["what"].lower() == "publish") if found else None
 
 
 def refused_subject(subject: str, key: Credentials | None, *, published: bool) -> str:
-    """What `key` may not do, in words of the user where the subject is a job's."""
+    """Message saying what `key` does not permit, in the user's terms if the subject is a job's."""
     if key is None:
         return f"this connection may not use '{subject}'; its key, or its user, has no permission for it"
     family, verb, *rest = [*subject.split("."), ""]
@@ -50,18 +50,18 @@ def refused_subject(subject: str, key: Credentials | None, *, published: bool) -
 
 
 class Refused(NatsError):
-    """NATS refuses to take a subject from this key; the text says which."""
+    """NATS refuses a subject to this key; the text names it."""
 
 
 class _Awaited:
-    """As `asyncio.timeout` ends a block, in a fifth of its time: each message that is published has one."""
+    """Cancels a block as `asyncio.timeout` does, in a fifth of its time: each published message uses one."""
 
     def __init__(self, refusals: "Refusals", subject: str) -> None:
         self.subject = subject
         self._refusals = refusals
         self._task: asyncio.Task[Any] | None = None
         self._cancellations = 0
-        """Requests to cancel the task that others have made."""
+        """Requests of other code to cancel the task."""
         self._refused: str | None = None
 
     def __enter__(self) -> None:
@@ -83,18 +83,19 @@ class _Awaited:
 
 
 class Refusals:
-    """Ends what waits for an answer to a subject that NATS refuses: the server's error names no message, and no answer comes."""
+    """Ends blocks that wait for an answer to a subject that NATS refuses: the server's error names no message, and no answer comes."""
 
     def __init__(self, key: Credentials | None) -> None:
         self._key = key
         self.awaited_now: set[_Awaited] = set()
 
     def awaited(self, subject: str) -> AbstractContextManager[None]:
-        """Of a block that publishes or subscribes to `subject`. Raises: Refused as soon as NATS refuses it; what the block raises."""
+        """Context of a block that publishes or subscribes to `subject`. Raises: Refused as soon as NATS refuses it; exceptions of the
+        block."""
         return _Awaited(self, subject)
 
     def refuse(self, subject: str, *, published: bool) -> bool:
-        """Whether a block awaited it. nats-py gives it in small letters."""
+        """End the blocks that await `subject`; returns whether there was one. nats-py reports the subject in lower case."""
         found = [one for one in self.awaited_now if one.subject.lower() == subject.lower()]
         for one in found:
             self.awaited_now.discard(one)

@@ -9,32 +9,32 @@ RETRY = Backoff(first_s=0.4, max_s=10.0)
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds, for one connection to NATS."""
+    """Timeouts and intervals in seconds, for one connection to NATS."""
 
     connect_timeout_s: float = 5.0
     reconnect_s: float = 0.5
     max_reconnect_s: float = 5.0
     answer_timeout_s: float = 5.0
-    """Maximum time for one answer of JetStream, also for the confirmation of a published message."""
+    """Maximum seconds for one answer of JetStream, including the confirmation of a published message."""
     publish_patience_s: float = 30.0
-    """Maximum time over which publishing a message is retried."""
+    """Maximum seconds over which publishing a message is retried."""
     backoff: Backoff = RETRY
     pull_expires_s: float = 5.0
-    """Lifetime of a pull request; one that the server lost is repeated after this and `lost_pull_s`."""
+    """Lifetime of a pull request in seconds; a request that the server lost is repeated after this and `lost_pull_s`."""
     lost_pull_s: float = 2.0
     drain_timeout_s: float = 2.0
-    """Time allowed for in-flight messages while a subscription drains."""
+    """Maximum seconds for in-flight messages while a subscription drains."""
     ping_every_s: float = 5.0
     pings_unanswered: int = 3
-    """Pings without an answer, `ping_every_s` apart, after which a connection is replaced."""
+    """Unanswered pings, `ping_every_s` apart, after which the connection is replaced."""
     idle_heartbeat_s: float = 5.0
-    """Interval of the server's heartbeats to an idle follower; a follower that misses two resubscribes."""
+    """Seconds between the server's heartbeats to an idle follower; a follower that misses two resubscribes."""
     clock_every_s: float = 5.0
-    """Interval between readings of NATS's clock."""
+    """Seconds between readings of NATS's clock."""
     max_clock_read_s: float = 1.0
-    """Maximum duration of a reading; a slower one is too inexact."""
+    """Maximum seconds that a reading takes; a slower one is too inexact."""
     reader_s: float = 10.0
-    """Lifetime of the consumer that reading a bucket leaves behind; the server's default is minutes."""
+    """Lifetime in seconds of the consumer that reading a bucket leaves behind; the server's default is minutes."""
 
 
 DEFAULT = Timings()

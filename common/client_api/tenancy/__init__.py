@@ -1,8 +1,8 @@
-"""What tenants and operators do with a tenant.
+"""Operations of tenants and operators on a tenant.
 
-tenants.py   limits of tenants; invoices, prices and budgets; who has done what
+tenants.py   limits of tenants; invoices, prices and budgets; the audit log
 aliases.py   names of versions
 packages.py  uploads of environments
 files.py     uploads of rows
-webhooks.py  addresses that are told of ends and budgets
+webhooks.py  addresses notified of ends of tasks and of budgets
 """

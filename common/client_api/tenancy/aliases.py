@@ -14,30 +14,30 @@ from common.messages import AliasesAnswer, AliasOf, AskAliases, DeleteAlias, Set
 Version = int | Literal["latest", "best"]
 TIMEOUT_S = 30.0
 ANSWERED = ("name", "task", "version", "pool", "changed_s")
-"""Fields of the answer that an alias has."""
+"""Fields of the answer that describe an alias."""
 
 
 class AliasChanged(ClientError):
-    """The alias does not name what was expected, or there is none."""
+    """The alias does not name the expected version, or does not exist."""
 
 
 class RefusedAlias(ClientError):
-    """The change is refused; the text begins with the field that is wrong."""
+    """The change is refused; the text starts with the invalid field."""
 
 
 class Aliases:
     """Aliases of a tenant.
 
-    All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer. Changes raise also
-    UnknownHere for no such task, version or alias; AliasChanged; RefusedAlias. `tenant`: in place of the door's own; `expected`: as in
-    `SetAlias`.
+    All methods raise ClientError if a request is wrong or refused, NoAnswer if the scheduler does not answer. Changes also raise
+    UnknownHere
+    for an unknown task, version or alias; AliasChanged; RefusedAlias. `tenant`: overrides the door's own; `expected`: as in `SetAlias`.
     """
 
     def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
     async def all(self, name: str | None = None, *, tenant: str | None = None) -> list[AliasOf]:
-        """Every alias of the tenant, or of all, by tenant and name; of one name where it is given."""
+        """Every alias of the tenant, or of all tenants, by tenant and name; with `name`, only aliases of that name."""
         wanted = AskAliases(name=name)
         found = pages(self._door, "aliases", wanted, AliasesAnswer, lambda page: at_cursor(page, "after"), tenant=tenant)
         return [one async for page in found for one in page.aliases]
@@ -45,14 +45,14 @@ class Aliases:
     async def set(
         self, name: str, task: str, version: Version = "latest", *, tenant: str | None = None, expected: str | None = None
     ) -> AliasOf:
-        """Let an alias name a version."""
+        """Create an alias, or point it to another version."""
         check_name(name)
         owner, request = owner_of(self._door, tenant, "alias"), secrets.token_hex(6)
         job = SetAlias(tenant=owner, request=request, name=name, task=task, version=version, expected=expected)
         return await self._answered(Outgoing(streams.set_alias(owner), job, f"set-alias:{request}"), job)
 
     async def delete(self, name: str, *, tenant: str | None = None, expected: str | None = None) -> AliasOf:
-        """Delete an alias; what it named."""
+        """Delete an alias; returns it as it was."""
         check_name(name)
         owner, request = owner_of(self._door, tenant, "alias"), secrets.token_hex(6)
         job = DeleteAlias(tenant=owner, request=request, name=name, expected=expected)

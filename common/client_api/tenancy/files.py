@@ -32,26 +32,27 @@ from common.messages import (
 from common.messages.asks import CHUNK_BYTES
 
 AHEAD = 16
-"""Parts that are sent before the scheduler has kept the first of them: jobs of all tenants share a stream."""
+"""Maximum parts sent before the scheduler has stored the first of them: jobs of all tenants share a stream."""
 PAUSE_S = 0.1
 REFUSED_S = 3.0
-"""Seconds after which a file that the scheduler has nothing of is taken to be refused: the answer to its last part says so."""
+"""Seconds after which a file of which the scheduler has stored nothing counts as refused; the answer to its last part has the reason."""
 
 
 class Files:
     """Files of a tenant.
 
-    All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer.
+    All methods raise ClientError if a request is wrong or refused, NoAnswer if the scheduler does not answer.
     """
 
     def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
     async def upload(self, file: IO[bytes], name: str, tenant: str | None = None, *, timeout_s: float = UPLOAD_TIMEOUT_S) -> StoredFile:
-        """Upload a file that can be read from its beginning, a part at a time, and wait until its rows are checked.
+        """Upload a seekable file in parts, and wait until its rows are checked.
 
-        A wrong row is found before anything is sent. What is there already is not sent again. An interrupted upload is completed by
-        the next one of the same file. Raises: Unavailable when NATS does not store a part.
+        Invalid rows are found before anything is sent. Parts that are stored already are not resent. An interrupted upload is completed by
+        the
+        next upload of the same file. Raises: Unavailable if NATS does not store a part.
         """
         owner = owner_of(self._door, tenant, "file")
         size, digest = await asyncio.to_thread(_checked, file)
@@ -62,7 +63,7 @@ class Files:
         return await self.find(file_id(digest), owner)
 
     async def _send(self, file: IO[bytes], name: str, owner: str, size: int, digest: str, timeout_s: float) -> None:
-        """Send it, and wait until its rows are checked. Raises: ClientError with what is wrong; NoAnswer; Unavailable."""
+        """Send the file, and wait until its rows are checked. Raises: ClientError with the reason; NoAnswer; Unavailable."""
         request = secrets.token_hex(6)
 
         async def part(offset: int) -> Outgoing:
@@ -75,30 +76,31 @@ class Files:
             for number, offset in enumerate(first):
                 await self._publish(await part(offset))
                 if number % AHEAD == AHEAD - 1 and not await self._is_kept(owner, file_id(digest), offset - AHEAD * PART_BYTES):
-                    break  # it is refused, as the last part will be
+                    break  # it is refused; the last part's answer has the reason
         answer = await answer_to(self._door, await part(last), owner, "none", lambda event: _is_answer(event, request), timeout_s)
         require_accepted(answer)
 
     async def all(self, *, tenant: str | None = None) -> list[StoredFile]:
-        """Every file of the tenant, or of all, oldest first. `tenant`: in place of the client's own."""
+        """Every file of the tenant, or of all, oldest first. `tenant`: overrides the client's own."""
         found = pages(
             self._door, "files", AskFiles(), FilesAnswer, lambda page: after_last(page, [one.number for one in page.files]), tenant=tenant
         )
         return [file async for page in found for file in page.files]
 
     async def find(self, file: str, tenant: str | None = None) -> StoredFile:
-        """Raises: UnknownHere where the tenant has no such file."""
+        """A file of the tenant, by its id. Raises: UnknownHere if there is none."""
         found = await self._present(tenant, file)
         if found is None:
             raise UnknownHere(f"no file '{file}'; `marlaas files list` shows those there are")
         return found
 
     async def copies(self, file: str, tenant: str | None = None) -> list[StoredFile]:
-        """The files with that id, up to a page of them: without a tenant, those of all."""
+        """Files with that id, at most one page; without a tenant, of all tenants."""
         return (await self._door.ask("files", AskFiles(file=file), FilesAnswer, tenant=tenant)).files
 
     async def named(self, named: str, tenant: str | None = None) -> StoredFile:
-        """The one file whose id, or digest, begins so; 12 digits at least. `tenant`: whose it is, where several tenants have the same."""
+        """The single file whose id, or digest, starts with `named`; at least 12 digits. `tenant`: its owner, if several tenants have the
+        same file."""
         digits = named.removeprefix("file-")
         if len(digits) < DIGEST_CHARS:
             raise ClientError(f"give {DIGEST_CHARS} digits of the file's id at least, not '{named[:100]}'")
@@ -111,7 +113,7 @@ class Files:
         return found[0]
 
     async def content(self, file: StoredFile) -> AsyncGenerator[bytes]:
-        """The file, a part at a time; what is last is held back until the digest is that of the file."""
+        """Content of the file in parts; the last part is yielded only after the digest was verified."""
         digest, held = hashlib.sha256(), b""
         async with aclosing(self._parts(file)) as parts:
             async for part in parts:
@@ -128,9 +130,9 @@ class Files:
             yield await fetch_file_part(self._door, file, offset)
 
     async def fetch(self, file: StoredFile, to: Path) -> None:
-        """Write the file to `to`, where nothing is yet. It is there only once its digest is that of the file.
+        """Write the file to `to`, which must not exist. It appears only after its digest was verified.
 
-        Raises: ClientError also where it cannot be written.
+        Raises: ClientError, also if it cannot be written.
         """
         _check_is_new(to)
         part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
@@ -146,11 +148,11 @@ class Files:
             part.unlink(missing_ok=True)
 
     async def delete(self, file: StoredFile) -> int:
-        """Delete a file that no live task names; bytes that it had."""
+        """Delete a file that no live task uses; returns the bytes freed."""
         return await delete_upload(self._door, file.tenant, file.digest)
 
     async def _publish(self, out: Outgoing) -> None:
-        """Publish a part; while others wait, later."""
+        """Publish a part; retry while the maximum number of jobs is waiting."""
         while True:
             try:
                 return await self._door.publish(out)
@@ -158,7 +160,7 @@ class Files:
                 await asyncio.sleep(PAUSE_S)
 
     async def _is_kept(self, tenant: str, file: str, size: int) -> bool:
-        """Wait until the scheduler has kept so many bytes; False where it keeps none."""
+        """Wait until the scheduler has stored `size` bytes; False if it stores none."""
         began = time.monotonic()
         while (found := await self._present(tenant, file)) is None or found.kept_bytes < size:
             if found is None and time.monotonic() - began > REFUSED_S:
@@ -174,13 +176,13 @@ class Files:
 
 
 def _check_is_new(path: Path) -> None:
-    """Raises: ClientError."""
+    """Raises: ClientError if `path` exists."""
     if path.exists():
         raise ClientError(f"{path} exists already; name another file")
 
 
 async def fetch_file_part(door: AnyDoor, file: StoredFile, offset: int) -> bytes:
-    """The part at `offset`, a multiple of CHUNK_BYTES. Raises: ClientError for one of another size; NoAnswer."""
+    """The part at `offset`, a multiple of CHUNK_BYTES. Raises: ClientError if its size is wrong; NoAnswer."""
     data = (await door.ask("file-chunk", AskFileChunk(file=file.file, offset=offset), ChunkAnswer, tenant=file.tenant)).data
     if len(data) != min(CHUNK_BYTES, file.size_bytes - offset):
         raise ClientError(f"{file.file}: {len(data)} bytes came for the part at {offset}; fetch it again")
@@ -188,7 +190,7 @@ async def fetch_file_part(door: AnyDoor, file: StoredFile, offset: int) -> bytes
 
 
 def _checked(file: IO[bytes]) -> tuple[int, str]:
-    """Size and digest of a file whose rows are right. Raises: ClientError."""
+    """Size in bytes and digest of a file whose rows are valid. Raises: ClientError."""
     size, digest, rows = 0, hashlib.sha256(), RowChecker()
     file.seek(0)
     try:

@@ -24,14 +24,14 @@ from common.messages import (
 )
 
 UPLOAD_TIMEOUT_S = 600.0
-"""Seconds until a package is checked; it is started in a sandbox, and may wait for other packages of its tenant."""
+"""Maximum seconds until a package is checked; it starts in a sandbox, and may wait for other packages of its tenant."""
 DELETE_TIMEOUT_S = 60.0
 
 
 class Packages:
     """Packages of a tenant.
 
-    All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer.
+    All methods raise ClientError if a request is wrong or refused, NoAnswer if the scheduler does not answer.
     """
 
     def __init__(self, door: AnyDoor) -> None:
@@ -40,10 +40,11 @@ class Packages:
     async def upload(
         self, wheel: bytes, tenant: str | None = None, *, waits: Callable[[str], None] = lambda _: None, timeout_s: float = UPLOAD_TIMEOUT_S
     ) -> dict[str, JsonValue]:
-        """Upload a wheel and wait until it is checked: its `digest`, `name`, `version`, and `environments` as tasks name them.
+        """Upload a wheel and wait until it is checked; returns its `digest`, `name`, `version`, and `environments` as tasks name them.
 
-        `tenant`: whose it is; default: the key's. `waits` is called with what the check waits for, where it waits. An upload that was
-        interrupted is completed by the next one of the same wheel.
+        `tenant`: its owner; default: the key's. `waits` is called with the reason if the check has to wait. An interrupted upload is
+        completed by
+        the next upload of the same wheel.
         """
         if not 0 < len(wheel) <= MAX_PACKAGE_BYTES:
             raise ClientError(f"the wheel has {len(wheel)} bytes; a package has at most {MAX_PACKAGE_BYTES}, and at least one")
@@ -61,7 +62,7 @@ class Packages:
         return [package async for page in found for package in page.packages]
 
     async def find(self, named: str) -> OwnPackage:
-        """The one package of that name, or whose digest begins so."""
+        """The single package with that name, or whose digest starts with `named`."""
         is_digest = len(named) >= DIGEST_CHARS
         found = [one for one in await self.all() if one.package == named or (is_digest and one.digest.startswith(named))]
         if len(found) == 1:
@@ -72,12 +73,12 @@ class Packages:
         raise ClientError(f"{len(found)} packages are named '{named}'; give the digest of one: {digests}")
 
     async def delete(self, package: OwnPackage) -> int:
-        """Delete a package that no live task uses; bytes that it had."""
+        """Delete a package that no live task uses; returns the bytes freed."""
         return await delete_upload(self._door, package.tenant, package.digest)
 
 
 def owner_of(door: AnyDoor, tenant: str | None, what: str) -> str:
-    """`tenant`, or the door's own. Raises: ClientError where there is neither."""
+    """`tenant`, or the door's own. Raises: ClientError if both are None."""
     owner = tenant or door.tenant
     if owner is None:
         raise ClientError(f"say whose {what} it is: --tenant NAME")
@@ -85,7 +86,7 @@ def owner_of(door: AnyDoor, tenant: str | None, what: str) -> str:
 
 
 async def delete_upload(door: AnyDoor, tenant: str, digest: str) -> int:
-    """Delete a package or a file that no live task uses; bytes that it had. Raises: as `result_of`."""
+    """Delete a package or a file that no live task uses; returns the bytes freed. Raises: as `result_of`."""
     request = secrets.token_hex(6)
     job = DeletePackage(tenant=tenant, request=request, digest=digest)
     out = Outgoing(streams.delete_package(tenant), job, f"delete-package:{request}")
@@ -103,7 +104,7 @@ def _parts(wheel: bytes, tenant: str, request: str) -> list[Outgoing]:
 
 
 def _is_final(event: Event, request: str, waits: Callable[[str], None]) -> bool:
-    """Whether an event ends the upload of `request`; one that says what its check waits for does not."""
+    """Whether an event ends the upload of `request`; progress events, such as "waiting for a checker", do not."""
     if event.event != "package" or event.data.get("request") != request:
         return False
     if event.data.get("state") != "checking":

@@ -45,7 +45,7 @@ async def delete_tenant(door: AnyDoor, tenant: str, timeout_s: float) -> dict[st
 
 
 async def read_audit(door: AnyDoor, tenant: str | None, since: datetime | None) -> list[AuditLine]:
-    """Every line of the tenant, or of the door's own, oldest first. Raises: ClientError; NoAnswer."""
+    """Every audit line of `tenant`, or of the door's own, oldest first. Raises: ClientError; NoAnswer."""
     found = pages(door, "audit", AskAudit(since=since), AuditAnswer, at_cursor, tenant=tenant)
     return [line async for page in found for line in page.lines]
 
@@ -54,9 +54,9 @@ ANSWER_TIMEOUT_S = 60.0
 
 
 class Billing:
-    """What a client asks about money, for owners and the operator; only the operator sets anything.
+    """Invoices, prices and budgets: read by owners and the operator, set by the operator only.
 
-    All methods raise ClientError when something is wrong or not permitted, NoAnswer when the scheduler does not answer.
+    All methods raise ClientError if a request is wrong or not permitted, NoAnswer if the scheduler does not answer.
     """
 
     def __init__(self, door: AnyDoor) -> None:
@@ -68,7 +68,7 @@ class Billing:
         return [line async for page in found for line in page.lines]
 
     async def prices(self) -> list[PriceOf]:
-        """Every price that there is or was."""
+        """Every current and past price."""
         return (await self._door.ask("prices", AskPrices(), PricesAnswer)).prices
 
     async def set_price(self, request: SetPrice) -> None:
@@ -77,11 +77,11 @@ class Billing:
         await result_of(self._door, out, streams.EVERY_TENANT, request.request, ANSWER_TIMEOUT_S)
 
     async def budgets(self) -> list[BudgetOf]:
-        """Budgets, with what is spent and reserved in their present periods."""
+        """Budgets, with the amounts spent and reserved in their current periods."""
         return (await self._door.ask("budgets", AskBudgets(), BudgetsAnswer)).budgets
 
     async def set_budget(self, tenant: str, period: Period, unit: Unit, amount: Decimal | None) -> None:
-        """Set a budget, or remove it (None). Tasks that a budget has paused go on as soon as it allows more."""
+        """Set a budget, or remove it (None). Tasks that a budget has paused continue as soon as it allows them to."""
         request = SetBudget(tenant=tenant, request=secrets.token_hex(6), period=period, unit=unit, amount=amount)
         out = Outgoing(streams.set_budget(tenant), request, f"set-budget:{request.request}")
         await result_of(self._door, out, tenant, request.request, ANSWER_TIMEOUT_S)

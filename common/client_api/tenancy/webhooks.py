@@ -1,4 +1,4 @@
-"""Webhooks: addresses of a tenant that are told of ends and budgets."""
+"""Webhooks: a tenant's addresses that are notified of ends of tasks and of budgets."""
 
 import base64
 import re
@@ -30,16 +30,16 @@ TIMEOUT_S = 30.0
 
 
 class RefusedWebhook(ClientError):
-    """The change is refused; the text begins with the field that is wrong."""
+    """The change is refused; the text starts with the invalid field."""
 
 
 @dataclass(frozen=True)
 class WebhookSet:
-    """A webhook that was made or changed."""
+    """A webhook that was created or changed."""
 
     name: str
     secret: str | None
-    """What signs its messages; None where that is the one that it had. It is shown nowhere again."""
+    """Signing secret, returned only once; None if unchanged."""
 
 
 def new_secret() -> str:
@@ -47,7 +47,7 @@ def new_secret() -> str:
 
 
 def check_webhook(name: str, url: str) -> None:
-    """Raises: ClientError for what cannot be one, before anything is sent."""
+    """Raises: ClientError if the name or the address is invalid."""
     check_name(name)
     if len(url) > MAX_URL_CHARS or re.fullmatch(URL_PATTERN, url) is None:
         raise ClientError(f"url: https://…, of {MAX_URL_CHARS} characters at most; not '{url[:100]}'")
@@ -56,14 +56,14 @@ def check_webhook(name: str, url: str) -> None:
 class Webhooks:
     """Webhooks of a tenant.
 
-    All methods raise ClientError when something is wrong or refused, NoAnswer when the scheduler does not answer.
+    All methods raise ClientError if a request is wrong or refused, NoAnswer if the scheduler does not answer.
     """
 
     def __init__(self, door: AnyDoor) -> None:
         self._door = door
 
     async def all(self, name: str | None = None, *, tenant: str | None = None) -> list[WebhookOf]:
-        """Every webhook of the tenant, or of all; of one name where it is given. `tenant`: in place of the client's own."""
+        """Every webhook of the tenant, or of all tenants; with `name`, only webhooks of that name. `tenant`: overrides the client's own."""
         wanted = AskWebhooks(name=name)
         found = pages(self._door, "webhooks", wanted, WebhooksAnswer, lambda page: at_cursor(page, "after"), tenant=tenant)
         return [one async for page in found for one in page.webhooks]
@@ -78,7 +78,7 @@ class Webhooks:
         replace_secret: bool = False,
         timeout_s: float = TIMEOUT_S,
     ) -> WebhookSet:
-        """Make a webhook, or change one. `tenant`: whose it is; default: the key's. `replace_secret`: of one that is there."""
+        """Create or change a webhook. `tenant`: its owner; default: the key's. `replace_secret`: give an existing webhook a new secret."""
         check_webhook(name, url)
         owner, request, secret = self._owner(tenant), secrets.token_hex(6), new_secret()
         job = SetWebhook(
@@ -88,7 +88,7 @@ class Webhooks:
         return WebhookSet(name, secret if answer.data.get("new_secret") else None)
 
     async def delete(self, name: str, *, tenant: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
-        """Delete a webhook, and what waits to be sent to it."""
+        """Delete a webhook and its pending messages."""
         check_name(name)
         owner, request = self._owner(tenant), secrets.token_hex(6)
         job = DeleteWebhook(tenant=owner, request=request, name=name)

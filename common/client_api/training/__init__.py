@@ -1,7 +1,7 @@
-"""What clients do with tasks.
+"""A client's operations on tasks.
 
-jobs.py       submissions, and jobs about a task that there is
+jobs.py       submissions, and jobs about an existing task
 following.py  events without loss or repetition
-download.py   adapters, and what is stored
+download.py   adapters, and bytes stored
 progress.py   steps, evaluations, versions and dead letters of a task
 """

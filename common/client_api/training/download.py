@@ -1,4 +1,4 @@
-"""Blobs of tasks: what is stored, and the download of an adapter. `marlaas.client` re-exports what users see of it."""
+"""Blobs of tasks: bytes stored, and the download of an adapter. `marlaas.client` re-exports the public part."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,11 +22,11 @@ class Pruned:
 
     tenant: str
     tasks: list[str]
-    """Deleted tasks, 1,000 at most."""
+    """Names of deleted tasks, at most 1,000."""
     task_count: int
     task_bytes: int
     blobs: int
-    """Superseded blobs of tasks that stay."""
+    """Number of superseded blobs of tasks that are kept."""
     blob_bytes: int
 
     @property
@@ -54,7 +54,7 @@ class Stored:
 
 
 def whole_number(event: Event, name: str) -> int:
-    """A number in an event's data; 0 where there is none."""
+    """A number in an event's data; 0 if it is missing."""
     value = event.data.get(name)
     return int(value) if isinstance(value, int | float) else 0
 
@@ -66,15 +66,15 @@ async def read_usage(door: AnyDoor) -> UsageAnswer:
 
 
 def stored_by_task(usage: UsageAnswer) -> dict[str, Stored]:
-    """Tasks without blobs are absent."""
+    """Stored bytes by task, without tasks that have no blobs."""
     found = {one.task: Stored(one.adapter_bytes, one.checkpoint_bytes, one.batch_bytes) for one in usage.tasks}
     return {task: stored for task, stored in found.items() if stored.bytes}
 
 
 async def download_adapter(door: AnyDoor, task: str, folder: Path | Callable[[AdapterRef], Path], version: int | None) -> AdapterRef:
-    """Write one version of a task's adapter, the latest unless given, to `folder`.
+    """Write one version of a task's adapter (None: the latest) to `folder`.
 
-    Raises: ClientError, also when what came is not what the scheduler announced; NoAnswer.
+    Raises: ClientError, also if the content differs from the scheduler's announcement; NoAnswer.
     """
     adapter = (await door.ask("adapter", AskAdapter(task=task, version=version), AdapterAnswer)).adapter
     folder = folder(adapter) if callable(folder) else folder
@@ -90,7 +90,7 @@ async def download_adapter(door: AnyDoor, task: str, folder: Path | Callable[[Ad
 
 
 async def fetch_blob(door: AnyDoor, task: str, adapter: AdapterRef) -> bytes:
-    """The adapter's blob, of which some parts are on their way at any time. Raises: as `fetch_part`."""
+    """Content of the adapter's blob, fetched with AT_ONCE concurrent requests. Raises: as `fetch_part`."""
     packed = bytearray(adapter.blob.size_bytes)
     offsets = iter(range(0, len(packed), CHUNK_BYTES))
 
@@ -109,7 +109,7 @@ async def fetch_blob(door: AnyDoor, task: str, adapter: AdapterRef) -> bytes:
 
 
 async def fetch_part(door: AnyDoor, task: str, adapter: AdapterRef, offset: int) -> bytes:
-    """The part of the adapter's blob at `offset`, a multiple of CHUNK_BYTES. Raises: ClientError for one of another size; NoAnswer."""
+    """The part of the adapter's blob at `offset`, a multiple of CHUNK_BYTES. Raises: ClientError if its size is wrong; NoAnswer."""
     data = (await door.ask("chunk", AskChunk(task=task, version=adapter.version, offset=offset), ChunkAnswer)).data
     if len(data) != min(CHUNK_BYTES, adapter.blob.size_bytes - offset):
         raise ClientError(f"{adapter.name}: {len(data)} bytes came for the part at {offset}; fetch it again")
@@ -117,7 +117,7 @@ async def fetch_part(door: AnyDoor, task: str, adapter: AdapterRef, offset: int)
 
 
 def make_way(folder: Path) -> None:
-    """Remove an empty `folder`: a download becomes visible by renaming. Raises: ClientError when it holds something."""
+    """Remove an empty `folder`, because a download becomes visible by renaming. Raises: ClientError if it is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ClientError(f"{folder} exists already; name another folder")
     try:

@@ -1,4 +1,4 @@
-"""Follows the events of tasks without loss or repetition: listen first, ask for the past, and go by the events' numbers."""
+"""Follows the events of tasks without loss or repetition: listens first, then reads past events, and compares the events' numbers."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -11,21 +11,21 @@ from common.messages import AskDeployment, AskTask, Event, PoolsAnswer, StatusAn
 from common.task_states import ENDED
 
 RECHECK_S = 15.0
-"""Seconds between questions for events that were lost on their way; one that lacks its successor is missed immediately."""
+"""Seconds between checks for lost events; a gap in the numbers is noticed immediately."""
 
 
 async def follow(
     door: AnyDoor, tasks: Sequence[str], *, from_now: bool, after: int | None = None, recheck_s: float = RECHECK_S
 ) -> AsyncIterator[Event]:
     """Past and future events of these tasks, in order; ends when all of them have ended. Without tasks: future events of every task.
-    `after`: number of the last event of the one task that is not wanted.
+    `after`: number of the last event to skip, for a single task.
 
-    Raises: ClientError; NoAnswer when no scheduler answers at the start. Later it waits for one.
+    Raises: ClientError; NoAnswer if no scheduler answers at the start. Later it waits for one.
     """
     followed = _Followed(door, tasks)
     async with door.listening(door.tenant, tasks[0] if len(tasks) == 1 else None) as live:
         if not tasks:
-            await door.ask("pools", AskDeployment(), PoolsAnswer)  # whether a scheduler answers
+            await door.ask("pools", AskDeployment(), PoolsAnswer)  # checks that a scheduler answers
         for task in tasks:
             if from_now or after is not None:
                 await followed.skip_past(task, after)
@@ -46,7 +46,7 @@ async def follow(
 
 
 class _Followed:
-    """Tasks that are followed, and the number of the last event of each."""
+    """The tasks being followed, with the number of the last event of each."""
 
     def __init__(self, door: AnyDoor, tasks: Sequence[str]) -> None:
         self._door = door
@@ -54,7 +54,7 @@ class _Followed:
         self._is_everything = not tasks
         self._seen: dict[str, int] = {}
         self._owner: dict[str, str] = {}
-        """Tenant of each task; another's refused attempt to control it is no event of it."""
+        """Tenant of each task. An event of another tenant, such as its refused attempt to control the task, is ignored."""
         self._accepted: set[str] = set()
 
     @property
@@ -66,7 +66,7 @@ class _Followed:
         return sorted(self._seen if self._is_everything else self._awaited)
 
     async def skip_past(self, task: str, number: int | None = None) -> None:
-        """Leave out the events up to `number`, or all that there are; a task that has ended is not awaited."""
+        """Skip the events up to `number` (None: all past ones); a task that has ended is not awaited."""
         self._seen[task] = await self._door.last_event(task) if number is None else number
         with suppress(UnknownHere):
             status = (await self._door.ask("status", AskTask(task=task), StatusAnswer)).status
@@ -77,13 +77,13 @@ class _Followed:
                 self._accepted.add(task)
 
     async def missed(self, task: str) -> AsyncIterator[Event]:
-        """Stored events that were not seen. Raises: as `Door.ask`."""
+        """Stored events not yet seen. Raises: as `Door.ask`."""
         async for event in self._door.events_after(task, self._seen.get(task, 0), tenant=self._owner.get(task)):
             if self.take(event):
                 yield event
 
     async def missed_by(self, tasks: Sequence[str]) -> AsyncIterator[Event]:
-        """`missed` of these tasks; while no scheduler answers, none."""
+        """`missed` for each of these tasks; nothing while no scheduler answers."""
         with suppress(NoAnswer):
             for task in tasks:
                 async for event in self.missed(task):
@@ -94,13 +94,13 @@ class _Followed:
         return is_ours and (self._is_everything or event.task in self._awaited)
 
     def has_gap(self, event: Event) -> bool:
-        """Whether events before this one were not seen. What came before the first one of a task that was not asked for does not count."""
+        """Whether earlier events are missing. Events before the first one seen of a task that was not named do not count."""
         if event.number is None or (self._is_everything and event.task not in self._seen):
             return False
         return event.number > self._seen.get(event.task, 0) + 1
 
     def take(self, event: Event) -> bool:
-        """Note the event; False when it was seen."""
+        """Record the event; False if it was seen before."""
         if event.number is not None and event.number <= self._seen.get(event.task, 0):
             return False
         self._seen[event.task] = event.number or self._seen.get(event.task, 0)

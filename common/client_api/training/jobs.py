@@ -1,4 +1,4 @@
-"""Jobs of a task: its preview and submission; and of one that there is: cancel, pause, resume, delete and resend."""
+"""Jobs about a task: preview and submit; and for an existing one: cancel, pause, resume, delete and resend."""
 
 import asyncio
 import hashlib
@@ -24,11 +24,11 @@ from common.spec import NAME_PATTERN, TaskSpec, new_task_id
 from common.task_states import ENDED
 
 REASONS_S = 5.0
-"""Maximum time to wait for what the scheduler says of a task whose fields are wrong."""
+"""Maximum seconds to wait for the scheduler's reasons against a task with invalid fields."""
 
 
 def given_values(spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonValue], str, str]:
-    """What a task says, its tenant, and its name. Raises: TaskRejected, with every wrong field."""
+    """Given values of a task, its tenant, and its name. Raises: TaskRejected, listing every invalid field."""
     if isinstance(spec, TaskSpec):
         return spec.model_dump(mode="json", exclude_unset=True), spec.tenant, spec.name
     check_spec(spec)
@@ -36,28 +36,28 @@ def given_values(spec: TaskSpec | dict[str, JsonValue]) -> tuple[dict[str, JsonV
 
 
 def is_readable(spec: dict[str, JsonValue], error: TaskRejected) -> bool:
-    """Whether a scheduler can be asked about a task, though fields of it are wrong. `error`: of its check."""
+    """Whether the scheduler can check a task despite its invalid fields. `error`: of the local check."""
     tenant = spec.get("tenant")
     return error.is_storable and isinstance(tenant, str) and re.fullmatch(NAME_PATTERN, tenant) is not None
 
 
 async def _checked(door: AnyDoor, spec: TaskSpec | dict[str, JsonValue], timeout_s: float) -> tuple[dict[str, JsonValue], str, str]:
-    """As `given_values`. Raises: TaskRejected; its reasons are also those that only the scheduler knows, where one answers."""
+    """As `given_values`. Raises: TaskRejected, including the scheduler's reasons if it is reachable."""
     try:
         return given_values(spec)
     except TaskRejected as error:
         reasons = error.reasons
         if isinstance(spec, dict) and is_readable(spec, error):
-            await own_turn()  # it may be large, and takes as long again to be sent
+            await own_turn()  # the task may be large, and encoding it takes as long as checking it
             with suppress(ClientError, Retry):
                 reasons = rejection_reasons(await _asked(door, spec, str(spec["tenant"]), timeout_s=min(REASONS_S, timeout_s)))
         raise TaskRejected(error.task, reasons or error.reasons) from None
 
 
 async def submit(door: AnyDoor, spec: TaskSpec | dict[str, JsonValue], task: str | None, *, timeout_s: float) -> Event:
-    """Submit a task; returns its event `accepted`. `task`: its id, which may have been submitted before; None: a new one.
+    """Submit a task; returns its event `accepted`. `task`: its id, which may have been submitted before; None: a new id.
 
-    Raises: WrongId; TaskRejected; Unanswered when NATS has stored the job, and no scheduler has answered; NoAnswer otherwise.
+    Raises: WrongId; TaskRejected; Unanswered if NATS has stored the job and no scheduler has answered; NoAnswer otherwise.
     """
     if task is not None:
         check_id(task)
@@ -82,7 +82,8 @@ async def submit(door: AnyDoor, spec: TaskSpec | dict[str, JsonValue], task: str
 
 
 async def preview(door: AnyDoor, spec: TaskSpec | dict[str, JsonValue], *, timeout_s: float) -> Event:
-    """The event `previewed`: what would be accepted, and the reasons against it. Raises: TaskRejected when a field is wrong; NoAnswer."""
+    """The event `previewed`: the task as it would be accepted, and the reasons against it. Raises: TaskRejected for invalid fields;
+    NoAnswer."""
     given, tenant, _ = await _checked(door, spec, timeout_s)
     return await _asked(door, given, tenant, timeout_s=timeout_s)
 
@@ -94,20 +95,20 @@ async def _asked(door: AnyDoor, given: dict[str, JsonValue], tenant: str, *, tim
 
 
 def check_live(verb: Verb, status: TaskStatus) -> None:
-    """Raises: WrongState when the task has ended."""
+    """Raises: WrongState if the task has ended."""
     if status.state in ENDED:
         raise WrongState(f"task {status.task} is {status.state} already; there is nothing to {verb}")
 
 
 def control_job(verb: Verb, status: TaskStatus, reason: str) -> Outgoing:
-    """Raises: WrongState when the task has ended."""
+    """The job that controls a task. Raises: WrongState if the task has ended."""
     check_live(verb, status)
     message = ControlTask(task=status.task, tenant=status.tenant, reason=reason)
     return Outgoing(streams.control(verb, status.tenant), message, f"{verb}:{status.task}:{secrets.token_hex(6)}")
 
 
 async def control(door: AnyDoor, verb: Verb, status: TaskStatus, reason: str) -> None:
-    """Publish the job, and do not wait until it is done. Raises: WrongState; ClientError; NoAnswer."""
+    """Publish a control job without waiting for its effect. Raises: WrongState; ClientError; NoAnswer."""
     try:
         await door.publish(control_job(verb, status, reason))
     except Retry as error:
@@ -115,7 +116,8 @@ async def control(door: AnyDoor, verb: Verb, status: TaskStatus, reason: str) ->
 
 
 async def delete_task(door: AnyDoor, status: TaskStatus, *, timeout_s: float) -> int:
-    """Delete a task that has ended; bytes freed. Raises: WrongState when it has not ended, or has an alias; ClientError; NoAnswer."""
+    """Delete a task that has ended; returns the bytes freed. Raises: WrongState if it has not ended, or has an alias; ClientError;
+    NoAnswer."""
     if status.state not in ENDED:
         raise WrongState(f"task {status.task} is {status.state}; end it first with `marlaas cancel {status.task}`, then delete it")
     message = ControlTask(task=status.task, tenant=status.tenant)
@@ -125,7 +127,7 @@ async def delete_task(door: AnyDoor, status: TaskStatus, *, timeout_s: float) ->
 
 
 async def resend(door: AnyDoor, failure: Failure, *, timeout_s: float) -> None:
-    """Resend the message of a dead letter. Raises: ClientError when its message is no longer needed; NoAnswer."""
+    """Resend the message of a dead letter. Raises: ClientError if the message is no longer needed; NoAnswer."""
     tenant, letter = failure.sender, failure.letter
     out = Outgoing(streams.resend(tenant), ResendLetter(tenant=tenant, letter=letter), f"resend:{letter}:{secrets.token_hex(6)}")
     await _answered(door, out, tenant, failure.task or "none", lambda event: event.data.get("letter") == letter, timeout_s)
@@ -145,7 +147,7 @@ async def _answered(
     *,
     refusal: type[ClientError] = ClientError,
 ) -> Event:
-    """The answer. Raises: `refusal`, with its reasons; ClientError; NoAnswer."""
+    """Publish a job; returns its answer. Raises: `refusal`, with the reasons; ClientError; NoAnswer."""
     answer = await answer_to(door, out, tenant, task, is_answer, timeout_s)
     if answer.event == "rejected":
         raise refusal("; ".join(rejection_reasons(answer)))

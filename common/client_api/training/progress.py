@@ -1,4 +1,4 @@
-"""Reads what one task has come to, and dead letters."""
+"""Reads the progress of one task, and dead letters."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -33,27 +33,27 @@ from common.messages import (
 
 
 async def read_status(door: AnyDoor, task: str) -> TaskStatus:
-    """Raises: as `Door.ask`, as everything here."""
+    """Status of a task. Raises: as `Door.ask`, like every function here."""
     return (await door.ask("status", AskTask(task=task), StatusAnswer)).status
 
 
 async def read_why(door: AnyDoor, task: str) -> WhyAnswer:
-    """What the task waits for."""
+    """Reasons why the task waits."""
     return await door.ask("why", AskTask(task=task), WhyAnswer)
 
 
 async def read_spec(door: AnyDoor, task: str) -> dict[str, JsonValue]:
-    """The task as it was accepted, completed by defaults."""
+    """The task as accepted, with defaults filled in."""
     return (await door.ask("spec", AskTask(task=task), SpecAnswer)).spec
 
 
 async def read_samples(door: AnyDoor, task: str, step: int | None) -> SamplesAnswer:
-    """Attempts that one step keeps. `step`: None for the latest with samples."""
+    """Attempts stored for one step. `step`: None for the latest step with samples."""
     return await door.ask("samples", AskSamples(task=task, step=step), SamplesAnswer)
 
 
 async def step_pages(door: AnyDoor, task: str, after: int = 0, every: int = 1) -> AsyncGenerator[list[StepOf]]:
-    """Steps that made versions above `after`, a page at a time; `every`: as in `AskSteps`. Raises: as `Door.ask`."""
+    """Steps that made versions above `after`, one page at a time; `every`: as in `AskSteps`. Raises: as `Door.ask`."""
     wanted = AskSteps(task=task, after=after, every=every)
     async for page in pages(door, "steps", wanted, StepsAnswer, lambda page: after_last(page, [one.version for one in page.steps])):
         yield page.steps
@@ -85,7 +85,9 @@ async def read_evaluations(door: AnyDoor, task: str) -> list[EvaluationOf]:
 
 
 async def read_timeline(door: AnyDoor, cursor: str | None, *, tasks: int, steps: int) -> tuple[list[TaskTimes], str | None]:
-    """Times of the latest steps of the newest tasks after `cursor` that have any, `tasks` of them or a few more, and the next cursor.
+    """Times of the latest steps of the newest tasks after `cursor`, skipping tasks without steps, and the next cursor. `tasks`: minimum
+    number
+    of tasks, if there are as many.
 
     Raises: as `Door.ask`.
     """
@@ -99,22 +101,22 @@ async def read_timeline(door: AnyDoor, cursor: str | None, *, tasks: int, steps:
 
 @dataclass(frozen=True)
 class Failure:
-    """One dead letter: a message that was given up."""
+    """One dead letter: a message that could not be handled."""
 
     letter: int
     """Number of the letter, for `resend`."""
     task: str | None
-    """None for a job that could not be taken."""
+    """None for a job that could not be read."""
     stage: str
     subject: str
     reason: str
     attempts: int
     tenant: str | None = None
-    """None where the letter names neither a task that there is nor a job."""
+    """None if the letter names neither an existing task nor a job."""
 
     @property
     def sender(self) -> str:
-        """The tenant of the task, or of a job that could not be taken. Raises: ClientError when it is neither."""
+        """Tenant of the task, or of a job that could not be read. Raises: ClientError if there is neither."""
         if self.tenant is None:
             raise ClientError(f"letter {self.letter} is about no task and no job: '{self.subject}'")
         return self.tenant
@@ -129,7 +131,7 @@ async def read_failures(door: AnyDoor, task: str | None) -> list[Failure]:
 
 
 async def read_failure(door: AnyDoor, letter: int) -> Failure:
-    """Raises: ClientError when there is no such letter; NoAnswer."""
+    """Dead letter with this number. Raises: ClientError if it does not exist; NoAnswer."""
     page = await door.ask("failures", AskFailures(after=letter - 1), FailuresAnswer) if letter > 0 else None
     if page is None or not page.failures or page.failures[0].letter != letter:
         raise ClientError(f"there is no dead letter {letter}; `marlaas failures` lists those there are")

@@ -1,8 +1,8 @@
-"""What tenants are, have and pay for: jobs that change it, and what is asked for.
+"""Tenants, their resources and billing: jobs that change them, and questions about them.
 
-access.py    accounts and keys, and who has done what
+access.py    accounts and keys, and the audit log
 billing.py   prices, budgets and invoices; limits of HTTP requests, and their use
 aliases.py   names of versions
 files.py     uploaded packages, and files of rows
-webhooks.py  addresses that are told of ends and budgets
+webhooks.py  addresses notified of ends of tasks and of budgets
 """

@@ -1,6 +1,6 @@
-"""Aliases: names of a tenant for versions of its tasks, set by jobs and asked for (`messages/verbs.py`).
+"""Aliases: a tenant's names for versions of its tasks, set by jobs and read by questions (`messages/verbs.py`).
 
-The scheduler keeps them, and publishes each in the bucket `aliases`, from which rollout replicas know which adapters to keep loaded.
+The scheduler stores them, and publishes each in the bucket `aliases`, which tells rollout replicas which adapters to keep loaded.
 """
 
 from typing import Annotated, Literal
@@ -14,24 +14,24 @@ from common.messages.base import Message, Value
 from common.spec import TASK_ID_PATTERN, Name
 
 ALIAS_PATTERN = described(r"^[A-Za-z0-9]([._-]?[A-Za-z0-9])*$", "letters, digits, and single '.', '_' and '-' between them")
-"""No `@`, which every name of a version has."""
+"""Excludes `@`, which every version's name contains."""
 MAX_ALIAS_CHARS = 63
 MAX_ALIASES = 100
 """Maximum aliases of a tenant."""
 AliasName = Annotated[str, Field(min_length=1, max_length=MAX_ALIAS_CHARS, pattern=ALIAS_PATTERN)]
 Expected = Annotated[str | None, Field(max_length=80, pattern=described(r"^[a-z0-9@-]*$", "TASK@VERSION"))]
-"""What the alias must name for the job to have an effect, as `TASK@7`; empty: there must be no such alias; None: anything."""
+"""Precondition of a job: the version that the alias must name, as `TASK@7`; empty: the alias must not exist; None: none."""
 
 
 class SetAlias(Message, kind="set-alias.1"):
-    """Let an alias name a version of a task, whether there is such an alias or not. Answered by the event `alias`.
+    """Create an alias of a task's version, or point an existing one to it. Answered by the event `alias`.
 
     `latest` and `best` are resolved once, when the job is handled.
     """
 
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id made by the sender, repeated in the answer."""
+    """Id chosen by the sender, repeated in the answer."""
     name: AliasName
     task: str = Field(pattern=TASK_ID_PATTERN)
     version: Annotated[int, Field(ge=1, le=MAX_VERSION)] | Literal["latest", "best"] = "latest"
@@ -39,7 +39,7 @@ class SetAlias(Message, kind="set-alias.1"):
 
 
 class DeleteAlias(Message, kind="delete-alias.1"):
-    """Delete an alias; its version is kept only as long as other rules keep it. Answered by the event `alias`."""
+    """Delete an alias; afterwards its version is kept only if other rules keep it. Answered by the event `alias`."""
 
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
@@ -62,15 +62,15 @@ class KnownAlias(Message, kind="alias.1"):
 
 
 def alias_key(tenant: str, name: str) -> str:
-    """Key of an alias's entry."""
+    """Key of an alias's entry in the bucket."""
     return f"{tenant}.{name}"
 
 
 class AskAliases(Message, kind="ask-aliases.1"):
     name: AliasName | None = None
-    """Only aliases of this name; None: all."""
+    """Only aliases with this name; None: all."""
     after: str = Field(default="", max_length=128)
-    """`cursor` of the page before; empty for the first."""
+    """`cursor` of the previous page; empty for the first page."""
 
 
 class AliasOf(Value):
@@ -90,6 +90,6 @@ class AliasOf(Value):
 
 class AliasesAnswer(Message, kind="aliases-answer.1"):
     aliases: list[AliasOf]
-    """By tenant and name."""
+    """Aliases by tenant and name."""
     cursor: str | None
-    """For the next page; None on the last."""
+    """Cursor for the next page; None on the last."""

@@ -1,4 +1,4 @@
-"""Packages and files of tenants: client → scheduler, in parts; packages also scheduler → environment service, to be checked, and back."""
+"""Packages and files of tenants: from client to scheduler, in parts; packages also from scheduler to environment service, to be checked."""
 
 import re
 from typing import Self
@@ -14,24 +14,24 @@ from common.spec import TASK_ID_PATTERN, Name
 
 MAX_PACKAGE_BYTES = 8 * 1024 * 1024
 PART_BYTES = 512 * 1024
-"""Bytes of each part but the last, below the default bound of a tenant's messages."""
+"""Bytes of each part but the last, below the default limit of a tenant's messages."""
 PACKAGE_BLOB = re.compile(r"(package|file)-(?P<tenant>[a-z0-9-]+)-(?P<digest>[0-9a-f]{64})\.(whl|jsonl)")
-"""Name of the blob with a tenant's wheel, or with a file of its, which are stored as they are."""
+"""Name of the blob with a tenant's wheel, or with one of its files; both are stored unpacked."""
 DIGEST_CHARS = 12
-"""Digits of a digest that name a package to people, and the fewest that a request may give."""
+"""Digits of a digest that identify a package to people; also the minimum that a request may give."""
 DIGEST_PATTERN = described(rf"^[0-9a-f]{{{DIGEST_CHARS},64}}$", f"a digest, {DIGEST_CHARS} to 64 hexadecimal digits")
 OWN_FAMILY = "own"
-"""Family of the environments that tenants upload: tasks name them `own:<environment>[@<digest>]`, the latest without a digest."""
+"""Family of the environments uploaded by tenants: tasks name them `own:<environment>[@<digest>]`; without a digest, the latest."""
 
 
 class UploadedPart(Value):
-    """One part of what a tenant uploads."""
+    """One part of a tenant's upload."""
 
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id made by the sender, the same in every part, repeated in the answer."""
+    """Id chosen by the sender, the same in every part, repeated in the answer."""
     digest: str = Field(pattern=SHA256_PATTERN)
-    """SHA-256 of the whole."""
+    """SHA-256 of the complete file."""
     size_bytes: int = Field(ge=1)
     offset: int = Field(ge=0, multiple_of=PART_BYTES)
     data: bytes = Field(min_length=1, max_length=PART_BYTES)
@@ -44,7 +44,7 @@ class UploadedPart(Value):
 
 
 class UploadPackage(UploadedPart, Message, kind="upload-package.1"):
-    """Store one part of a wheel. The last part to arrive has it checked. Answered by the event `package`. Harmless when repeated."""
+    """Store one part of a wheel. The last part to arrive starts the check. Answered by the event `package`. Idempotent."""
 
     size_bytes: int = Field(ge=1, le=MAX_PACKAGE_BYTES)
 
@@ -56,16 +56,16 @@ class DeletePackage(Message, kind="delete-package.1"):
     request: str = Field(pattern=TASK_ID_PATTERN)
     """As in UploadPackage."""
     digest: str = Field(pattern=DIGEST_PATTERN)
-    """The first 12 digits or more of its SHA-256."""
+    """At least the first 12 digits of its SHA-256."""
 
 
 class CheckPackage(Message, kind="check-package.1"):
-    """Read the wheel, and construct its environments in a sandbox; sent once, when it is complete."""
+    """Inspect the wheel, and construct its environments in a sandbox; sent once, when the wheel is complete."""
 
     tenant: str
     family: str
     package: str = Field(pattern=SHA256_PATTERN)
-    """Its digest."""
+    """Digest of the package."""
     wheel: BlobRef
     weight: float = Field(default=1.0, gt=0)
     """As in GroupContext."""
@@ -79,49 +79,49 @@ class OwnEnvironment(Value):
     """One environment of a package."""
 
     name: str
-    """Tasks name it `own:<name>`."""
+    """Name, for use in tasks as `own:<name>`."""
     components: list[str] = []
     """Components of its reward."""
 
 
 class PackageChecked(Message, kind="package-checked.1"):
-    """The answer to CheckPackage."""
+    """Answer to CheckPackage."""
 
     tenant: str
     package: str = Field(pattern=SHA256_PATTERN)
     objection: Sentence | None
-    """None when every environment was constructed; then it has a name and environments."""
+    """None if every environment was constructed; then `name` and `environments` are set."""
     name: str = ""
-    """Of the package, normalised."""
+    """Normalised name of the package."""
     version: str = ""
     environments: list[OwnEnvironment] = []
 
 
 def is_own(name: str) -> bool:
-    """Whether a task that names this environment means one of a package. `own` alone does, and names none: it is refused as such."""
+    """Whether an environment's name in a task refers to a package. `own` alone does, but names none: it is refused with that reason."""
     return name.partition(":")[0] == OWN_FAMILY
 
 
 def own_name(environment: str) -> str:
-    """As tasks name an environment of a package."""
+    """Name by which tasks refer to an environment of a package."""
     return f"{OWN_FAMILY}:{environment}"
 
 
 def wheel_name(tenant: str, digest: str) -> str:
-    """Name of the blob with a tenant's wheel, which is stored as it is. `digest`: its SHA-256."""
+    """Name of the blob with a tenant's wheel, stored unpacked. `digest`: its SHA-256."""
     return f"package-{tenant}-{digest}.whl"
 
 
 MAX_FILE_BYTES = 512 * 1024 * 1024
 FILE_ID_PATTERN = r"file-[0-9a-f]{64}"
-"""A file is its digest: the same bytes are the same file."""
+"""Pattern of a file's id, which is its digest: equal bytes are the same file."""
 FILE_ID = described(rf"^{FILE_ID_PATTERN}$", "the id of a file, file-… with 64 hexadecimal digits")
 FILE_FAMILY = "file"
-"""Family of the environment whose rows are a file's: tasks name it `file:<id>`."""
+"""Family of the environment with the rows of a file: tasks name it `file:<id>`."""
 
 
 class UploadFile(UploadedPart, Message, kind="upload-file.1"):
-    """Store one part of a file. The last part to arrive has its rows checked. Answered by the event `package`. Harmless when repeated."""
+    """Store one part of a file. The last part to arrive starts the check of its rows. Answered by the event `package`. Idempotent."""
 
     size_bytes: int = Field(ge=1, le=MAX_FILE_BYTES)
     name: str = Field(min_length=1, max_length=255)
@@ -132,23 +132,23 @@ class AskFiles(Message, kind="ask-files.1"):
     after: int = Field(default=0, ge=0, le=MAX_NUMBER)
     """Number of the last file that the client has."""
     file: str | None = Field(default=None, pattern=FILE_ID)
-    """Of this one alone."""
+    """Only this file; None: all."""
 
 
 class AskFileChunk(Message, kind="ask-file-chunk.1"):
     file: str = Field(pattern=FILE_ID)
     offset: int = Field(ge=0, le=MAX_NUMBER)
-    """Bytes of the file before this part."""
+    """Offset of the part in the file, in bytes."""
 
 
 class StoredFile(Value):
-    """A file that a tenant has uploaded."""
+    """A file uploaded by a tenant."""
 
     number: int
-    """By which answers are ordered, and asked for."""
+    """Sort key of answers, and position for the next page."""
     tenant: str
     file: str
-    """Its id: `file-` and its SHA-256."""
+    """Id of the file: `file-` and its SHA-256."""
     name: str
     size_bytes: int
     kept_bytes: int
@@ -156,13 +156,13 @@ class StoredFile(Value):
     state: str
     """`uploading`: parts are missing; `usable`; `refused`; `deleting`."""
     reason: Sentence
-    """Why it is refused; else empty."""
+    """Reason for a refusal; else empty."""
     rows: int
-    """0 until it is usable."""
+    """Number of rows; 0 until the file is usable."""
     uploaded_s: float
-    """Unix time of its first part."""
+    """Unix time of the upload of its first part."""
     live_tasks: int
-    """Tasks that use it and have not ended."""
+    """Number of unfinished tasks that use it."""
 
     @property
     def digest(self) -> str:
@@ -171,13 +171,13 @@ class StoredFile(Value):
 
 class FilesAnswer(Message, kind="files-answer.1"):
     files: list[StoredFile]
-    """By number."""
+    """Files by number."""
     has_more: bool
-    """Whether there are files after the last of these."""
+    """Whether there are files after the last one here."""
 
 
 def is_file(name: str) -> bool:
-    """Whether a task that names this environment means rows of a file. `file` alone does, and names none: it is refused as such."""
+    """Whether an environment's name in a task refers to a file. `file` alone does, but names none: it is refused with that reason."""
     return name.partition(":")[0] == FILE_FAMILY
 
 
@@ -186,10 +186,10 @@ def file_id(digest: str) -> str:
 
 
 def file_blob(tenant: str, digest: str) -> str:
-    """Name of the blob with a tenant's file, which is stored as it is. `digest`: its SHA-256."""
+    """Name of the blob with a tenant's file, stored unpacked. `digest`: its SHA-256."""
     return f"file-{tenant}-{digest}.jsonl"
 
 
 def files_in(text: str) -> set[str]:
-    """Digests of the files that a text, such as a task file as JSON, names."""
+    """Digests of the files named in a text, such as a task file as JSON."""
     return {found.removeprefix("file-") for found in re.findall(FILE_ID_PATTERN, text)}

@@ -1,6 +1,6 @@
-"""Webhooks: addresses of a tenant that receive a message when tasks finish or fail and when a budget is nearly or wholly spent.
+"""Webhooks: a tenant's addresses that receive a message when a task finishes or fails, and when a budget is nearly or fully spent.
 
-Set by jobs and asked for (`messages/verbs.py`). The scheduler sends the messages (docs/adr/0036-webhooks.md).
+Set by jobs and read by questions (`messages/verbs.py`). The scheduler sends the messages (docs/adr/0036-webhooks.md).
 """
 
 from typing import Annotated, Literal, get_args
@@ -25,21 +25,21 @@ Secret = Annotated[str, Field(pattern=described(rf"^{SECRET_PREFIX}[A-Za-z0-9+/]
 
 
 class SetWebhook(Message, kind="set-webhook.1"):
-    """Make a webhook, or change one. Answered by the event `webhook`, which never has the secret."""
+    """Create or change a webhook. Answered by the event `webhook`, which never contains the secret."""
 
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
-    """Id made by the sender, repeated in the answer."""
+    """Id chosen by the sender, repeated in the answer."""
     name: AliasName
     url: WebhookUrl
     events: list[WebhookEvent] = Field(default=list(WEBHOOK_EVENTS), min_length=1, max_length=len(WEBHOOK_EVENTS))
     secret: Secret = Field(repr=False)
-    """Made by the sender: that of a new webhook, and of one that is there with `new_secret`; else it is not used."""
+    """Secret chosen by the sender; used for a new webhook, and with `new_secret` for an existing one, else ignored."""
     new_secret: bool = False
 
 
 class DeleteWebhook(Message, kind="delete-webhook.1"):
-    """Delete a webhook, and what waits to be sent to it. Answered by the event `webhook`."""
+    """Delete a webhook and its pending messages. Answered by the event `webhook`."""
 
     tenant: Name
     request: str = Field(pattern=TASK_ID_PATTERN)
@@ -48,26 +48,26 @@ class DeleteWebhook(Message, kind="delete-webhook.1"):
 
 class AskWebhooks(Message, kind="ask-webhooks.1"):
     name: AliasName | None = None
-    """Only webhooks of this name; None: all."""
+    """Only webhooks with this name; None: all."""
     after: str = Field(default="", max_length=128)
-    """`cursor` of the page before; empty for the first."""
+    """`cursor` of the previous page; empty for the first page."""
 
 
 class DeliveryOf(Value):
     """A message to a webhook."""
 
     id: str
-    """`webhook-id` of all its attempts."""
+    """Header `webhook-id` of all its attempts."""
     event: WebhookEvent
     state: Literal["waiting", "delivered", "given_up"]
     created_s: float
     attempts: int
     next_s: float | None
-    """Unix time of the next attempt; None where there is none."""
+    """Unix time of the next attempt; None if there is none."""
     status: int | None
-    """Status of the last answer; None where none came."""
+    """HTTP status of the last answer; None if there was no answer."""
     reason: Sentence
-    """Why the last attempt failed; empty where it did not."""
+    """Reason why the last attempt failed; empty if it succeeded."""
 
 
 class WebhookOf(Value):
@@ -77,15 +77,15 @@ class WebhookOf(Value):
     events: list[WebhookEvent]
     changed_s: float
     waiting: int
-    """Messages that are not sent yet."""
+    """Number of messages not sent yet."""
     dropped: int
-    """Messages that were not kept, because too many waited."""
+    """Number of messages dropped because too many waited."""
     deliveries: list[DeliveryOf]
-    """The latest, the newest first."""
+    """The latest deliveries, newest first."""
 
 
 class WebhooksAnswer(Message, kind="webhooks-answer.1"):
     webhooks: list[WebhookOf]
-    """By tenant and name."""
+    """Webhooks by tenant and name."""
     cursor: str | None
-    """For the next page; None on the last."""
+    """Cursor for the next page; None on the last."""

@@ -1,5 +1,5 @@
-"""Commands for a stack, typed where it runs.
+"""Commands for a stack, run on its machine.
 
 stack.py       prepare, start, stop, inspect, benchmark
-containers.py  what docker-compose.yml runs before its services
+containers.py  commands that docker-compose.yml runs before its services
 """

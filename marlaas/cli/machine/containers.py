@@ -1,4 +1,4 @@
-"""`marlaas containers`: what docker-compose.yml runs before its services."""
+"""`marlaas containers`: commands that docker-compose.yml runs before its services."""
 
 import functools
 import os
@@ -12,7 +12,7 @@ from marlaas.cli.session import Url, echo, pools_file, quiet, record_access
 app = typer.Typer(no_args_is_help=True, help="What docker-compose.yml runs before its services.")
 DATABASE = "MARLAAS_SCHEDULER_DATABASE_URL"
 COPY = "umask 077; docker compose run --rm -T --entrypoint cat marlaas {}"
-"""Command that prints a file of the volumes."""
+"""Command template that prints a file of the volumes."""
 
 
 @app.command()
@@ -24,7 +24,7 @@ def init(
     ] = "",
     rekey: Annotated[bool, typer.Option("--rekey", help="Make new keys for a deployment whose volume of keys was lost or stolen.")] = False,
 ) -> None:
-    """Make keys and passwords in the volumes of a deployment, unless they are there, and write to each service's what it needs."""
+    """Make missing keys and passwords in the volumes of a deployment, and write to each service's volume the ones it needs."""
     from common.access.services import Deployment
     from common.pools import read_accelerators, read_pools
     from marlaas.containers import Volumes, prepare
@@ -32,7 +32,7 @@ def init(
 
     known = dict.fromkeys([*installed_families(None), *(name.strip() for name in families.split(",") if name.strip())])
     described = read_pools(file := pools or pools_file())
-    read_accelerators(file, described)  # else every container would refuse the file, one after another
+    read_accelerators(file, described)  # otherwise every container would refuse the file, one after another
     deployment = Deployment.of(described, tuple(known))
     is_new = prepare(Volumes(volumes), deployment, rekey=rekey)
     echo("keys and passwords are made; back up the volume `keys` apart from the data" if is_new else "keys and passwords are there")
@@ -45,7 +45,7 @@ def accounts(
     tenant: Annotated[str, typer.Option(help="Name of the first tenant; empty: none is made.")] = "",
     url: Url = "",
 ) -> None:
-    """Make the operator's key and a first tenant with a key, unless there are any, and say where they are. Needs NATS and PostgreSQL."""
+    """Make the operator's key and a first tenant with a key, unless they exist, and print where they are. Needs NATS and PostgreSQL."""
     from common.access.folder import open_folder
     from common.access.roles import ADMIN
     from marlaas.containers import open_accounts

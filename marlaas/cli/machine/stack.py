@@ -223,7 +223,7 @@ def init(
         bool, typer.Option("--rekey", help="Make new keys for a stopped stack whose folder of keys was lost or stolen; its tasks continue.")
     ] = False,
 ) -> None:
-    """Make keys and what else a stack needs, without starting it. Repeated after an interruption, it does the rest."""
+    """Make keys and the other files of a stack, without starting it. After an interruption, repeat it to complete the rest."""
     from marlaas.stack import control, first_start
     from marlaas.stack.keys import rekey as replace_keys
     from marlaas.stack.state_files import plan_pools_file

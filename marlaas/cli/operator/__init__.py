@@ -1,9 +1,9 @@
-"""Commands that operators type, with their tables.
+"""Commands of operators, with their tables.
 
-tenants.py   accounts, weights, limits and deletion of tenants; those that read their own rows
+tenants.py   accounts, weights, limits and deletion of tenants; their read access to their own rows
 keys.py      keys
 billing.py   prices and budgets
 pools.py     pools and shared accelerators · calibration.py measured moves
-audit.py     who has done what; for owners too
-streams.py   copies of streams
+audit.py     the audit log; for owners too
+streams.py   backups of streams
 """

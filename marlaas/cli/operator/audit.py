@@ -1,4 +1,4 @@
-"""`marlaas audit`: who has done what, for operators and owners."""
+"""`marlaas audit`: the audit log, for operators and owners."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ def audit(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with every column.")] = False,
     wide: Wide = False,
 ) -> None:
-    """List who has done what: jobs, downloads, deletions, keys, limits, budgets and prices; refusals are counted by the hour."""
+    """List audited actions: jobs, downloads, deletions, keys, limits, budgets and prices; refusals are counted by the hour."""
     moment = since.replace(tzinfo=UTC) if since else None
     lines = with_client(data, url, lambda client: client.audit(tenant, moment))
     if as_csv:
@@ -42,14 +42,14 @@ def audit(
 
 
 def who(line: "AuditLine") -> str:
-    """Name of the key; else what is known of the sender. A key without a name is the operator's, or one of a deleted tenant."""
+    """Name of the key, else a description of the sender. A key without a name is the operator's, or a deleted tenant's."""
     if line.name is not None or line.via in ("scheduler", "short form"):
         return line.name or line.via
     return f"{line.key[:8]}…" if line.key else "operator"
 
 
 def audit_csv(lines: "Sequence[AuditLine]") -> str:
-    """With a line of names; `detail` as JSON."""
+    """CSV with a header line; `detail` as JSON."""
     written = StringIO()
     rows = csv.writer(written, lineterminator="\n")
     rows.writerow(COLUMNS)

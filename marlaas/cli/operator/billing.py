@@ -29,7 +29,7 @@ def _amount(text: str) -> Decimal:
 
 @prices.command("list")
 def list_prices(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
-    """List every price that there is or was; of one kind and pool, the last that has begun holds."""
+    """List every current and past price; for one kind and pool, the latest that has started applies."""
     found = with_client(data, url, lambda client: client.billing.prices())
     print_found(found, price_table, wide, "no prices yet; usage costs nothing. `marlaas prices set sampled 2.50 --per 1000000` sets one")
 
@@ -50,7 +50,7 @@ def set_price(
     pool: Annotated[str | None, typer.Option(help="Pool; default: all pools without a price of their own.")] = None,
     valid_from: Annotated[datetime | None, typer.Option("--from", help="Moment in UTC, not in the past; default: now.")] = None,
 ) -> None:
-    """Add a price. Those that there are stay: invoices of the past do not change."""
+    """Add a price. Existing ones are kept, so past invoices do not change."""
     from pydantic import ValidationError
 
     from common.formats.wrong_values import complaints
@@ -82,7 +82,7 @@ def price_table(prices: "Sequence[PriceOf]", width: int | None = None) -> "Table
 
 @budgets.command("list")
 def list_budgets(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
-    """List budgets, what is spent in their present periods, and what work in flight may cost at most."""
+    """List budgets, the amounts spent in their current periods, and the maximum cost of work in flight."""
     found = with_client(data, url, lambda client: client.billing.budgets())
     print_found(found, budget_table, wide, "no budgets")
 
@@ -96,7 +96,7 @@ def set_budget(
     unit: Annotated[str, typer.Option(help="money or tokens.")] = "money",
     period: Annotated[str, typer.Option("--per", help="day or month, in UTC, or total.")] = "month",
 ) -> None:
-    """Set a budget. At 80 % an event warns; what does not fit is not begun, and tasks are paused until the budget allows more."""
+    """Set a budget. At 80 % an event warns; work that does not fit is not started, and tasks are paused until the budget allows more."""
     if unit not in ("money", "tokens") or period not in ("day", "month", "total"):
         raise typer.BadParameter("--unit is money or tokens, --per is day, month or total")
     try:

@@ -1,6 +1,6 @@
 """Measures the moves of executors of shared accelerators: each is parked in every tier that its pool allows, and woken from there.
 
-The scheduler does both at one order, which its moves lift. So an interrupted calibration leaves nothing to be done.
+One order makes the scheduler do both moves, which also end the order. So an interrupted calibration needs no clean-up.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from common.messages import ExecutorOf, MoveOf
 
 POLL_S = 0.2
 MEASURED_WITHIN_S = 600.0
-"""Maximum seconds in which an executor is parked in one tier and woken; until then it may wait for another's operation."""
+"""Maximum seconds to park an executor in one tier and to wake it, waits for others' operations included."""
 ATTEMPTS = 3
-"""Orders for one tier: where the accelerator was just given to another executor, the first may move nothing."""
+"""Maximum orders per tier: the first may move nothing if the accelerator was just given to another executor."""
 
 Key = tuple[str, str]
 """Accelerator and executor."""
@@ -24,9 +24,9 @@ Say = Callable[[str], None]
 
 
 async def calibrate(accelerators: Accelerators, rounds: int, say: Say, complain: Say) -> bool:
-    """Whether all executors were measured that no operator holds. One that fails is complained of, and the others follow.
+    """Measure all executors that no operator holds; returns whether all succeeded. A failure is reported, and the others follow.
 
-    Raises: NoAnswer when the scheduler does not answer.
+    Raises: NoAnswer if the scheduler does not answer.
     """
     failed = set[Key]()
     found = [one for one in await accelerators.executors() if one.held not in ("park", "drain")]
@@ -44,7 +44,7 @@ async def calibrate(accelerators: Accelerators, rounds: int, say: Say, complain:
 
 
 async def _passed(accelerators: Accelerators, one: ExecutorOf, when: str, say: Say, complain: Say) -> bool:
-    """Whether an executor went through all its tiers. Raises: NoAnswer."""
+    """Move an executor through all its tiers; returns whether that succeeded. Raises: NoAnswer."""
     where = f"{when}: {one.executor} on {one.accelerator}"
     try:
         for tier in tiers_of(one):
@@ -58,13 +58,13 @@ async def _passed(accelerators: Accelerators, one: ExecutorOf, when: str, say: S
 
 
 def tiers_of(one: ExecutorOf) -> list[Tier]:
-    """Tiers in which it may be parked, the nearest first."""
+    """Tiers in which it may be parked, nearest first."""
     deepest = one.deepest or Tier.DEVICE
     return [tier for tier in Tier if tier.depth <= deepest.depth]
 
 
 async def _measured(accelerators: Accelerators, one: ExecutorOf, tier: Tier) -> str:
-    """What the moves to the tier and back took. Raises: ClientError when they failed; then the order is lifted."""
+    """Durations of the moves to the tier and back, as text. Raises: ClientError if they failed; the order is then withdrawn."""
     reached = list[str]()
     for _ in range(ATTEMPTS):
         before = await _moves(accelerators, one)
@@ -84,9 +84,9 @@ async def _moves(accelerators: Accelerators, one: ExecutorOf) -> dict[tuple[Tier
 
 
 async def _woken(accelerators: Accelerators, one: ExecutorOf, tier: Tier) -> None:
-    """Order the moves, and wait until it is awake after them, or was: without work it may be parked soon.
+    """Order the moves, and wait until the executor is, or was, awake after them: without work it may be parked again soon.
 
-    Raises: ClientError when it cannot wake, or takes too long.
+    Raises: ClientError if it cannot wake, or takes too long.
     """
     began_s, before = time.monotonic(), await _now(accelerators, one)
     await accelerators.order(one.pool, "wake", accelerator=one.accelerator, service=one.service, tier=tier)
@@ -106,7 +106,7 @@ async def _woken(accelerators: Accelerators, one: ExecutorOf, tier: Tier) -> Non
 
 
 def _has_failed(now: ExecutorOf, before: ExecutorOf | None) -> bool:
-    """Whether it could not wake since `before`, or is not woken: it never fits, or its next attempt is later."""
+    """Whether it failed to wake since `before`, or will not be woken now: it can never fit, or its next attempt is later."""
     if now.fault is None:
         return False
     is_new = before is None or (now.fault, now.retry_s) != (before.fault, before.retry_s)

@@ -34,7 +34,7 @@ Keys = Annotated[
 
 
 def with_operator(data: Path, url: str, keys: Path | None, ask: "Callable[[Operator], Coroutine[Any, Any, T]]") -> T:
-    """Connect with the signing keys, and return what `ask` returns."""
+    """Connect with the signing keys; returns the result of `ask`."""
     from marlaas.stack.state_files import running_stack
     from marlaas.tenancy.recording import connected
 
@@ -50,7 +50,7 @@ def with_operator(data: Path, url: str, keys: Path | None, ask: "Callable[[Opera
 
 
 def is_operator(data: Path, keys: Path | None) -> bool:
-    """Whether this user has the folder of signing keys, and acts by no other key."""
+    """Whether this user has the folder of signing keys, and has named no other key."""
     from common.access.folder import credentials_path
     from marlaas.stack.state_files import read_plan
 
@@ -80,7 +80,7 @@ def create(  # noqa: PLR0913 - each is an option with a name of its own
     url: Url = "",
     keys: Keys = None,
 ) -> None:
-    """Make a key, and write it to a file that this user alone can read, or print an HTTP key. It is kept nowhere else."""
+    """Make a key, and write it to a file that only this user can read, or print an HTTP key. It is stored nowhere else."""
     from common.access.roles import ROLES
     from marlaas.tenancy.keys import Receiver, create_key
 
@@ -119,7 +119,7 @@ def rotate(
     url: Url = "",
     keys: Keys = None,
 ) -> None:
-    """Make another key in place of one; the old one is revoked once the new one is written."""
+    """Replace a key by a new one; the old one is revoked once the new one is written."""
     from marlaas.tenancy.keys import Receiver, rotate_key
 
     _check_name(name)
@@ -139,7 +139,7 @@ def revoke(
     url: Url = "",
     keys: Keys = None,
 ) -> None:
-    """Refuse a key from now on, and close its connections; the tenant's other keys go on."""
+    """Refuse a key from now on, and close its connections; the tenant's other keys continue to work."""
     from marlaas.tenancy.keys import revoke_key
 
     revoked = with_operator(data, url, keys, lambda operator: revoke_key(operator, tenant, name))
@@ -153,7 +153,7 @@ def server_config(
     data: Data = DEFAULT_DATA,
     keys: Keys = None,
 ) -> None:
-    """Write the part about accounts of the configuration of NATS servers that `marlaas up` does not start, such as a cluster's."""
+    """Write the account section of the configuration of NATS servers that `marlaas up` does not start, such as a cluster's."""
     from common.access.folder import server_configuration
 
     to.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Commands for pools: what there is, who computes on a shared accelerator, and orders of operators."""
+"""Commands for pools: base models, executors of shared accelerators, and orders of operators."""
 
 import math
 import os
@@ -39,7 +39,8 @@ File = Annotated[Path | None, typer.Option("--pools", help="Pools file.", envvar
 
 @app.callback()
 def pools(context: typer.Context, data: Data = DEFAULT_DATA, url: Url = "", file: File = None, wide: Wide = False) -> None:
-    """List the base models of this deployment, and who computes on accelerators that they share; with --url, as its scheduler has them."""
+    """List the base models of this deployment, and the executors of accelerators that they share; with --url, as its scheduler reports
+    them."""
     if context.invoked_subcommand is not None:
         return
     from rich.table import Table
@@ -82,7 +83,7 @@ def list_slices(
     accelerator: On = None,
     wide: Wide = False,
 ) -> None:
-    """List slices of shared accelerators, the oldest first, with who paid for them; of a tenant, those that served its tasks."""
+    """List slices of shared accelerators, oldest first, with the tasks charged for them; tenants see slices that served their tasks."""
     since_s = time.time() - _duration_s(since)
     found = with_client(data, url, lambda client: client.accelerators.slices(since_s, accelerator=accelerator))
     print_found(found[::-1], slice_table, wide, f"no slice was ordered in the last {since}")
@@ -90,31 +91,31 @@ def list_slices(
 
 @app.command()
 def park(pool: Pool, data: Data = DEFAULT_DATA, url: Url = "", accelerator: On = None) -> None:
-    """Park a pool's executors immediately, requests frozen, until `wake` or `release`."""
+    """Park a pool's executors immediately, with requests frozen, until `wake` or `release`."""
     _order(data, url, pool, "park", accelerator)
 
 
 @app.command()
 def drain(pool: Pool, data: Data = DEFAULT_DATA, url: Url = "", accelerator: On = None) -> None:
-    """Park a pool's executors once what runs has ended, until `wake` or `release`."""
+    """Park a pool's executors once running operations have ended, until `wake` or `release`."""
     _order(data, url, pool, "drain", accelerator)
 
 
 @app.command()
 def wake(pool: Pool, data: Data = DEFAULT_DATA, url: Url = "", accelerator: On = None) -> None:
-    """Give a pool's executors the next slices, whether or not they have work."""
+    """Give a pool's executors the next slices, with or without work."""
     _order(data, url, pool, "wake", accelerator)
 
 
 @app.command()
 def release(pool: Pool, data: Data = DEFAULT_DATA, url: Url = "", accelerator: On = None) -> None:
-    """Lift an order: the scheduler decides again."""
+    """Withdraw an order: the scheduler decides again."""
     _order(data, url, pool, "release", accelerator)
 
 
 @app.command()
 def moves(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
-    """List what moves between tiers take, measured; for operators."""
+    """List measured durations of moves between tiers; for operators."""
     found = with_client(data, url, lambda client: client.accelerators.moves())
     print_found(found, move_table, wide, "no move was measured yet; `marlaas pools calibrate` measures those of every executor")
 
@@ -163,7 +164,7 @@ def plan(
         float | None, typer.Option(help="Memory of each, as in the pools file; default: what the largest pool needs.")
     ] = None,
 ) -> None:
-    """Say what pools would save and lose by sharing accelerators, also where it is not worth it."""
+    """Estimate the savings and losses of sharing accelerators among pools, including cases in which it is not worthwhile."""
     import tempfile
 
     from common.accelerators import trace as traces
@@ -249,7 +250,7 @@ def move_table(moves: "Sequence[MoveOf]", width: int | None = None) -> "Table":
 
 
 def lasting(since_s: float | None, now_s: float) -> str:
-    """Time until now: 12 s, 5 min, 3 h; empty where it never began."""
+    """Elapsed time, as 12 s, 5 min or 3 h; empty for None."""
     if since_s is None:
         return ""
     seconds = max(0.0, now_s - since_s)
@@ -264,5 +265,5 @@ def _seconds(ms: int | None) -> str:
 
 
 def _shares(one: "SliceOf") -> str:
-    """Who paid."""
+    """Tasks charged, with seconds."""
     return ", ".join(f"{share.task or 'nobody'} {share.ms / 1000:.2f} s" for share in one.shares)

@@ -18,7 +18,7 @@ Folder = Annotated[Path, typer.Argument(help="Folder of the saved streams.")]
 
 @app.command()
 def save(folder: Folder, data: Data = DEFAULT_DATA, url: Url = "", keys: Keys = None) -> None:
-    """Save every stream, bucket and blob. While services run each is whole by itself; stop them, so that all are of one moment."""
+    """Save every stream, bucket and blob. While services run, each is consistent by itself; stop them to save all at one moment."""
     from marlaas.tenancy.stored_streams import connected
     from marlaas.tenancy.stored_streams import save as save_all
 
@@ -41,7 +41,7 @@ def restore(
     url: Url = "",
     keys: Keys = None,
 ) -> None:
-    """Create every saved stream in a NATS that has none, before services start there. May be repeated."""
+    """Create every saved stream in an empty NATS, before services start there. May be repeated."""
     from marlaas.tenancy.stored_streams import connected
     from marlaas.tenancy.stored_streams import restore as restore_all
 
@@ -57,7 +57,7 @@ def restore(
 
 
 def _server(data: Path, url: str, keys: Path | None) -> "tuple[str, SigningKeys | None]":
-    """Address of NATS, and the signing keys where it has any: those of the stack in `data`, unless another NATS is named."""
+    """Address of NATS, and its signing keys if any: of the stack in `data`, unless `url` names another NATS."""
     from common.access.folder import open_folder
     from marlaas.stack.state_files import read_plan, running_stack
 

@@ -1,4 +1,4 @@
-"""Commands for tenants, for operators: accounts, weights, limits, deletion, and their own rows by psql."""
+"""Commands for tenants, for operators: accounts, weights, limits, deletion, and read access to their own rows by psql."""
 
 import secrets
 import sys
@@ -42,7 +42,7 @@ def _limit(text: str) -> tuple[str, int | str]:
 
 
 def _days(text: str) -> tuple[str, int]:
-    """Name of a setting and its days. Raises: BadParameter."""
+    """Name of a retention setting and its days. Raises: BadParameter."""
     kind, _, days = text.partition("=")
     if kind not in KINDS or not days.isdecimal():
         raise typer.BadParameter(f"'{text}' is not {KEPT}, such as adapters=90")
@@ -60,7 +60,7 @@ def create(tenant: Tenant, data: Data = DEFAULT_DATA, url: Url = "", keys: Keys 
 
 @app.command("list")
 def list_tenants(data: Data = DEFAULT_DATA, url: Url = "", keys: Keys = None, wide: Wide = False) -> None:
-    """List all tenants, and how many keys each has."""
+    """List all tenants, with their numbers of keys."""
     from marlaas.tenancy import recording
 
     found = [one for one in with_operator(data, url, keys, lambda operator: recording.read_all(operator.door)) if one.tenant]
@@ -75,7 +75,7 @@ def suspend(
     url: Url = "",
     keys: Keys = None,
 ) -> None:
-    """Refuse all keys of a tenant, and close their connections; its tasks go on."""
+    """Refuse all keys of a tenant, and close their connections; its tasks continue."""
     from marlaas.tenancy.accounts import suspend_tenant
 
     with_operator(data, url, keys, lambda operator: suspend_tenant(operator, tenant, suspended=not end))
@@ -94,7 +94,7 @@ def push(
     url: Url = "",
     keys: Keys = None,
 ) -> None:
-    """Make NATS agree with PostgreSQL about all tenants, after a command was interrupted or NATS's store was lost."""
+    """Synchronize all tenants from PostgreSQL to NATS, after a command was interrupted or NATS's store was lost."""
     from marlaas.tenancy.accounts import push_all
 
     told, others = with_operator(
@@ -115,7 +115,7 @@ def set_tenant(
     limit: Annotated[list[str] | None, typer.Option(help=f"{SETTING}; `show` prints the names. Repeatable.")] = None,
     keep: Annotated[list[str] | None, typer.Option(help=f"Retention after a task's end: {KEPT}; 0 days: for ever. Repeatable.")] = None,
 ) -> None:
-    """Change a tenant's weight, limits and retention; they count from the next decision on, without a restart."""
+    """Change a tenant's weight, limits and retention; they apply from the next decision on, without a restart."""
     from common.limits import IN_ACCOUNT
 
     limits, days = dict(map(_limit, limit or [])), dict(map(_days, keep or []))
@@ -129,7 +129,7 @@ def set_tenant(
 
 
 def _push(data: Path, url: str, keys: Path | None) -> None:
-    """Put limits of accounts into their tokens, which takes the signing keys."""
+    """Put limits of accounts into their tokens, which needs the signing keys."""
     from marlaas.stack.state_files import StackError
     from marlaas.tenancy.accounts import push_all
 
@@ -143,7 +143,7 @@ def _push(data: Path, url: str, keys: Path | None) -> None:
 
 @app.command()
 def show(tenant: OrAll, data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """Show a tenant's weight, retention and limits: the value that holds, the default, and what is used."""
+    """Show a tenant's weight, retention and limits: the effective value, the default, and the amount used."""
     _print(tenant, data, url)
 
 
@@ -155,9 +155,9 @@ def delete(
     keys: Keys = None,
     confirmed: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Cancel and delete all of a tenant's tasks, all else that is stored of it, its keys and its account; what it consumed stays.
+    """Cancel and delete all of a tenant's tasks, its other stored data, its keys and its account; records of its usage are kept.
 
-    Repeated after an interruption, it reports the rest, or that all is deleted.
+    Repeated after an interruption, it deletes the rest, or reports that everything is deleted.
     """
     if not confirmed:
         typer.confirm(f"Delete everything that is stored of tenant {tenant}, adapters included?", abort=True)
@@ -174,7 +174,7 @@ def delete(
 
 
 def _revoke_role(data: Path, tenant: str) -> str:
-    """Remove the tenant's role from PostgreSQL, which only the owner of the schema may."""
+    """Remove the tenant's role from PostgreSQL; only the schema's owner may do so."""
     from marlaas.stack.state_files import read_plan, running_stack
 
     running_stack(data)
@@ -213,7 +213,7 @@ def tenant_table(tenants: "Sequence[TenantAccess]", width: int | None = None) ->
 
 
 def limit_table(limits: Mapping[str, Mapping[str, int | None]], width: int | None = None) -> "Table":
-    """`limits`: value, default and use by name, as the event `tenant` has them."""
+    """`limits`: value, default and use by name, from the event `tenant`."""
     from rich.table import Table
 
     from common.limits import LIMITS
@@ -228,7 +228,7 @@ def limit_table(limits: Mapping[str, Mapping[str, int | None]], width: int | Non
 
 @database.command()
 def grant(tenant: Tenant, data: Data = DEFAULT_DATA) -> None:
-    """Make a role that reads this tenant's rows, and print its password once; again: another password."""
+    """Make a role that reads this tenant's rows, and print its password once; repeated, it sets a new password."""
     _access(data, "grant", tenant)
 
 
@@ -240,7 +240,7 @@ def revoke(tenant: Tenant, data: Data = DEFAULT_DATA) -> None:
 
 @database.command(name="list")
 def list_roles(data: Data = DEFAULT_DATA) -> None:
-    """List tenants with a role, and the roles."""
+    """List tenants that have a role, with the roles."""
     _access(data, "list")
 
 

@@ -1,7 +1,7 @@
-"""Commands that users type, with their tables.
+"""Commands of users, with their tables.
 
 tasks.py         tasks: submit, follow, control, fetch
-usage.py         what was used and is stored, and what that costs
+usage.py         usage, storage and their costs
 environments.py  environments
 files.py         files of rows
 aliases.py       names of versions

@@ -28,7 +28,7 @@ def set_alias(
     data: Data = DEFAULT_DATA,
     url: Url = "",
 ) -> None:
-    """Let an alias name a version, which is then kept."""
+    """Create or change an alias for a version, which is then kept."""
     task, _, version = model.partition("@")
     wanted = _version(version)
     found = with_client(data, url, lambda client: client.aliases.set(name, task, wanted, tenant=tenant or None, expected=expected))
@@ -36,7 +36,7 @@ def set_alias(
 
 
 def _version(text: str) -> "int | Literal['latest', 'best']":
-    """Raises: BadParameter."""
+    """A version number, `latest` or `best`. Raises: BadParameter."""
     if text == "latest" or text == "best":
         return text
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) > 0):
@@ -46,7 +46,7 @@ def _version(text: str) -> "int | Literal['latest', 'best']":
 
 @app.command("list")
 def list_aliases(tenant: Whose = "", data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
-    """List aliases, and what they name."""
+    """List aliases, with the versions that they name."""
     found = with_client(data, url, lambda client: client.aliases.all(tenant=tenant or None))
     if found:
         print_table(lambda width: _table(found, width), wide)
@@ -55,7 +55,7 @@ def list_aliases(tenant: Whose = "", data: Data = DEFAULT_DATA, url: Url = "", w
 
 
 def _table(aliases: Sequence["AliasOf"], width: int | None) -> "Table":
-    """One row for each; the tenant where there are several."""
+    """One row per alias; with a column for the tenant if there are several."""
     from rich.table import Table
 
     has_tenants = len({one.tenant for one in aliases}) > 1
@@ -68,6 +68,6 @@ def _table(aliases: Sequence["AliasOf"], width: int | None) -> "Table":
 
 @app.command("delete")
 def delete_alias(name: NameOf, tenant: Whose = "", expected: If = None, data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """Delete an alias; its version stays only as long as other rules keep it."""
+    """Delete an alias; afterwards its version is kept only if other rules keep it."""
     found = with_client(data, url, lambda client: client.aliases.delete(name, tenant=tenant or None, expected=expected))
     echo(f"{found.name} is deleted; it named {found.model}")

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 Url = Annotated[str, typer.Option("--url", help="A gateway, https://…; empty: that of the stack in --data.", envvar="MARLAAS_URL")]
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 TOLD_S = 10.0
-"""Maximum time in which a gateway hears of a key that has just been made."""
+"""Maximum seconds until a gateway knows a newly made key."""
 SHOWN = "\n\t"
-"""Control characters that a terminal is given."""
+"""Control characters that are sent to a terminal unchanged."""
 
 
 def chat(  # noqa: PLR0913 - each is an option with a name of its own
@@ -41,7 +41,7 @@ def chat(  # noqa: PLR0913 - each is an option with a name of its own
     seed: Annotated[int | None, typer.Option(min=0, help="The same for each reply.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends a reply; up to four.")] = None,
 ) -> None:
-    """Talk to a version of a task, also while it trains. Replies are printed as they are sampled."""
+    """Talk to a version of a task, even while it trains. Replies are printed as they are sampled."""
     given: dict[str, JsonValue] = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "max_tokens": max_tokens}
     given |= {"seed": seed, "stop": list(stop) if stop else None}
     settings = {name: value for name, value in given.items() if value is not None}
@@ -81,7 +81,7 @@ def chat(  # noqa: PLR0913 - each is an option with a name of its own
 
 
 async def _version_of(door: "HttpDoor", model: str) -> str:
-    """`model`, or the latest version where it is a task without one."""
+    """`model`; for a task without a version, its latest version."""
     from common.client_api.asking import UnknownHere
     from common.client_api.training.progress import read_status
     from common.spec import TASK_ID_PATTERN
@@ -95,7 +95,7 @@ async def _version_of(door: "HttpDoor", model: str) -> str:
 
 
 def _gateway_of(data: Path) -> str:
-    """Raises: StackError when no stack runs, or it has no gateway that answers."""
+    """Address of the stack's gateway. Raises: StackError if no stack runs, or its gateway does not answer."""
     from common.client_api.errors import ClientError
     from marlaas.stack.state_files import DASHBOARD, dashboard_of, running_stack
 
@@ -105,7 +105,7 @@ def _gateway_of(data: Path) -> str:
 
 
 def _operators_key(data: Path) -> str | None:
-    """Key for the gateway of the stack in `data`; None where this user is not its operator."""
+    """HTTP key for the gateway of the stack in `data`; None if this user is not its operator."""
     from marlaas.cli.operator.keys import is_operator, with_operator
     from marlaas.tenancy.keys import own_http_key
 
@@ -113,7 +113,7 @@ def _operators_key(data: Path) -> str | None:
 
 
 async def _until_told(where: str, key: str) -> None:
-    """PostgreSQL has the key, and a gateway that has not heard of it yet refuses it. Raises: NotPermitted after TOLD_S."""
+    """Wait until the gateway accepts a key that PostgreSQL has already stored. Raises: NotPermitted after TOLD_S."""
     from common.client_api.errors import NotPermitted
     from marlaas.over_http.connection import PAUSE, Connection
 
@@ -141,7 +141,7 @@ def _line() -> str | None:
 async def _reply(talk: "Chat", text: str) -> None:
     is_thinking, is_terminal, last = False, sys.stdout.isatty(), "\n"
     async for piece in talk.say(text):
-        if piece.thought and is_terminal:  # a program reads the reply alone
+        if piece.thought and is_terminal:  # a program reads only the reply
             print(f"{'' if is_thinking else DIM}{visible(piece.thought)}", end="", flush=True)
             is_thinking = True
         if piece.text:
@@ -159,7 +159,7 @@ async def _reply(talk: "Chat", text: str) -> None:
 
 
 def visible(text: str) -> str:
-    """Text of a model for a terminal: what would control it, or change the order of what is read, is shown as a code."""
+    """A model's text for a terminal: characters that control it, or change the reading order, are shown as codes."""
     return "".join(f"\\u{{{ord(char):x}}}" if _controls(char) else char for char in text)
 
 

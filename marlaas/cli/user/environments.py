@@ -89,7 +89,7 @@ def delete_package(
     data: Data = DEFAULT_DATA,
     url: Url = "",
 ) -> None:
-    """Delete a package that no task uses which has not ended."""
+    """Delete a package that no unfinished task uses."""
     from common.messages import DIGEST_CHARS
     from marlaas.client import Client
 
@@ -112,7 +112,7 @@ def check_environment(
     """Play an environment with a scripted policy, and report whether it is fit to train on."""
     from marlaas.packages import registered
 
-    here = Path.cwd()  # a package that is not installed is found in this folder or one below
+    here = Path.cwd()  # a package that is not installed is searched in this folder and one below
     for folder in (here, here / name):
         path = registered(name, folder)
         if path is not None:
@@ -125,7 +125,7 @@ def check_environment(
 
 
 def package_table(packages: "Sequence[OwnPackage]", width: int | None = None) -> "Table":
-    """One row for each; the tenant where there are several."""
+    """One row per package; with a column for the tenant if there are several."""
     from rich.table import Table
 
     from common.messages import DIGEST_CHARS

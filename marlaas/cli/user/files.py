@@ -56,7 +56,7 @@ def get_file(
     data: Data = DEFAULT_DATA,
     url: Url = "",
 ) -> None:
-    """Download a file, as it was uploaded."""
+    """Download a file, exactly as it was uploaded."""
 
     async def fetched(client: "Client") -> tuple[str, Path]:
         found = await client.files.named(file, tenant or None)
@@ -69,7 +69,7 @@ def get_file(
 
 
 def safe_name(file: "StoredFile") -> str:
-    """The name that its uploader gave it, where that is one of a file in this folder; else its id."""
+    """The file's original name, if it is a safe name in this folder; else its id."""
     usable = file.name.isprintable() and not set(file.name) & set("/\\:") and not file.name.startswith((".", "-"))
     return file.name if usable and file.name else f"{file.file}.jsonl"
 
@@ -81,7 +81,7 @@ def delete_file(
     data: Data = DEFAULT_DATA,
     url: Url = "",
 ) -> None:
-    """Delete a file that no task names which has not ended."""
+    """Delete a file that no unfinished task names."""
 
     async def deleted(client: "Client") -> tuple[str, int]:
         found = await client.files.named(file, tenant or None)
@@ -92,7 +92,7 @@ def delete_file(
 
 
 def file_table(files: "Sequence[StoredFile]", width: int | None = None) -> "Table":
-    """One row for each; the tenant where there are several."""
+    """One row per file; with a column for the tenant if there are several."""
     from rich.table import Table
 
     tenants = {one.tenant for one in files}

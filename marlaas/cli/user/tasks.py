@@ -36,7 +36,7 @@ Reason = Annotated[str, typer.Option(help="Text kept with the task.")]
 
 
 def ps(data: Data = DEFAULT_DATA, url: Url = "", wide: Wide = False) -> None:
-    """List every task, with as many columns as fit; `marlaas show TASK` has all of one, --wide adds storage."""
+    """List every task, with as many columns as fit; `marlaas show TASK` prints all fields of one, --wide adds storage."""
     from marlaas.cli.user import usage as storage
     from marlaas.reporting import tables
 
@@ -71,7 +71,7 @@ def show(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
 
 
 def why(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """Say what a task waits for, with the number that would have to change."""
+    """Explain why a task waits, with the number that would have to change."""
     found = with_client(data, url, lambda client: client.why(task))
     echo(f"{found.cause}: {found.sentence}" if found.cause else found.sentence)
 
@@ -128,7 +128,7 @@ def watch(
     following: Annotated[bool, typer.Option("--follow", "-f", help="Without ids: also tasks submitted later, without end.")] = False,
     log_to: Annotated[list[str] | None, typer.Option(help="Trackers: tensorboard:<folder>, wandb:<project> or trackio:<project>.")] = None,
 ) -> None:
-    """Print the events of tasks, one a line, until they have ended."""
+    """Print the events of tasks, one per line, until they have ended."""
     from common.task_states import ENDED
     from marlaas.reporting import tables, trackers
 
@@ -156,7 +156,7 @@ def watch(
 
 
 def cancel(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason = "") -> None:
-    """End a task; trained versions stay."""
+    """End a task; trained versions are kept."""
     with_client(data, url, lambda client: client.cancel(task, reason))
     echo(f"cancelling {task}")
 
@@ -174,7 +174,7 @@ def resume(task: Task, data: Data = DEFAULT_DATA, url: Url = "", reason: Reason 
 
 
 def delete(task: Task, data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """Delete a task that has ended: adapters, checkpoints, messages and rows; its ledger stays."""
+    """Delete a task that has ended: adapters, checkpoints, messages and rows; its ledger is kept."""
     from marlaas.cli.user.usage import size
 
     freed = with_client(data, url, lambda client: client.delete(task))
@@ -202,7 +202,7 @@ def samples(
     wide: Wide = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object an attempt, with its tokens' ids and numbers.")] = False,
 ) -> None:
-    """List attempts that a step keeps (keep.samples in the task's file): the best, the worst, and others."""
+    """List stored attempts of a step (keep.samples in the task's file): the best, the worst, and others."""
     from marlaas.reporting import samples as reporting
 
     found = with_client(data, url, lambda client: client.samples(task, step))
@@ -217,7 +217,7 @@ def samples(
 
 
 def resend(letter: Annotated[int, typer.Argument(help="Number in `marlaas failures`.")], data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """Resend the message of a dead letter, once its cause is gone; it counts at most once."""
+    """Resend the message of a dead letter after its cause is fixed; it takes effect at most once."""
     with_client(data, url, lambda client: client.resend(letter))
     echo(f"resent: the message of letter {letter}")
 
@@ -231,7 +231,7 @@ def pull(
     merged: Annotated[bool, typer.Option("--merged", help="Write the base model with the adapter merged into its weights.")] = False,
     pools: Pools = None,
 ) -> None:
-    """Fetch a task's adapter: a PEFT folder, which vLLM and transformers load as it is."""
+    """Fetch a task's adapter as a PEFT folder, which vLLM and transformers can load directly."""
     from marlaas.stack.state_files import plan_pools_file
 
     with TemporaryDirectory(prefix="marlaas-pull-") as temporary:
@@ -251,7 +251,7 @@ def pull(
 
 
 def _merge_adapter(pool: str, file: Path, adapter: Path, folder: Path) -> None:
-    """Merge in a process of its own: only services load models."""
+    """Merge in a separate process: only services load models."""
     from common.pools import read_pools
     from marlaas.client import ClientError, make_way
 
@@ -281,7 +281,7 @@ def replay(
 
 
 def _exec_trainer(module: list[str], data: Path, url: str, pool: str, pools: Path | None) -> NoReturn:
-    """Run with the settings of the pool's own trainer, so that it rounds alike; with `url`: those given here."""
+    """Run with the settings of the pool's own trainer, for identical rounding; with `url`: those given here."""
     from marlaas.stack.state_files import read_plan
 
     if url:

@@ -1,4 +1,4 @@
-"""What tenants and tasks used, what that costs, and what they have stored."""
+"""Usage of tenants and tasks, its costs, and stored bytes."""
 
 import csv
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("day", "tenant", "pool", "kind", "quantity", "money")
 NEARLY_FULL = 0.8
-"""Share of the blob store above which `marlaas ps` warns; the alarm's default."""
+"""Used fraction of the blob store above which `marlaas ps` warns; equals the alarm's default."""
 
 
 def usage(
@@ -30,7 +30,7 @@ def usage(
     first: Annotated[datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="First day of the invoice, in UTC.")] = None,
     last: Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day of the invoice.")] = None,
 ) -> None:
-    """List the tokens that each tenant and task used, and what they have stored; or their invoice by day, pool and kind."""
+    """List the tokens used and bytes stored by each tenant and task; or the invoice by day, pool and kind."""
     if as_csv or first or last:
         days = first.date() if first else None, last.date() if last else None
         lines = with_client(data, url, lambda client: client.billing.invoice(*days))
@@ -55,7 +55,7 @@ def invoice_table(lines: "Sequence[InvoiceLine]", width: int | None = None) -> "
 
 
 def invoice_csv(lines: "Sequence[InvoiceLine]") -> str:
-    """With a line of names, amounts to the last digit."""
+    """CSV with a header line, and amounts to the last digit."""
     written = StringIO()
     rows = csv.writer(written, lineterminator="\n")
     rows.writerow(COLUMNS)
@@ -64,7 +64,7 @@ def invoice_csv(lines: "Sequence[InvoiceLine]") -> str:
 
 
 def usage_table(usage: "UsageAnswer", width: int | None = None) -> "Table":
-    """A line for each tenant, with deleted tasks, and one for each task, in `width` characters; None: whole lines."""
+    """One row per tenant, deleted tasks included, and one per task, in `width` characters; None: no maximum."""
     from common.messages import TaskUsage, TenantUsage
     from marlaas.reporting.listing import Field, listing, scaled
 
@@ -91,14 +91,14 @@ def prune(
     older_than: Annotated[float | None, typer.Option(min=0.001, help="Delete also tasks that ended more than this many days ago.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be deleted, and delete nothing.")] = False,
 ) -> None:
-    """Delete what no task's section `keep` retains, and tasks that ended long ago."""
+    """Delete data that no task's section `keep` retains, and tasks that ended long ago."""
     age_s = None if older_than is None else older_than * 86_400
     pruned = with_client(data, url, lambda client: client.prune(tenant, ended_before_s=age_s, dry_run=dry_run))
     echo("\n".join(pruned_lines(pruned, dry_run)))
 
 
 def pruned_lines(found: "Sequence[Pruned]", dry_run: bool) -> list[str]:
-    """Deletions, done or planned: a line a tenant, and the sum."""
+    """Lines on deletions, done or planned: one per tenant, and the total."""
     verb = "would delete" if dry_run else "deleted"
     lines: list[str] = []
     for one in found:
@@ -112,7 +112,7 @@ def pruned_lines(found: "Sequence[Pruned]", dry_run: bool) -> list[str]:
 
 
 def stored_fields(usage: "UsageAnswer") -> "list[Field[TaskStatus]]":
-    """Columns of `marlaas ps --wide`."""
+    """Additional columns of `marlaas ps --wide`."""
     from common.client_api.training.download import Stored, stored_by_task
     from marlaas.reporting.listing import Field
 

@@ -28,7 +28,7 @@ def set_webhook(
     data: Data = DEFAULT_DATA,
     url: Url = "",
 ) -> None:
-    """Make a webhook, and print the secret that signs its messages; or change one."""
+    """Create a webhook, and print the secret that signs its messages; or change one."""
     from common.messages import WEBHOOK_EVENTS, WebhookEvent
 
     events: list[WebhookEvent] = [known for known in WEBHOOK_EVENTS if not event or known in event]
@@ -48,7 +48,7 @@ def list_webhooks(
     url: Url = "",
     wide: Wide = False,
 ) -> None:
-    """List webhooks; of one, the outcomes of its latest messages."""
+    """List webhooks; with a name, also the outcomes of its latest messages."""
     found = with_client(data, url, lambda client: client.webhooks.all(name or None, tenant=tenant or None))
     if not found:
         echo("no such webhook" if name else "no webhooks; `marlaas webhooks set NAME https://…` makes one")
@@ -63,13 +63,13 @@ def list_webhooks(
 
 @app.command("delete")
 def delete_webhook(name: NameOf, tenant: Whose = "", data: Data = DEFAULT_DATA, url: Url = "") -> None:
-    """Delete a webhook, and what waits to be sent to it."""
+    """Delete a webhook and its pending messages."""
     with_client(data, url, lambda client: client.webhooks.delete(name, tenant=tenant or None))
     echo(f"{name} is deleted")
 
 
 def webhook_table(webhooks: "Sequence[WebhookOf]", width: int | None = None) -> "Table":
-    """One row for each; the tenant where there are several."""
+    """One row per webhook; with a column for the tenant if there are several."""
     from rich.table import Table
 
     has_tenants = len({one.tenant for one in webhooks}) > 1
@@ -83,7 +83,7 @@ def webhook_table(webhooks: "Sequence[WebhookOf]", width: int | None = None) -> 
 
 
 def delivery_table(deliveries: "Sequence[DeliveryOf]", width: int | None = None) -> "Table":
-    """One row for each message."""
+    """One row per message."""
     from rich.table import Table
 
     table = Table("message", "event", "created", "state", "attempts", "status", "reason", box=None, header_style="bold", width=width)
