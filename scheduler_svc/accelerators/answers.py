@@ -125,7 +125,7 @@ async def _predecessor_died(tx: Transaction, done: LeaseDone, ended: OpenSlice |
 
 
 async def died_waking(tx: Transaction, accelerator: str, executor: str, now_ms: int, reason: str = DIED_WAKING) -> None:
-    """Record a death while waking. The next process may wake immediately after the first death, which may be a kill; later ones back off."""
+    """Record a death while waking. After the first, which may be a kill, the next process may wake immediately; later ones back off."""
     past = await executors.failures(tx.connection, accelerator, executor)
     log.error("executor_faulty", executor=executor, reason=reason)
     retry_ms = now_ms + (round(1000 * pause_s(past - 1)) if past else 0)

@@ -174,7 +174,7 @@ class Homes:
         review_s: float = REVIEW_S,
         lost_s: float = LOST_S,
     ) -> None:
-        """`replicas`: names by service and pool. `reports`: of live replicas; None until first read. `now_s`: NATS's time in Unix seconds."""
+        """`replicas`: names by service and pool. `reports`: of live replicas; None until first read. `now_s`: NATS time."""
         self._database = database
         self._replicas = replicas
         self._several = [key for key, names in replicas.items() if len(names) > 1]
@@ -244,7 +244,7 @@ class Homes:
                 log.info("task_moved", task=task, service=service, why=str(move.why), **where)
 
     def _keyed(self, one: LiveTask, key: tuple[str, str], ready: Collection[Replica], *, for_gains: bool) -> Keyed:
-        """Requirements of a task for its home in one service and pool. A single replica is its home, so that the task's load counts there."""
+        """A task's requirements for its home in one service and pool. A single replica is its home, so that its load counts there."""
         service, names = key[0], self._replicas[key]
         mean = self._means.get(one.task, self._typical)
         if len(names) == 1:

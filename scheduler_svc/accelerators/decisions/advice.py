@@ -32,7 +32,7 @@ class Accelerator:
         return sum(one.busy_share for one in self.jobs)
 
     def has_room_for(self, job: Profile) -> bool:
-        """Whether the job's pool fits the device, all pools fit host memory (as in the middle of a switch), and there is time for its work."""
+        """Whether the job's pool fits the device, all pools fit host memory (as amid a switch), and there is time for its work."""
         in_host = {one.pool: one.host_bytes for one in (*self.jobs, job)}
         fits = job.device_bytes <= self.budget.device_bytes and sum(in_host.values()) <= self.budget.host_bytes
         return fits and (not self.jobs or self.load + job.busy_share <= FULL)

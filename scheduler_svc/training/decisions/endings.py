@@ -191,7 +191,7 @@ def no_progress(stall: Stall, alive: Mapping[str, int]) -> str:
 
 
 def parked(pool: str, parked_s: float, wakes_in_s: float | None) -> str:
-    """Text of the parked warning. `wakes_in_s`: seconds until the pool's sampler is expected to wake; None if it will not wake by itself."""
+    """Text of the parked warning. `wakes_in_s`: expected seconds until the pool's sampler wakes; None if it will not by itself."""
     expected = "" if wakes_in_s is None else f", about {wakes_in_s:.0f} s"
     return (
         f"no attempt was scored and no step taken for {parked_s / 60:.0f} min; pool '{pool}' waits for its accelerator{expected}. "
