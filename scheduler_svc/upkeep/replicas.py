@@ -91,9 +91,7 @@ class ReplicaRegistry:
         await run_forever(self._read, REPLICA_TTL_S / 5, "replicas_unknown")
 
     async def _read(self) -> None:
-        self.lives = await self._bus.kv.values(
-            HISTORY_BUCKET, ProcessLife, LIVES
-        )  # read first: processes that are ready in it have a report by then
+        self.lives = await self._bus.kv.values(HISTORY_BUCKET, ProcessLife, LIVES)  # first: processes ready in it have reported by then
         before, self._reports = self._reports, await self._bus.kv.values(REPLICAS_BUCKET, ReplicaReport)
         self.were_read = True
         if {report.replica for report in before} != {report.replica for report in self._reports}:

@@ -71,7 +71,7 @@ class JobIntake:
                     self._take(runners, consumer_of(subject, stream))
 
     async def _declare(self) -> None:
-        """Declare streams for all tenants with keys, and delete those of deleted tenants, whose owners may ask about the deletion until then."""
+        """Declare streams for tenants with keys, and delete those of deleted tenants: until then its owner may ask about the deletion."""
         async with self._context.database.transaction() as tx:
             known = await keys.tenants_with_accounts(tx.connection)
         gone = {tenant for tenant, is_deleted in known.items() if is_deleted}

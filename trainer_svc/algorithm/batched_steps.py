@@ -173,13 +173,7 @@ class _RequestAccumulator:
             )
         )
         self._loss += terms.loss.detach()
-        rows = (
-            terms.log_ratio_N,
-            terms.clipped_N,
-            terms.masked_N,
-            entropy_N.detach(),
-            terms.kl_base_N,
-        )  # in the order of `TokenMeasurements`'s fields
+        rows = (terms.log_ratio_N, terms.clipped_N, terms.masked_N, entropy_N.detach(), terms.kl_base_N)  # `TokenMeasurements`' fields
         self._measured.append(torch.stack([row.to(torch.float32) for row in rows]))
         self._staleness.append(packed.staleness_N[segment.sampled])
         return terms.loss
