@@ -151,7 +151,7 @@ class Learner:
     async def wake(self) -> None:
         """Bring the base model to the device, compare its canary with the first load's, and resume computing.
 
-        Raises: NoMemory, WrongState or Fatal; the learner then stays parked.
+        Raises: NoMemory, StateMismatch or Fatal; the learner then stays parked.
         """
         await self.in_thread(self._bring_back)
         self._is_parked = False
@@ -183,7 +183,7 @@ class Learner:
             raise failed
 
     def _keep(self, policy: Policy) -> None:
-        """Compute with `policy` from now on. Raises: WrongState if an earlier one had a different canary."""
+        """Compute with `policy` from now on. Raises: StateMismatch if an earlier one had a different canary."""
         if self._canary_N is not None:
             require_canary(policy.canary_N, self._canary_N, policy.device, policy.dtype)
         self._canary_N = policy.canary_N

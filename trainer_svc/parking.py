@@ -61,7 +61,7 @@ class TrainerExecutor:
         return self._learner.meter.taken()
 
     async def wake(self) -> None:
-        """Wake the learner and the states, then open the gate. Raises: NoMemory, WrongState or Fatal; the trainer then stays parked."""
+        """Wake the learner and the states, then open the gate. Raises: NoMemory, StateMismatch or Fatal; the trainer then stays parked."""
         await self._learner.wake()
         self._residents.wake()
         self._trainer.gate.open()
