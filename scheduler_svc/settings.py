@@ -32,7 +32,7 @@ class SchedulerSettings(Settings):
     oversubscription: float = Field(default=1.5, ge=1)
     """Work in flight as a multiple of what the rollout replicas decode concurrently; the rest is queued or being graded."""
     most_oversubscription: float = Field(default=8.0, ge=1)
-    """Maximum of this multiple, which grows while slow environments leave the rollout replicas idle; 1 disables growth."""
+    """Maximum of the multiple above, which grows while slow environments leave the rollout replicas idle; 1 disables growth."""
     sweep_s: float = Field(default=300.0, gt=0)
     """Seconds between full sweeps for superseded messages and blobs."""
     webhook_networks: str = ""

@@ -132,7 +132,7 @@ def _pin(cores: tuple[int, ...]) -> None:
 
 
 def _cores_of_learner(cores: tuple[int, ...], place: Placed) -> tuple[int, ...]:
-    """Move all threads but the learner's off the cores while another executor computes there; returns the learner's cores.
+    """Reserve the cores for the learner's thread, since other threads run even while another executor computes there; returns the cores.
 
     Empty if the whole process is pinned instead: on a shared GPU, or if there are no other cores. Raises: Fatal.
     """

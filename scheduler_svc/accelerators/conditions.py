@@ -22,7 +22,7 @@ STOPPED_S = 5.0
 
 class Condition(StrEnum):
     GONE = "gone"
-    """An executor is silent, and its rows still show it with memory or a slice."""
+    """An executor is silent, and still has a slice, memory, or unbooked time."""
     HELD = "held"
     """Executors without a slice are on the device, and an operator wants them off it."""
     MEASURING = "measuring"

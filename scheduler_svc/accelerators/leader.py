@@ -114,7 +114,7 @@ class Leader:
     # ---------------------------------------------------------------------------------------------------------- begin
 
     async def _begin(self) -> None:
-        """Register the accelerators and executors of the pools file, remove all others after ending their slices, and write all clocks."""
+        """Register accelerators and executors of the pools file, delete other executors after ending their slices, and write all clocks."""
         specs: dict[str, dict[str, JsonValue]] = {name: one.model_dump(mode="json") for name, one in self._deployed.accelerators.items()}
         known = {name: await known_epoch(self._bus, self._deployed, name) for name in specs}
         now_ms = round(1000 * self._bus.clock.now_s())

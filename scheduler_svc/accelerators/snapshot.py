@@ -163,7 +163,7 @@ class AcceleratorSnapshot:
 
     @property
     def gone(self) -> ExecutorRow | None:
-        """A silent executor that still has a slice, memory, or unbooked time; None if there is none."""
+        """A silent executor that still has a slice, memory, or unbooked time; None if every silent executor is recorded as gone."""
         holder, rows = self.standing.holder, (row for row in self.standing.executors if row.executor in self.silent)
         return next((row for row in rows if row is holder or row.tier is not Tier.OFF or row.has_unbooked), None)
 

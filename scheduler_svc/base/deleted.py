@@ -33,7 +33,7 @@ from scheduler_svc.base.tables import (
 COUNTED = (tasks, groups, trajectories, steps, evaluations)
 """Tables whose rows a deletion receipt counts, by task."""
 OF_A_TASK = (trajectories, groups, evaluations, steps, ledger, events, dead_letters)
-"""Tables with rows of a task, referenced ones last: one statement for each table is faster than cascades."""
+"""Tables with rows of a task, referenced tables last: one statement per table is faster than cascades."""
 
 
 _KEEP_USAGE = text(

@@ -117,7 +117,7 @@ class Statement:
             given[name] = process(given[name])
         cursor = _driver(connection).cursor(row_factory=namedtuple_row)
         try:
-            await cursor.execute(self._sql, given)  # a constant
+            await cursor.execute(self._sql, given)  # pyright: ignore[reportArgumentType]  # a constant
             return await cursor.fetchall() if cursor.description else []
         except Exception:
             raise

@@ -196,9 +196,9 @@ class Homes:
 
     @property
     def look_s(self) -> float | None:
-        """Seconds between looks; None if no replica has a name, since migration has then cleared all homes.
+        """Seconds between calls of `look`; None if no replica has a name, since migration has then cleared all homes.
 
-        If no pool has several replicas, a look only clears readers recorded under an earlier pools file: messages for a home would go to a
+        If no pool has several replicas, `look` only clears readers recorded under an earlier pools file: messages for a home would go to a
         queue
         without a reader.
         """

@@ -24,11 +24,11 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """The sampled tokens of a micro-batch. Shapes: all (N,) float32 but `sequence_N`.
+    """Sampled tokens of a micro-batch. Shapes: all (N,) float32 except `sequence_N`.
 
     Gradient flows through `logprobs_N`, and through `entropy_N` if it has a coefficient. `start_logprobs_N` is None before
-    the step's first update, where it equals `logprobs_N`. `base_logprobs_N`, the base model's, is None without a KL term.
-    `sequence_N` int64 numbers the sequences of the micro-batch, which are whole, from 0.
+    the step's first update, when it equals `logprobs_N`. `base_logprobs_N`, the base model's, is None without a KL term.
+    `sequence_N` int64 numbers the sequences of the micro-batch, which are complete, from 0.
     """
 
     logprobs_N: Tensor
@@ -93,7 +93,7 @@ def log_ratio(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
 
 
 def ppo(tokens: Tokens, proximal_N: Tensor, algorithm: Algorithm) -> Surrogate:
-    """min(ρ·A, clip(ρ, 1 − clip_low, 1 + clip_high)·A); with `dual_clip` c, never below c·A where A < 0.
+    """min(ρ·A, clip(ρ, 1 − clip_low, 1 + clip_high)·A); with `dual_clip` c, never below c·A for A < 0.
 
     Source: PPO, arXiv 1707.06347, eq. 7; asymmetric bounds: DAPO, arXiv 2503.14476, eq. 8; dual clip: arXiv 1912.09729.
     """

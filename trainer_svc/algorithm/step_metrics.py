@@ -95,7 +95,7 @@ def batch_metrics(
 
 
 def _component_means(groups: Sequence[Group]) -> dict[str, float]:
-    """Mean of each reward component over the trajectories where it is finite."""
+    """Mean of each reward component over the trajectories in which it is finite."""
     found: dict[str, list[float]] = {}
     for group in groups:
         for trajectory in group.trajectories:

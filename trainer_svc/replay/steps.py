@@ -39,7 +39,7 @@ from trainer_svc.state.step_recording import (
 )
 
 MAX_ADAPTER_DIFFERENCE = 0.5
-"""Maximum norm of the recomputed minus the stored adapter, as a fraction of the step's change. Different steps' adapters exceed 1."""
+"""Maximum norm of the recomputed minus the stored adapter, as a fraction of the step's change. Adapters of different steps exceed 1."""
 
 
 STORED_PRECISION = 2**-8

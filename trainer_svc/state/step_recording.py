@@ -146,7 +146,7 @@ class Lineage(BaseModel):
     trained_sha256: str
     """Digest of the trained trajectories."""
     recording: BlobRef
-    """Blob of those trajectories."""
+    """Blob of the trained trajectories."""
     adapter: BlobRef
     vectors_sha256: str
     """Digest of masters and moments: `vectors_digest`."""

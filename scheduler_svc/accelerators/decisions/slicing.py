@@ -69,7 +69,7 @@ def next_slice(
         may_be_frozen = seen.holder is not None and seen.holder.function.is_interruptible
         return Keep(now_s + SOON_S if may_be_frozen else NEVER_S)
     from_s = seen.next_overdue_s
-    if rules.policy is not Policy.RATIO and holding is not None:  # a hanging step must not hold for ever
+    if rules.policy is not Policy.RATIO and holding is not None:  # a hanging step must not hold it forever
         from_s = max(from_s, holding.awake_s + rules.max_wait_s)
     if from_s <= now_s:
         return seen.overdue[0].chosen(Reason.OVERDUE)

@@ -116,7 +116,7 @@ WHERE accelerator = :accelerator AND id = :id
 
 @dataclass(frozen=True)
 class Fault:
-    """Why an executor could not wake, and when it may try next."""
+    """Why an executor could not wake, and the earliest time of its next attempt."""
 
     reason: str
     retry_ms: int

@@ -32,7 +32,7 @@ from scheduler_svc.tenancy.decisions.shares import Capacity, InFlight, Load, Pla
 # ------------------------------------------------------------------------------------------------------- minimum shares
 
 GUARANTEED_FRACTION = 0.5
-"""Guaranteed fraction of a tenant's weighted fair share. Below 1, two tenants may still hold 3 to 1 where that balances their tokens."""
+"""Guaranteed fraction of a tenant's weighted fair share. Below 1, two tenants may still hold 3 to 1 if that balances their tokens."""
 
 
 class MinShares:

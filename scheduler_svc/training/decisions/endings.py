@@ -127,7 +127,7 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class Stall:
-    """A task without progress for `seconds`, and what its next progress depends on."""
+    """A task without progress for `seconds`, and the state on which its progress depends."""
 
     seconds: float
     is_accepted: bool

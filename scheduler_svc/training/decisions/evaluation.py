@@ -107,7 +107,7 @@ class BestSoFar:
 
 
 def result_of(attempts_by_prompt: Mapping[int, Sequence[Attempt]], protocol: Protocol) -> Result:
-    """Result of an evaluation. `attempts_by_prompt`: attempts that ended; missing ones count as failed."""
+    """Result of an evaluation. `attempts_by_prompt`: ended attempts; missing attempts count as failed."""
     scored = {prompt: [one for one in attempts if one.reward is not None] for prompt, attempts in attempts_by_prompt.items()}
     rewards = {prompt: [one.reward or 0.0 for one in attempts] for prompt, attempts in scored.items() if attempts}
     every = [one for attempts in scored.values() for one in attempts]

@@ -158,7 +158,7 @@ class WaitingTask:
     timeout_s: float
     """Maximum seconds that a group may take."""
     queue: TrainerQueue | None
-    """None while no step of the task is with the trainers."""
+    """None while no step of the task is at the trainers."""
     over_budget: OverBudget | None = None
     """None unless a budget has paused it."""
     sampler_waits: AcceleratorWait | None = None

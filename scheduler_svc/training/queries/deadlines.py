@@ -75,6 +75,6 @@ _CLOCKS = Statement(select(clocks.c.pool, clocks.c.parked_ms, _SINCE))
 
 
 async def pool_clocks(connection: AsyncConnection) -> dict[str, PoolClock]:
-    """Clocks by pool, for all pools that have ever been parked."""
+    """Clocks by pool, for all pools that have ever shared an accelerator."""
     found = await _CLOCKS.run(connection)
     return {row.pool: PoolClock(parked_s=row.parked_ms / 1000, parked_since_s=row.since_s) for row in found}

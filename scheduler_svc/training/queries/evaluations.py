@@ -205,7 +205,7 @@ async def is_finished(connection: AsyncConnection, evaluation: EvaluationKey) ->
 
 
 async def held_versions(connection: AsyncConnection, task: str, spec: TaskSpec) -> frozenset[int]:
-    """Versions under evaluation, and the `keep.best` best ones by the deciding protocol; earlier versions first on ties."""
+    """Versions under evaluation, and the `keep.best` best versions by the deciding protocol; earlier versions first on ties."""
     of_task = (evaluations.c.task == task, evaluations.c.protocol == spec.evaluation.protocols[0].name)
     by_reward = (evaluations.c.reward.desc(), evaluations.c.version)
     running = select(evaluations.c.version).where(evaluations.c.task == task, evaluations.c.state == EvaluationState.RUNNING)

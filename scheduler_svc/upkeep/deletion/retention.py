@@ -77,7 +77,7 @@ log = structlog.get_logger()
 
 
 async def apply_retention(database: Database, bus: Bus, collector: GarbageCollector, wake_relay: Callable[[], None]) -> None:
-    """Announce and delete what is due for all ended tasks. Raises: Retry if NATS or PostgreSQL is unavailable."""
+    """Announce and delete the data of ended tasks that is due. Raises: Retry if NATS or PostgreSQL is unavailable."""
     async with database.transaction() as tx:
         ended = await ended_tasks(tx.connection)
     cleaned: set[str] = set()
